@@ -1,0 +1,88 @@
+# PYTHON is the interpreter at hand; CUDA chooses JAX's plugin and the assembler, 13 or 12.
+PYTHON ?= python3
+CUDA ?= 13
+PYTEST_ARGS ?=
+DEMO_SPEC ?= specs/library/jax_kernels.yaml
+
+TAG := $(shell $(PYTHON) -c 'import sys; sys.stdout.write("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+VENV := .venv-$(TAG)$(if $(filter-out 13,$(CUDA)),-cuda$(CUDA))
+BIN := $(VENV)/bin
+
+# An environment whose folder was moved, or whose interpreter is gone, is made again.
+STALE := $(shell test -x $(BIN)/python && test "$$(cat $(VENV)/made-in 2>/dev/null)" = "$$(pwd -P)" \
+	|| echo remake)
+
+comma := ,
+
+# $(call install,EXTRAS): install this folder with these extras, saying nothing unless it fails.
+define install
+@$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' >$(VENV)/pip.log 2>&1 || { \
+	tail -n 15 $(VENV)/pip.log >&2; \
+	echo "make: pip could not install pallasc[$(1)] into $(VENV); the lines above say why," \
+		"$(VENV)/pip.log has them all. Check the network or the package index, then run make again." >&2; \
+	exit 1; }
+endef
+
+.PHONY: help demo test check lint types docs docs-check bench clean preflight remake
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@echo "Usage: make TARGET [PYTHON=python3.12] [CUDA=12]"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+
+demo: $(VENV)/installed ## build the demo spec and show what came out
+	$(BIN)/pallasc build $(DEMO_SPEC)
+	$(BIN)/pallasc list $(DEMO_SPEC)
+
+test: $(VENV)/installed-dev ## run the tests (PYTEST_ARGS="-k name" for some)
+	@$(BIN)/python -P -m pytest $(PYTEST_ARGS)
+
+check: lint types docs-check test ## run everything that must pass: lint, types, docs, tests
+
+lint: $(VENV)/installed-dev ## look for mistakes and wrong formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-dev build/tree ## check the types
+	@$(BIN)/mypy
+
+docs: $(VENV)/installed-dev ## write the generated pages of docs/ again
+	@$(BIN)/python -P docs/generate.py
+
+docs-check: $(VENV)/installed-dev
+	@$(BIN)/python -P docs/generate.py --check
+
+bench: $(VENV)/installed-dev ## run the benchmarks
+	@for script in bench/*.py; do echo "$$script"; $(BIN)/python -P "$$script" || exit 1; done
+
+clean: ## remove the environments and everything that was built
+	@rm -rf .venv-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+preflight:
+	@test -n "$(TAG)" || { \
+		echo "pallasc needs Python 3.11 or newer, and $(PYTHON) does not run: pass PYTHON= its path." >&2; \
+		exit 1; }
+	@$(PYTHON) .ci/preflight.py
+
+remake:
+
+$(VENV)/installed: pyproject.toml setup.py $(STALE) | preflight
+	@echo "Installing pallasc, JAX and NVIDIA's assembler into $(VENV) (1.6 GB, a minute or two)..."
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	$(call install,cuda$(CUDA))
+	@pwd -P >$(VENV)/made-in
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "Installing the tools for development into $(VENV)..."
+	$(call install,cuda$(CUDA)$(comma)dev)
+	@touch $@
+
+# Type checkers cannot follow an editable install, so the package is laid out with links.
+build/tree: remake
+	@rm -rf $@ && mkdir -p $@/pallasc
+	@cd $@/pallasc && ln -s ../../../api/* . && \
+		ln -s ../../../cache ../../../cli ../../../compiler ../../../runtime ../../../specs .
+	@rm -f $@/pallasc/__pycache__

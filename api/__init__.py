@@ -1,0 +1,90 @@
+"""Public names of pallasc, each imported on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pallasc.compiler.api import compile
+    from pallasc.errors import (
+        BudgetError,
+        CheckError,
+        CompileError,
+        CorruptError,
+        Location,
+        NotCachedError,
+        PallascError,
+        SpecError,
+        ToolError,
+        UnsupportedError,
+    )
+    from pallasc.specs.artifact import Artifact
+    from pallasc.specs.decorator import Call, Ref, kernel
+
+    __version__: str
+
+__all__ = [
+    "Artifact",
+    "BudgetError",
+    "Call",
+    "CheckError",
+    "CompileError",
+    "CorruptError",
+    "Location",
+    "NotCachedError",
+    "PallascError",
+    "Ref",
+    "SpecError",
+    "ToolError",
+    "UnsupportedError",
+    "__version__",
+    "compile",
+    "kernel",
+]
+
+_MODULE_OF = {
+    "Artifact": "pallasc.specs.artifact",
+    "BudgetError": "pallasc.errors",
+    "Call": "pallasc.specs.decorator",
+    "CheckError": "pallasc.errors",
+    "CompileError": "pallasc.errors",
+    "CorruptError": "pallasc.errors",
+    "Location": "pallasc.errors",
+    "NotCachedError": "pallasc.errors",
+    "PallascError": "pallasc.errors",
+    "Ref": "pallasc.specs.decorator",
+    "SpecError": "pallasc.errors",
+    "ToolError": "pallasc.errors",
+    "UnsupportedError": "pallasc.errors",
+    "compile": "pallasc.compiler.api",
+    "kernel": "pallasc.specs.decorator",
+}
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pallasc")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+# Hidden from type checkers, which would otherwise accept any misspelt name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            value = _installed_version()
+        elif name in _MODULE_OF:
+            from importlib import import_module
+
+            value = getattr(import_module(_MODULE_OF[name]), name)
+        else:
+            raise AttributeError(f"module 'pallasc' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,88 @@
+"""Errors that pallasc raises, one tree; each class knows the exit code of the command line.
+
+The message says what failed, with which value, and what to do next. `str(error)` is what a user
+sees: no traceback goes with it unless `--traceback` was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a file: 1-based `line` and `column`; 0 stands for "not known"."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
+
+
+class PallascError(Exception):
+    """Base of every error of pallasc.
+
+    Args:
+        message: what failed, with which value.
+        location: where in the user's file it failed, if that is known.
+        hint: what to do next, one sentence.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, message: str, *, location: Location | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.location = location
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.location}: " if self.location else ""
+        hint = f"\n  {self.hint}" if self.hint else ""
+        return f"{where}{self.message}{hint}"
+
+
+class CompileError(PallascError):
+    """A kernel did not compile, or what came out is not what was asked for."""
+
+
+class UnsupportedError(CompileError):
+    """The compiled function contains a step that cannot be launched from a cubin."""
+
+
+class CheckError(PallascError):
+    """A check found a difference between two results that had to be equal."""
+
+
+class SpecError(PallascError):
+    """A spec, a target or an argument is wrong: the user's text must change."""
+
+    exit_code = 2
+
+
+class NotCachedError(PallascError):
+    """Something is not in the store, or not as the lock file says, and may not be compiled."""
+
+    exit_code = 3
+
+
+class ToolError(PallascError):
+    """A tool, a package or a device is missing, or its version is not one that was tested."""
+
+    exit_code = 4
+
+
+class CorruptError(PallascError):
+    """Content does not match its digest, its format or its signature."""
+
+    exit_code = 5
+
+
+class BudgetError(PallascError):
+    """A variant uses more of a resource than its spec allows."""
+
+    exit_code = 5

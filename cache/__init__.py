@@ -1,0 +1,1 @@
+"""The store: content-addressed blobs and the records that name them."""

@@ -1,0 +1,156 @@
+"""The store's format on disk: where each thing lies, and how a record is written.
+
+    root       = any folder; one store version is one folder in it, and only `v1` is read here
+    v1         = { area "/" shard "/" name } tmp quarantine pins locks stat
+    area       = "cas"               blobs: raw bytes, `name` is their SHA-256
+               | "ac"                records of kind `artifact`, `name` is the action key
+               | "man"               records of kind `manifest`, `name` is the request key
+    shard      = the first two digits of `name`
+    name       = 64 lower-case hexadecimal digits
+    tmp        = "tmp/" pid "-" random            not yet published; no reader looks here
+    quarantine = "quarantine/" area "-" name "-" random [ ".reason" ]
+    pins       = "pins/" name                     action keys that eviction must keep
+    locks      = "locks/" name                    empty; held through flock, never the truth
+    stat       = "stat/digests"                   a record of kind `stat`
+
+    record     = header LF body
+    header     = "pallasc-store" SP version SP kind SP name SP digest
+    version    = "1"
+    kind       = "artifact" | "manifest" | "stat"
+    digest     = the SHA-256 of `body`, 64 lower-case hexadecimal digits
+    body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
+
+    artifact   = { "artifact": object, "blobs": { text: { "digest": name, "size": bytes } } }
+    manifest   = object
+    stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] } }
+
+A reader knows version, kind and name before it opens a file, so every byte of the header is
+compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
+valid. A file that is not a record of this grammar is corrupt, never "probably older".
+
+History:
+    1  the first version.
+
+A store of another version is another folder beside `v1`; it is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pallasc.errors import CorruptError
+
+VERSION = 1
+FOLDER = f"v{VERSION}"
+MAGIC = "pallasc-store"
+BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
+KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
+STAT = "stat"
+MAX_RECORD_BYTES = 64 * 2**20
+"""A longer record is refused unread: real ones have a few kilobytes."""
+
+_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_HEADER = re.compile(rb"(\S+) (\S+) (\S+) (\S+) (\S+)")
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of `data` as 64 lower-case hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_name(name: str, *, what: str = "key") -> str:
+    """Return `name` if it is a key or digest as the store knows them.
+
+    Raises:
+        CorruptError: if it is anything but 64 lower-case hexadecimal digits.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise CorruptError(
+            f"{name!r} is no {what} of the store",
+            hint="A key or digest is 64 lower-case hexadecimal digits.",
+        )
+    return name
+
+
+def relative_path(area: str, name: str) -> str:
+    """Return the place of `name` below the version's folder: `ac/ab/ab…`."""
+    return f"{area}/{name[:2]}/{name}"
+
+
+def encode(kind: str, name: str, body: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return a record's bytes and the digest of its body.
+
+    Raises:
+        CorruptError: if `body` cannot be written as JSON.
+    """
+    try:
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorruptError(f"{kind} {name} cannot be written as JSON: {error}") from error
+    data = text.encode("ascii")
+    digest = sha256(data)
+    return _header(kind, name, digest) + data, digest
+
+
+def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
+    """Return a record's body and its digest.
+
+    Raises:
+        CorruptError: if `data` is not byte for byte the record `name` of this kind and version.
+    """
+    start = data.find(b"\n") + 1
+    text = data[start:]
+    digest = sha256(text)
+    if data[:start] != _header(kind, name, digest):
+        raise CorruptError(f"{kind} {name}: {_fault(kind, name, data, digest)}")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{kind} {name}: its body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise CorruptError(f"{kind} {name}: its body is no JSON object")
+    if kind == KINDS[ARTIFACTS]:
+        _check_artifact(name, body)
+    return body, digest
+
+
+def _header(kind: str, name: str, digest: str) -> bytes:
+    return f"{MAGIC} {VERSION} {kind} {name} {digest}\n".encode("ascii")
+
+
+def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
+    """Say which part of a record that is not valid is wrong."""
+    if not data:
+        return "the file is empty"
+    line, newline, _ = data.partition(b"\n")
+    match = _HEADER.fullmatch(line)
+    if not newline or not match:
+        return "the header is cut off or damaged"
+    found = [part.decode("ascii", "backslashreplace") for part in match.groups()]
+    wanted = [MAGIC, str(VERSION), kind, name, digest]
+    labels = ["magic", "version", "kind", "key", "checksum"]
+    for label, is_, should in zip(labels, found, wanted, strict=True):
+        if is_ != should and label == "checksum":
+            return f"the header says that the body's SHA-256 is {is_[:64]}, but it is {should}"
+        if is_ != should:
+            return f"the header's {label} is {is_[:64]!r} instead of {should!r}"
+    return "the header is damaged"
+
+
+def _check_artifact(name: str, body: dict[str, Any]) -> None:
+    """Check the outer form of an artifact record; what `artifact` means is not known here."""
+    blobs = body.get("blobs")
+    if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
+        raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")
+    if not isinstance(blobs, dict):
+        raise CorruptError(f"artifact {name}: `blobs` is no object")
+    for label, blob in blobs.items():
+        if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
+            raise CorruptError(f"artifact {name}: blob {label!r} is not a digest and a size")
+        check_name(blob["digest"], what="digest")
+        if type(blob["size"]) is not int or blob["size"] < 0:
+            raise CorruptError(f"artifact {name}: blob {label!r} has the size {blob['size']!r}")

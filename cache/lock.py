@@ -1,0 +1,103 @@
+"""Single flight: of several processes that want the same thing, one makes it and the others wait.
+
+The lock saves work and nothing else: the store is right without it. It is a `flock`, which the
+kernel drops when its holder dies; a child made by `fork` shares it, one made by `spawn` or
+`subprocess` does not. Any locking error, as on network file systems, means going on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pallasc.cache.files import FILE_MODE, make_folder
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+
+
+@contextlib.contextmanager
+def single_flight(
+    path: Path, *, timeout_s: float, on_error: Callable[[OSError], None]
+) -> Iterator[bool]:
+    """Hold the lock file at `path`; True if it is held, False when going on without.
+
+    Args:
+        path: the lock file; it exists only while somebody holds or wants it.
+        timeout_s: how long to wait for a holder that lives but does not finish.
+        on_error: is told why locking failed.
+    """
+    descriptor = None
+    try:
+        descriptor = _acquire(path, time.monotonic() + timeout_s)
+    except OSError as error:
+        on_error(error)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            _release(path, descriptor)
+
+
+def _acquire(path: Path, deadline_s: float) -> int | None:
+    """Return a locked descriptor of the file that `path` names now, or None at the deadline."""
+    while True:
+        descriptor = _open(path)
+        held = False
+        try:
+            locked = _wait(descriptor, deadline_s)
+            held = locked and _is_current(path, descriptor)
+        finally:
+            if not held:
+                os.close(descriptor)
+        if held:
+            return descriptor
+        if not locked or time.monotonic() > deadline_s:
+            return None
+
+
+def _open(path: Path) -> int:
+    flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | flags, FILE_MODE)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        return os.open(path, os.O_RDWR | flags, FILE_MODE)
+    except PermissionError:
+        # The file of another user of a shared store: flock asks for no more than an open file.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _wait(descriptor: int, deadline_s: float) -> bool:
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _is_current(path: Path, descriptor: int) -> bool:
+    """Tell whether the locked file still has its name: its last holder may have removed it."""
+    try:
+        named = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    held = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _release(path: Path, descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        if _is_current(path, descriptor):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        os.close(descriptor)

@@ -1,0 +1,162 @@
+"""SHA-256 of files with a memory, so that an unchanged file of 400 MB is read only once.
+
+A file counts as unchanged while size, modification time, change time and inode stay. Times have
+the grain of the kernel's clock, some milliseconds, so a file that changed shortly before it was
+hashed could change again unseen: its digest serves this object only and is not written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache import files, format
+from pallasc.errors import CorruptError, ToolError
+
+YOUNG_NS = 2_000_000_000
+"""Two seconds: the coarsest times of a file system in use (FAT)."""
+MAX_FILES = 100_000
+_ATTEMPTS = 4
+_NAME = format.sha256(b"pallasc file digests")
+
+Signature = tuple[int, int, int, int]
+"""Size in bytes, modification time and change time in ns, inode."""
+
+
+class FileDigests:
+    """Digests of files, remembered in the store.
+
+    Args:
+        store_root: the store's folder; without one nothing is remembered between processes.
+        now_ns: the clock that the times of files are compared with.
+    """
+
+    def __init__(
+        self, store_root: Path | str | None = None, *, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._folder = None if store_root is None else Path(store_root).absolute() / format.FOLDER
+        self._now_ns = now_ns
+        self._known: dict[str, tuple[Signature, str]] = {}
+        self._lasting: set[str] = set()
+        self._remembered: dict[str, tuple[Signature, str]] | None = None
+        self._changed = False
+        self.hashed = 0
+        """How many files were read, for statistics and tests."""
+
+    def digest(self, path: Path | str) -> str:
+        """Return the SHA-256 of a file's bytes; symbolic links are followed.
+
+        Raises:
+            ToolError: if it cannot be read, or is no regular file.
+        """
+        place = os.path.abspath(path)
+        try:
+            signature = _signature(os.stat(place))
+            held = self._known.get(place) or self._recall(place)
+            if held is not None and held[0] == signature:
+                self._known[place] = held
+                return held[1]
+            return self._hash(place)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ToolError(f"{place}: no digest: {reason}") from error
+
+    def digests(self, paths: Iterable[Path | str]) -> dict[str, str]:
+        """Return the digest of each path, in the order given, under the path as given.
+
+        Raises:
+            ToolError: if one cannot be read, or is no regular file.
+        """
+        return {str(path): self.digest(path) for path in paths}
+
+    def save(self) -> bool:
+        """Write down what was learned; False if there was nothing new or it was not possible."""
+        if self._folder is None or not self._changed:
+            return False
+        own = {place: self._known[place] for place in self._lasting}
+        entries = _load(self._folder) | own
+        if len(entries) > MAX_FILES:
+            entries = own
+        listed = {place: [*signature, digest] for place, (signature, digest) in entries.items()}
+        data, _ = format.encode(format.STAT, _NAME, {"files": listed})
+        try:
+            with files.temporary(self._folder / "tmp", data) as path:
+                files.publish_last(path, _place(self._folder))
+        except OSError:
+            return False
+        self._changed = False
+        return True
+
+    def _recall(self, place: str) -> tuple[Signature, str] | None:
+        if self._remembered is None:
+            self._remembered = {} if self._folder is None else _load(self._folder)
+        held = self._remembered.get(place)
+        if held is not None:
+            self._lasting.add(place)
+        return held
+
+    def _hash(self, place: str) -> str:
+        """Hash a file that stays as it is meanwhile, and remember it if it is old enough."""
+        for _ in range(_ATTEMPTS):
+            began_ns = self._now_ns()
+            before, digest, after = _hash_file(place)
+            self.hashed += 1
+            if before == after:
+                self._learn(place, before, digest, began_ns)
+                return digest
+        raise OSError(f"it changed {_ATTEMPTS} times while it was read")
+
+    def _learn(self, place: str, signature: Signature, digest: str, began_ns: int) -> None:
+        self._known[place] = (signature, digest)
+        self._lasting.discard(place)
+        if max(signature[1], signature[2]) + YOUNG_NS < began_ns:
+            self._lasting.add(place)
+            self._changed = True
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _hash_file(place: str) -> tuple[Signature, str, Signature]:
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return _signature(status), digest, _signature(os.fstat(descriptor))
+
+
+def _place(folder: Path) -> Path:
+    return folder / "stat" / "digests"
+
+
+def _load(folder: Path) -> dict[str, tuple[Signature, str]]:
+    """Return what was remembered; nothing if the file is missing, unreadable or corrupt."""
+    with contextlib.suppress(OSError, CorruptError):
+        found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
+        if found is not None and not found.fault:
+            return _entries(format.decode(format.STAT, _NAME, found.data)[0])
+    return {}
+
+
+def _entries(body: dict[str, Any]) -> dict[str, tuple[Signature, str]]:
+    """Return what a record of kind `stat` says.
+
+    Raises:
+        CorruptError: if it has another form.
+    """
+    entries: dict[str, tuple[Signature, str]] = {}
+    try:
+        for place, (size, mtime_ns, ctime_ns, inode, digest) in body["files"].items():
+            entries[place] = ((size, mtime_ns, ctime_ns, inode), format.check_name(digest))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptError(f"{format.STAT}: not a list of files and digests: {error}") from error
+    return entries

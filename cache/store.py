@@ -1,0 +1,383 @@
+"""The store: blobs by their digest, and the records that name them by what was asked.
+
+What the store promises: a hit is byte for byte what was published, at any time, whatever
+happened to process, disk or folder in between; everything else is a miss. A corrupt file moves
+to `quarantine/` with the reason beside it, so that the next build heals it. No fault of the
+disk raises: reading misses, writing says that nothing was stored and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache import files, format, lock
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.errors import CorruptError, ToolError
+
+_ATTEMPTS = 4
+
+
+def default_root() -> Path:
+    """Return `$PALLASC_CACHE_DIR`, else `$XDG_CACHE_HOME/pallasc`, else `~/.cache/pallasc`.
+
+    A relative `$XDG_CACHE_HOME` is ignored, as the XDG base directory specification asks.
+
+    Raises:
+        ToolError: if none of them is set and this user has no home folder.
+    """
+    try:
+        if named := os.environ.get("PALLASC_CACHE_DIR"):
+            return Path(named).expanduser().absolute()
+        xdg = os.environ.get("XDG_CACHE_HOME", "")
+        return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "pallasc"
+    except RuntimeError as error:
+        raise ToolError(
+            f"no folder for the store: {error}", hint="Set PALLASC_CACHE_DIR to a folder."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of something that was offered to the store.
+
+    Attributes:
+        stored: the store holds it now, through this call or an earlier one.
+        digest: SHA-256 of what was offered.
+        existed: an equal one was already there.
+        kept: digest of what the store holds under the same key, if that is something else.
+        reason: why it is not stored.
+    """
+
+    stored: bool
+    digest: str
+    existed: bool = False
+    kept: str = ""
+    reason: str = ""
+
+    @property
+    def conflict(self) -> bool:
+        """Tell whether the same key had already given something else: it is not deterministic."""
+        return bool(self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArtifact:
+    """A record and its blobs.
+
+    Attributes:
+        key: the action key that it lies under.
+        record: the whole record, `artifact` and `blobs`.
+        digest: SHA-256 of the record: equal for equal artifacts, under whatever key.
+    """
+
+    key: str
+    record: dict[str, Any]
+    digest: str
+    _store: Store = field(repr=False, compare=False)
+    _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+
+    @property
+    def artifact(self) -> dict[str, Any]:
+        """Return what was given to `put_artifact`."""
+        artifact: dict[str, Any] = self.record["artifact"]
+        return artifact
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the blobs, sorted."""
+        return sorted(self.record["blobs"])
+
+    def blob(self, name: str) -> bytes | None:
+        """Return a blob, verified; None if it is gone or corrupt: then all of it is a miss.
+
+        Raises:
+            CorruptError: if the record names no such blob.
+        """
+        if name in self._held:
+            return self._held[name]
+        if name not in self.record["blobs"]:
+            raise CorruptError(f"artifact {self.key} has no blob {name!r}, only {self.names}")
+        digest = self.record["blobs"][name]["digest"]
+        data = self._store.get_blob(digest)
+        if data is None or len(data) != self.record["blobs"][name]["size"]:
+            self._store.get_artifact(self.key, verify=True)  # puts the record away, to heal
+            return None
+        return data
+
+
+class Store:
+    """A store in a folder. Making the object touches nothing; the first write makes the folder.
+
+    Args:
+        root: the folder; by default that of `default_root()`.
+        warn: is called with each warning; all are kept in `warnings` anyway.
+    """
+
+    def __init__(
+        self, root: Path | str | None = None, *, warn: Callable[[str], None] | None = None
+    ) -> None:
+        self.root = default_root() if root is None else Path(root).expanduser().absolute()
+        self.folder = self.root / format.FOLDER
+        self.warnings: list[str] = []
+        self._warn_user = warn
+        self._warned: set[str] = set()
+        self._prefix = f"{self.folder}/"
+
+    def path(self, area: str, name: str) -> Path:
+        """Return where a blob or record of this name lies, or would."""
+        return Path(self._place(area, format.check_name(name)))
+
+    # ---- reading
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """Return the bytes with this SHA-256, verified; None if they are not to be had.
+
+        Raises:
+            CorruptError: if `digest` is not 64 lower-case hexadecimal digits.
+        """
+        format.check_name(digest, what="digest")
+        try:
+            return self._read_blob(digest)
+        except OSError as error:
+            self._warn_once("read", f"cannot be read, so nothing is found: {error}")
+            return None
+
+    def get_artifact(self, action_key: str, *, verify: bool = False) -> StoredArtifact | None:
+        """Return the artifact of an action key, or None.
+
+        Args:
+            action_key: 64 lower-case hexadecimal digits.
+            verify: also read and check every blob, and keep them in the result: it is whole, and
+                what was checked is what `blob()` gives.
+
+        Raises:
+            CorruptError: if the key is not one.
+        """
+        format.check_name(action_key)
+        try:
+            return self._find_artifact(action_key, verify=verify)
+        except OSError as error:
+            self._warn_once("read", f"cannot be read, so nothing is found: {error}")
+            return None
+
+    def get_manifest(self, request_key: str) -> dict[str, Any] | None:
+        """Return the newest manifest of a request key, or None.
+
+        Raises:
+            CorruptError: if the key is not one.
+        """
+        format.check_name(request_key)
+        try:
+            found = self._read_record(MANIFESTS, request_key)
+        except OSError as error:
+            self._warn_once("read", f"cannot be read, so nothing is found: {error}")
+            return None
+        return None if found is None else found[0]
+
+    # ---- writing
+
+    def put_blob(self, data: bytes) -> str:
+        """Publish a blob and return its digest, also where it could not be stored."""
+        digest = format.sha256(data)
+        try:
+            self._publish_blobs({digest: data})
+        except OSError as error:
+            self._not_stored(digest, error)
+        return digest
+
+    def put_artifact(
+        self, action_key: str, artifact: Mapping[str, Any], blobs: Mapping[str, bytes]
+    ) -> PutResult:
+        """Publish the blobs, then the one record that names them all.
+
+        The first one wins: what is whole and valid under a key stays, and something else under
+        the same key is answered with a conflict.
+
+        Raises:
+            CorruptError: if the key is not one, or `artifact` is not JSON.
+        """
+        format.check_name(action_key)
+        digests = {name: format.sha256(data) for name, data in blobs.items()}
+        parts = {name: {"digest": digests[name], "size": len(blobs[name])} for name in blobs}
+        body = {"artifact": artifact, "blobs": parts}
+        data, digest = format.encode(KINDS[ARTIFACTS], action_key, body)
+        by_digest = {digests[name]: blobs[name] for name in blobs}
+        try:
+            for _ in range(_ATTEMPTS):
+                first = self.get_artifact(action_key, verify=True)
+                if first is not None:
+                    return _second(action_key, first.digest, digest)
+                self._publish_blobs(by_digest)
+                with files.temporary(self.folder / "tmp", data) as path:
+                    if files.publish_first(path, self.path(ARTIFACTS, action_key)):
+                        return PutResult(stored=True, digest=digest)
+        except OSError as error:
+            return self._not_stored(digest, error)
+        return self._not_stored(digest, "an unreadable record is in the way")
+
+    def put_manifest(self, request_key: str, manifest: Mapping[str, Any]) -> PutResult:
+        """Publish a manifest in the place of an older one: the last one wins.
+
+        Raises:
+            CorruptError: if the key is not one, or `manifest` is not JSON.
+        """
+        format.check_name(request_key)
+        data, digest = format.encode(KINDS[MANIFESTS], request_key, manifest)
+        place = self.path(MANIFESTS, request_key)
+        try:
+            with files.temporary(self.folder / "tmp", data) as path:
+                files.publish_last(path, place)
+            files.sync_folder(place.parent)
+        except OSError as error:
+            return self._not_stored(digest, error)
+        return PutResult(stored=True, digest=digest)
+
+    def single_flight(
+        self, key: str, *, timeout_s: float = 300.0
+    ) -> contextlib.AbstractContextManager[bool]:
+        """Wait until no other process makes `key`; look it up again inside, then make it.
+
+        Gives True while the lock is held. False means going on without: locks do not work here,
+        or the holder took longer than `timeout_s`. A holder that died holds nothing.
+
+        Raises:
+            CorruptError: if the key is not one.
+        """
+        place = self.folder / "locks" / format.check_name(key)
+        return lock.single_flight(
+            place,
+            timeout_s=timeout_s,
+            on_error=lambda error: self._warn_once("lock", f"works without locks: {error}"),
+        )
+
+    # ---- inside
+
+    def _place(self, area: str, name: str) -> str:
+        return self._prefix + format.relative_path(area, name)
+
+    def _read_blob(self, digest: str) -> bytes | None:
+        place = self._place(BLOBS, digest)
+        found = files.read(place)
+        if found is None:
+            return None
+        if not found.fault and format.sha256(found.data) == digest:
+            return found.data
+        fault = found.fault or f"its SHA-256 is {format.sha256(found.data)}"
+        self._quarantine(BLOBS, digest, fault, found.identity)
+        return None
+
+    def _read_record(
+        self, area: str, key: str
+    ) -> tuple[dict[str, Any], str, files.Identity | None] | None:
+        found = files.read(self._place(area, key), limit_bytes=format.MAX_RECORD_BYTES)
+        if found is None:
+            return None
+        try:
+            if found.fault:
+                raise CorruptError(f"{KINDS[area]} {key}: {found.fault}")
+            return *format.decode(KINDS[area], key, found.data), found.identity
+        except CorruptError as error:
+            self._quarantine(area, key, error.message, found.identity)
+            return None
+
+    def _find_artifact(self, key: str, *, verify: bool) -> StoredArtifact | None:
+        found = self._read_record(ARTIFACTS, key)
+        if found is None:
+            return None
+        record, digest, identity = found
+        if not verify:
+            return StoredArtifact(key, record, digest, self)
+        held: dict[str, bytes] = {}
+        for name, blob in record["blobs"].items():
+            data = self._read_blob(blob["digest"])
+            if data is None or len(data) != blob["size"]:
+                fault = f"its blob {name!r}, {blob['digest']}, is missing or corrupt"
+                self._quarantine(ARTIFACTS, key, fault, identity)
+                return None
+            held[name] = data
+        return StoredArtifact(key, record, digest, self, held)
+
+    def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        """Publish blobs by their digests; all are durable afterwards.
+
+        The last one wins, which is no different: two valid files of one digest are equal, and
+        one that is corrupt or unreadable is replaced.
+        """
+        written = {self._publish_blob(digest, data) for digest, data in sorted(blobs.items())}
+        _sync_folders(written)
+
+    def _publish_blob(self, digest: str, data: bytes) -> Path:
+        place = self.path(BLOBS, digest)
+        try:
+            held = self._read_blob(digest)
+        except OSError:
+            held = None
+        if held is None:
+            with files.temporary(self.folder / "tmp", data) as path:
+                files.publish_last(path, place)
+        else:
+            # Young again, so that no eviction takes it before its new record is there.
+            with contextlib.suppress(OSError):
+                os.utime(place)
+        return place.parent
+
+    def _quarantine(
+        self, area: str, name: str, reason: str, identity: files.Identity | None
+    ) -> None:
+        """Move a corrupt file out of the way and write down why; never raises for the disk."""
+        thing = format.relative_path(area, name)
+        self._warn_once(thing, f"{thing} is corrupt and counts as missing: {reason}")
+        place = self._place(area, name)
+        kept = self.folder / "quarantine" / f"{area}-{name}-{secrets.token_hex(8)}"
+        try:
+            files.make_folder(kept.parent)
+            os.rename(place, kept)
+        except FileNotFoundError:
+            return
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(place)
+            return
+        with contextlib.suppress(OSError):
+            if identity is not None and files.identity(os.lstat(kept)) != identity:
+                # Another process has healed it meanwhile: this is the new file, so give it back.
+                _give_back(kept, place)
+                return
+            text = json.dumps({"path": thing, "reason": reason})
+            kept.with_name(f"{kept.name}.reason").write_text(f"{text}\n", encoding="ascii")
+
+    def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
+        self._warn_once("write", f"nothing is stored: {error}")
+        return PutResult(stored=False, digest=digest, reason=str(error))
+
+    def _warn_once(self, topic: str, text: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            self.warnings.append(f"store {self.root}: {text}")
+            if self._warn_user is not None:
+                self._warn_user(self.warnings[-1])
+
+
+def _second(key: str, kept: str, offered: str) -> PutResult:
+    if kept == offered:
+        return PutResult(stored=True, digest=offered, existed=True)
+    reason = f"action key {key} gave {kept} before and {offered} now: it is not deterministic"
+    return PutResult(stored=False, digest=offered, kept=kept, reason=reason)
+
+
+def _sync_folders(paths: Iterable[Path]) -> None:
+    for path in sorted(paths):
+        files.sync_folder(path)
+
+
+def _give_back(kept: Path, place: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.link(kept, place)
+    kept.unlink()

@@ -1,0 +1,201 @@
+"""Compile one function for one target in this process: from a callable to an artifact.
+
+The steps: trace and lower (`lower`), compile with XLA, take the executable apart (`executable`),
+translate it into a plan (`translate`), read the resources (`resources`), check, and write the record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pallasc.compiler.diagnose import (
+    captured_output,
+    definition,
+    explain,
+    explain_compilation,
+    user_place,
+)
+from pallasc.compiler.executable import parse_executable
+from pallasc.compiler.lower import Lowered, Signature, lower
+from pallasc.compiler.resources import kernel_resources
+from pallasc.compiler.topology import target_config
+from pallasc.compiler.translate import Translation, UnsupportedStepError, translate
+from pallasc.errors import CompileError
+from pallasc.specs.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
+from pallasc.specs.canonical import canonical_json, labelled_key
+from pallasc.specs.cubin import parse_cubin
+from pallasc.specs.drivers import minimum_driver
+from pallasc.specs.plan import Binding, LaunchPlan, check_ranges, plan_to_json
+from pallasc.specs.spec import Args
+from pallasc.specs.targets import Target
+
+_PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is compiled: a function, its arrays, its static arguments, and for which target."""
+
+    function: Callable[..., Any]
+    args: Args
+    static: Mapping[str, Any]
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What compiles: the toolchain's record and digests, and the assembler.
+
+    `identity` holds the digests of everything installed that decides the result, by label;
+    `variables` the environment variables that reach the compiler.
+    """
+
+    record: Mapping[str, Any]
+    ptxas: Path
+    identity: Mapping[str, str]
+    variables: Mapping[str, str]
+
+
+def lower_job(job: Job) -> Lowered:
+    """Trace and lower a job.
+
+    Raises:
+        CompileError: it fails; with the user's line and the compiler's message.
+    """
+    try:
+        return lower(job.function, job.args, job.static, job.target)
+    except Exception as error:
+        raise explain(error, job.function) from error
+
+
+def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
+    """Return the key of a compilation: all that decides the artifact, nothing else."""
+    signature = [lowered.signature.input_tree, lowered.signature.output_tree]
+    return labelled_key(
+        {
+            "artifact": str(ARTIFACT_SCHEMA),
+            "module": lowered.text,
+            "paths": canonical_json([b.path for b in lowered.signature.inputs]),
+            "signature": canonical_json(signature),
+            "target": target_config(job.target),
+            "target name": job.target.name,
+            **{f"tool {label}": value for label, value in tools.identity.items()},
+            **{f"variable {name}": value for name, value in tools.variables.items()},
+        }
+    )
+
+
+def compile_job(
+    job: Job, lowered: Lowered, tools: Tools
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Compile a lowered job and return the artifact's record and its blobs.
+
+    Raises:
+        CompileError: it fails, or what came out is not what was asked for.
+    """
+    try:
+        translation = _compile(lowered)
+    except Exception as error:
+        raise _explain_again(job, error) from error
+    kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
+    check_architecture(translation, kernels, job.target.arch)
+    plan = build_plan(translation, lowered.signature)
+    record = {
+        "schema": ARTIFACT_SCHEMA,
+        "target": {"name": job.target.name, **job.target.figures()},
+        "toolchain": dict(tools.record),
+        "minimum_driver": _driver(translation, kernels),
+        "plan": plan_to_json(plan),
+        "kernels": [kernel_to_json(kernel) for kernel in kernels],
+        "blobs": {key: len(data) for key, data in sorted(translation.blobs.items())},
+    }
+    return record, translation.blobs
+
+
+def _compile(lowered: Lowered) -> Translation:
+    compiled = lowered.stage.compile()
+    return translate(parse_executable(compiled.runtime_executable().serialize()))
+
+
+def _explain_again(job: Job, error: Exception) -> Exception:
+    """Compile once more with locations on, for the message alone."""
+    place = definition(job.function)
+    with captured_output() as output:
+        try:
+            _compile(lower(job.function, job.args, job.static, job.target, locations=True))
+        except UnsupportedStepError as again:
+            place = user_place(again.frames) or place
+        except Exception as again:
+            return explain_compilation(again, job.function, output())
+    if isinstance(error, UnsupportedStepError):
+        error.location = place
+        return error
+    return explain_compilation(error, job.function, "")
+
+
+def build_plan(translation: Translation, signature: Signature) -> LaunchPlan:
+    """Join the translation with the signature: which array lies in which buffer.
+
+    Raises:
+        CompileError: the executable has other inputs or outputs than the function.
+    """
+    inputs = [i for i, buffer in enumerate(translation.buffers) if buffer.role == "input"]
+    if len(inputs) != len(signature.inputs):
+        raise CompileError(
+            f"the executable has {len(inputs)} inputs, the function {len(signature.inputs)}"
+        )
+    if len(translation.output_buffers) != len(signature.outputs):
+        raise CompileError(
+            f"the executable has {len(translation.output_buffers)} outputs, "
+            f"the function {len(signature.outputs)}"
+        )
+    plan = LaunchPlan(
+        buffers=tuple(translation.buffers),
+        inputs=_bound(signature.inputs, inputs),
+        outputs=_bound(signature.outputs, translation.output_buffers),
+        steps=tuple(translation.steps),
+        input_tree=signature.input_tree,
+        output_tree=signature.output_tree,
+    )
+    check_ranges(plan)
+    return plan
+
+
+def _bound(bindings: tuple[Binding, ...], buffers: list[int]) -> tuple[Binding, ...]:
+    return tuple(
+        replace(binding, buffer=buffer) for binding, buffer in zip(bindings, buffers, strict=True)
+    )
+
+
+def check_architecture(
+    translation: Translation, kernels: list[KernelResources], arch: str
+) -> None:
+    """Check that every cubin, and all PTX there is, is for the architecture asked for.
+
+    Raises:
+        CompileError: one is not.
+    """
+    wanted = int(arch.removeprefix("sm_").rstrip("af"))
+    for kernel in kernels:
+        sm = parse_cubin(translation.blobs[kernel.cubin]).sm
+        if sm != wanted:
+            raise CompileError(f"asked for {arch}, the cubin of {kernel.name} is for sm_{sm}")
+        if kernel.ptx is None:
+            continue
+        found = _PTX_TARGET.search(translation.blobs[kernel.ptx].decode())
+        target = found.group(1).rstrip(",") if found else "nothing"
+        if target != arch:
+            raise CompileError(f"asked for {arch}, the PTX of {kernel.name} is for {target}")
+
+
+def _driver(translation: Translation, kernels: list[KernelResources]) -> dict[str, str]:
+    """Return the newest of the drivers that the cubins need."""
+    needs = [{"cuda": "12.0", "linux": "525.60.13"}]
+    for key in {kernel.cubin for kernel in kernels}:
+        cubin = parse_cubin(translation.blobs[key])
+        needs.append(minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm))
+    return max(needs, key=lambda need: [int(part) for part in need["cuda"].split(".")])

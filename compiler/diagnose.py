@@ -1,0 +1,157 @@
+"""Turn what JAX, Mosaic or XLA raised into one error: their message, the user's own line.
+
+JAX chains an exception to the stack of the operation that caused it (a
+`JaxStackTraceBeforeTransformation`), so the user's line is known without source locations in the
+module. Only what fails below Python needs a second run with locations on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import CompileError, Location, PallascError
+
+_MLIR_ERROR = re.compile(r"\berror:\s*(?P<text>.+)")
+_MLIR_PLACE = re.compile(r'"(?P<file>[^"\n]+\.py)":(?P<line>\d+)')
+_STATUS = re.compile(r"^(?:[A-Z_]+: )+")
+_MOST_LINES = 12
+
+
+def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
+    """Return the error to show for `error`, raised while `function` was traced or lowered."""
+    if isinstance(error, PallascError):
+        return error
+    place = user_place(frames(error)) or definition(function)
+    return CompileError(_message(error), location=place)
+
+
+def explain_compilation(
+    error: BaseException, function: Callable[..., Any], output: str
+) -> PallascError:
+    """Return the error to show for what failed below Python.
+
+    Args:
+        error: what was raised.
+        function: the function that was compiled.
+        output: what the compiler wrote to the standard error output, with locations on.
+    """
+    if isinstance(error, PallascError):
+        return error
+    found = _MLIR_ERROR.search(output)
+    places = [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(output)]
+    message = found["text"].strip() if found else _message(error)
+    return CompileError(message, location=user_place(places) or definition(function))
+
+
+def frames(error: BaseException) -> list[tuple[str, int]]:
+    """Return (file, line) of the Python frames behind `error`, innermost first."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__
+    result = []
+    for link in reversed(chain):
+        trace = traceback.extract_tb(link.__traceback__)
+        result += [(frame.filename, frame.lineno or 0) for frame in reversed(trace)]
+    return result
+
+
+def user_place(places: list[tuple[str, int]]) -> Location | None:
+    """Return the first of `places` that is neither JAX's nor ours nor Python's own."""
+    for file, line in places:
+        if _is_users(file):
+            return Location(file, line)
+    return None
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<"):
+        return False
+    path = os.path.realpath(file)
+    if path.startswith(_package_folders()):
+        return path.startswith(_kernel_folders())
+    return "site-packages" in path or not path.startswith(_python_folder())
+
+
+@cache
+def _python_folder() -> str:
+    return os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+
+
+@cache
+def _package_folders() -> tuple[str, ...]:
+    """Return the folders of the packages whose frames are not shown."""
+    own = Path(__file__).resolve().parent
+    folders = [str(own), str(own.parent / "cli")]
+    for name in ("jax", "jaxlib", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            folders.append(str(metadata.distribution(name).locate_file(name)))
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+
+
+@cache
+def _kernel_folders() -> tuple[str, ...]:
+    """Return the folders inside the above that hold kernels, which are shown."""
+    folders = []
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        jax = metadata.distribution("jax")
+        folders.append(str(jax.locate_file("jax/experimental/pallas/ops")))
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+
+
+def definition(function: Callable[..., Any]) -> Location | None:
+    """Return where `function` is defined, if Python knows."""
+    inner: Any = inspect.unwrap(function)
+    while hasattr(inner, "func"):
+        inner = inspect.unwrap(inner.func)
+    code = getattr(inner, "__code__", None)
+    return Location(code.co_filename, code.co_firstlineno) if code else None
+
+
+def _message(error: BaseException) -> str:
+    """Return the error's own words, without JAX's remarks on tracebacks."""
+    text = str(error).strip() or type(error).__name__
+    text = _STATUS.sub("", text.split("\nThe preceding stack trace")[0])
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith("-----")]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"… ({len(lines) - _MOST_LINES} more lines)"]
+    kind = type(error).__name__
+    body = "\n".join(lines).strip()
+    return body if kind.endswith("RuntimeError") else f"{kind}: {body}"
+
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[Callable[[], str]]:
+    """Collect what is written to file descriptors 1 and 2, also by C++ code.
+
+    Yields a function that returns the text so far.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        saved = [os.dup(1), os.dup(2)]
+        try:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+
+            def text() -> str:
+                return os.pread(file.fileno(), 1 << 24, 0).decode("utf-8", "replace")
+
+            yield text
+        finally:
+            for target, descriptor in enumerate(saved, start=1):
+                os.dup2(descriptor, target)
+                os.close(descriptor)

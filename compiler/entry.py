@@ -1,0 +1,118 @@
+"""Import what a spec names: the entry point, and static arguments with `$call` and `$ref`.
+
+Runs the user's code; only compiling processes do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.entries import parse_entry
+from pallasc.specs.modules import load_module
+from pallasc.specs.spelling import suggestion
+
+
+def import_entry(entry: str, base_dir: str) -> Any:
+    """Return the object that `package.module:name` or `file.py:name` names.
+
+    Args:
+        entry: the entry point.
+        base_dir: the spec's folder, which can be imported from too.
+
+    Raises:
+        SpecError: the module cannot be imported, or has no such name.
+    """
+    parts = parse_entry(entry)
+    if parts.is_file:
+        module: Any = load_module(Path(base_dir) / parts.source)
+    else:
+        module = _import_module(parts.source, base_dir, entry)
+    return _attribute(module, parts.attribute, entry)
+
+
+def _import_module(name: str, base_dir: str, entry: str) -> Any:
+    if base_dir not in sys.path:
+        sys.path.insert(0, base_dir)
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise SpecError(
+            f"entry {entry!r} cannot be imported: {type(error).__name__}: {error}",
+            location=_last_place(error),
+            hint=_import_hint(error),
+        ) from error
+
+
+def _last_place(error: BaseException) -> Location | None:
+    trace = error.__traceback__
+    place = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<") and Path(file).parent.name not in ("compiler", "importlib"):
+            place = Location(file, trace.tb_lineno)
+        trace = trace.tb_next
+    return place
+
+
+def _import_hint(error: BaseException) -> str | None:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"Install the package that contains {error.name}, or correct the entry."
+    return None
+
+
+def _attribute(module: Any, dotted: str, entry: str) -> Any:
+    found = module
+    for name in dotted.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            known = [public for public in dir(found) if not public.startswith("_")]
+            raise SpecError(
+                f"entry {entry!r}: {getattr(found, '__name__', found)!s} has no {name!r}.",
+                hint=suggestion(name, known),
+            ) from error
+    return found
+
+
+def import_function(entry: str, base_dir: str) -> Callable[..., Any]:
+    """Return the function that `entry` names.
+
+    Raises:
+        SpecError: it cannot be imported, or cannot be called.
+    """
+    found = import_entry(entry, base_dir)
+    if not callable(found):
+        raise SpecError(f"entry {entry!r} is a {type(found).__name__} and cannot be called.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def static_value(value: Any, base_dir: str) -> Any:
+    """Return a static argument with its `$call` and `$ref` nodes carried out.
+
+    Raises:
+        SpecError: what a node names cannot be imported, or the call fails.
+    """
+    if isinstance(value, list):
+        return [static_value(item, base_dir) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "$ref" in value:
+        return import_entry(value["$ref"], base_dir)
+    arguments = {
+        key: static_value(item, base_dir) for key, item in value.items() if key != "$call"
+    }
+    if "$call" not in value:
+        return arguments
+    function = import_function(value["$call"], base_dir)
+    try:
+        return function(**arguments)
+    except Exception as error:
+        raise SpecError(
+            f"$call {value['$call']!r} failed: {type(error).__name__}: {error}"
+        ) from error

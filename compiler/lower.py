@@ -1,0 +1,275 @@
+"""Trace a function for a target and lower it to a module without source locations.
+
+Locations are off (`jax_traceback_in_locations_limit=0`), because otherwise the kernel's hash and the
+cubin change with the checkout's folder and with every line above the kernel. They can be switched
+on to explain an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.compiler.topology import device_for
+from pallasc.errors import CompileError, SpecError
+from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.dtypes import DTYPES, parse_dtype
+from pallasc.specs.plan import Binding
+from pallasc.specs.spec import Args
+from pallasc.specs.spelling import suggestion
+from pallasc.specs.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a traced function; `buffer` of the bindings is the leaf's number."""
+
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+    input_tree: Any
+    output_tree: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A lowered function, ready to compile, and the text that identifies it."""
+
+    stage: Any
+    text: str
+    signature: Signature
+
+
+def lower(
+    function: Callable[..., Any],
+    args: Args,
+    static: Mapping[str, Any],
+    target: Target,
+    *,
+    locations: bool = False,
+) -> Lowered:
+    """Trace and lower `function` for `target`.
+
+    Args:
+        function: any callable that JAX can trace.
+        args: arrays by name or by position.
+        static: further keyword arguments, passed as they are.
+        target: what to compile for.
+        locations: keep source locations, for the sake of an error message.
+
+    Raises:
+        SpecError: the arguments do not fit the function.
+        Exception: whatever tracing raises; `diagnose` turns it into an error of ours.
+    """
+    import jax
+
+    device = device_for(target)
+    names, values = _ordered(function, args, static)
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    arrays = [_abstract(value, sharding) for value in values]
+    with _settings(device, args, locations), _one_architecture(target):
+        traced = jax.jit(_callee(function, names, static), keep_unused=True).trace(*arrays)
+        stage = traced.lower(lowering_platforms=("cuda",))
+        signature = _signature(names, arrays, stage)
+    return Lowered(stage, "" if locations else stage.as_text(), signature)
+
+
+def _callee(
+    function: Callable[..., Any], names: list[str] | None, static: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return a function of positional arrays; its name is the same for every kernel."""
+
+    def main(*arrays: Any) -> Any:
+        if names is None:
+            return function(*arrays, **static)
+        return function(**dict(zip(names, arrays, strict=True)), **static)
+
+    return main
+
+
+@contextlib.contextmanager
+def _settings(device: Any, args: Args, locations: bool) -> Iterator[None]:
+    import jax
+
+    limit = jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 10 if locations else 0)
+    try:
+        with jax.default_device(device), _x64(_needs_x64(args)):
+            yield
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", limit)
+
+
+def _x64(needed: bool) -> Any:
+    """Return a context in which 64-bit types stay as they are, where the arguments have any."""
+    if not needed:
+        return contextlib.nullcontext()
+    import jax
+
+    switch = getattr(jax, "enable_x64", None)
+    if switch is None:
+        from jax.experimental import enable_x64 as switch
+    return switch(True)
+
+
+def _needs_x64(args: Args) -> bool:
+    return any(DTYPES[array.dtype].bits >= 64 and array.dtype != "c64" for array in leaves(args))
+
+
+def leaves(tree: Any) -> Iterator[ArraySpec]:
+    """Yield the arrays of an argument tree."""
+    if isinstance(tree, ArraySpec):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from leaves(item)
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from leaves(item)
+
+
+@contextlib.contextmanager
+def _one_architecture(target: Target) -> Iterator[None]:
+    """Check that Mosaic will lower for the architecture that was asked for.
+
+    Mosaic answers sm_90 where it cannot tell, and registers its assembler pass once a process for
+    the architecture of the first kernel.
+    """
+    from jax.experimental.mosaic.gpu import core, utils
+
+    # It moved from `core` to `utils` between JAX 0.10 and 0.12.
+    infer = getattr(utils, "_infer_arch", None) or getattr(core, "_infer_arch", None)
+    if infer is None:
+        raise CompileError("this JAX version does not say for which architecture Mosaic lowers")
+    if infer() != (target.major, target.minor):
+        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{infer()}")
+    claimed = _process_architecture.setdefault("arch", target.arch)
+    if claimed != target.arch:
+        raise CompileError(
+            f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
+            hint="Mosaic GPU takes one architecture a process: pass isolated=True.",
+        )
+    yield
+
+
+_process_architecture: dict[str, str] = {}
+
+
+def _ordered(
+    function: Callable[..., Any], args: Args, static: Mapping[str, Any]
+) -> tuple[list[str] | None, list[Any]]:
+    """Return the names and values of the arrays in the order of the function's signature.
+
+    The names are None where the arrays are passed by position.
+    """
+    if isinstance(args, list):
+        return None, args
+    parameters = _parameters(function)
+    if parameters is None:
+        return sorted(args), [args[name] for name in sorted(args)]
+    _check_names(function, parameters, args, static)
+    order = {name: index for index, name in enumerate(parameters)}
+    names = sorted(args, key=lambda name: (order.get(name, len(order)), name))
+    return names, [args[name] for name in names]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_names(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    args: Mapping[str, Any],
+    static: Mapping[str, Any],
+) -> None:
+    kinds = {parameter.kind for parameter in parameters.values()}
+    name = getattr(function, "__name__", "the function")
+    given = [*args, *static]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for key in given:
+            if key not in parameters:
+                raise SpecError(
+                    f"{name} has no parameter {key!r}.", hint=suggestion(key, parameters)
+                )
+    missing = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and parameter.name not in given
+    ]
+    if missing:
+        raise SpecError(
+            f"{name} needs {', '.join(map(repr, missing))}, which the spec does not give.",
+            hint="Give it under args (an array, or null) or under static.",
+        )
+
+
+def _abstract(tree: Any, sharding: Any) -> Any:
+    """Return the tree with a `ShapeDtypeStruct` for each array."""
+    import jax
+
+    if isinstance(tree, ArraySpec):
+        dtype = _jax_dtype(tree.dtype)
+        return jax.ShapeDtypeStruct(tree.shape, dtype, sharding=sharding)
+    if isinstance(tree, Mapping):
+        return {key: _abstract(item, sharding) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_abstract(item, sharding) for item in tree]
+    return tree
+
+
+def _jax_dtype(name: str) -> Any:
+    import jax.numpy as jnp
+
+    jax_name = DTYPES[name].jax_name
+    found = getattr(jnp, jax_name, None)
+    if found is None:
+        raise SpecError(f"this JAX version has no dtype {name} (jax.numpy.{jax_name}).")
+    return found
+
+
+def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signature:
+    inputs: list[Binding] = []
+    labels = names if names is not None else [str(index) for index in range(len(arrays))]
+    trees = [
+        _bind(tree, label, inputs) for label, tree in zip(labels, arrays, strict=True)
+    ]
+    outputs: list[Binding] = []
+    output_tree = _bind(stage.out_info, "out", outputs)
+    input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
+    return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree)
+
+
+def _bind(tree: Any, path: str, found: list[Binding]) -> Any:
+    """Number the leaves of a pytree in JAX's order and return it with numbers for leaves."""
+    if tree is None:
+        return None
+    if hasattr(tree, "shape") and hasattr(tree, "dtype"):
+        found.append(Binding(path, parse_dtype(str(tree.dtype)).name, tuple(tree.shape), len(found)))
+        return len(found) - 1
+    if isinstance(tree, Mapping):
+        return {"dict": {k: _bind(tree[k], f"{path}.{k}", found) for k in sorted(tree)}}
+    if isinstance(tree, list):
+        return [_bind(item, f"{path}.{i}", found) for i, item in enumerate(tree)]
+    if hasattr(tree, "_fields"):
+        items = {k: _bind(getattr(tree, k), f"{path}.{k}", found) for k in tree._fields}
+        return {"namedtuple": type(tree).__name__, "fields": items}
+    if isinstance(tree, tuple):
+        return {"tuple": [_bind(item, f"{path}.{i}", found) for i, item in enumerate(tree)]}
+    return _bind_node(tree, path, found)
+
+
+def _bind_node(tree: Any, path: str, found: list[Binding]) -> Any:
+    """Flatten a node of a type that was registered with JAX by one level."""
+    import jax
+
+    children = jax.tree_util.tree_leaves(tree, is_leaf=lambda node: node is not tree)
+    items = [_bind(child, f"{path}.{index}", found) for index, child in enumerate(children)]
+    return {"node": type(tree).__name__, "children": items}

@@ -1,0 +1,203 @@
+"""Find the packages and tools that compile, without importing any of them.
+
+The assembler is the one in NVIDIA's wheel, or the one the user names; never what lies on `PATH`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from pallasc.errors import ToolError
+
+TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
+"""JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
+
+_TESTED_SERIES = ("0.12",)
+_INSTALL = 'pip install "pallasc[cuda13]"'
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed distribution."""
+
+    name: str
+    version: str
+    root: Path
+
+    def files(self) -> list[Path]:
+        """Return its installed files, in order, without bytecode; they may be missing on disk."""
+        return sorted(
+            Path(str(file.locate()))
+            for file in metadata.distribution(self.name).files or []
+            if file.suffix != ".pyc"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles: JAX, its CUDA plugin, the assembler, the device library.
+
+    `cuda` is the major version of CUDA that plugin and wheels are for.
+    """
+
+    cuda: int
+    packages: tuple[Package, ...]
+    ptxas: Path
+    nvlink: Path
+    nvdisasm: Path | None
+    libdevice: Path
+    plugin: Path
+
+    def version(self, name: str) -> str:
+        """Return the version of one of the packages."""
+        return next(package.version for package in self.packages if package.name == name)
+
+
+def find_toolchain(ptxas: Path | None = None) -> Toolchain:
+    """Find the installed toolchain.
+
+    Args:
+        ptxas: an assembler to use instead of the wheel's.
+
+    Raises:
+        ToolError: a package or tool is missing, the versions of JAX and its plugin differ, or JAX
+            is not a version that was tested.
+    """
+    cuda = _cuda_major()
+    names = ("jax", "jaxlib", f"jax-cuda{cuda}-plugin", f"jax-cuda{cuda}-pjrt")
+    packages = tuple(_package(name) for name in names)
+    check_versions(packages)
+    folder = _nvidia_folder(cuda)
+    tools = folder / "bin"
+    disassembler = tools / "nvdisasm"
+    return Toolchain(
+        cuda=cuda,
+        packages=packages,
+        ptxas=_executable(ptxas) if ptxas else _existing(tools / "ptxas", "ptxas"),
+        nvlink=_existing(tools / "nvlink", "nvlink"),
+        nvdisasm=_disassembler(cuda) or (disassembler if disassembler.is_file() else None),
+        libdevice=_existing(folder / "nvvm" / "libdevice" / "libdevice.10.bc", "libdevice"),
+        plugin=_existing(
+            packages[3].root / "jax_plugins" / f"xla_cuda{cuda}" / "xla_cuda_plugin.so",
+            "the CUDA plugin",
+        ),
+    )
+
+
+def _cuda_major() -> int:
+    for cuda in (13, 12):
+        if _installed(f"jax-cuda{cuda}-plugin"):
+            return cuda
+    raise ToolError(
+        "No CUDA plugin for JAX is installed, so nothing can be compiled.",
+        hint=f"Install it with: {_INSTALL}",
+    )
+
+
+def _installed(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _package(name: str) -> Package:
+    found = _installed(name)
+    if found is None:
+        raise ToolError(f"{name} is not installed.", hint=f"Install it with: {_INSTALL}")
+    return Package(name, found.version, Path(str(found.locate_file(""))))
+
+
+def check_versions(packages: tuple[Package, ...]) -> None:
+    """Check that JAX is a tested version and that its parts belong together.
+
+    Raises:
+        ToolError: they do not; the message names all versions.
+    """
+    jax = packages[0].version
+    if jax not in TESTED_JAX and ".".join(jax.split(".")[:2]) not in _TESTED_SERIES:
+        raise ToolError(
+            f"JAX {jax} is not a version that pallasc was tested with: {', '.join(TESTED_JAX)}.",
+            hint=f"Install a tested one with: {_INSTALL}",
+        )
+    others = [f"{p.name} {p.version}" for p in packages[1:] if p.version != jax]
+    if others:
+        raise ToolError(
+            f"JAX is {jax}, but {', '.join(others)}: they must have one version.",
+            hint=f"Reinstall them together: {_INSTALL} --upgrade",
+        )
+
+
+def _nvidia_folder(cuda: int) -> Path:
+    name = "nvidia-cuda-nvcc" if cuda >= 13 else f"nvidia-cuda-nvcc-cu{cuda}"
+    package = _package(name)
+    for folder in (f"nvidia/cu{cuda}", "nvidia/cuda_nvcc"):
+        if (package.root / folder / "bin" / "ptxas").is_file():
+            return package.root / folder
+    raise ToolError(
+        f"{name} {package.version} is installed without its ptxas.",
+        hint=f"Reinstall it with: pip install --force-reinstall {name}",
+    )
+
+
+def _disassembler(cuda: int) -> Path | None:
+    found = _installed("nvidia-cuda-nvdisasm" if cuda >= 13 else f"nvidia-cuda-nvdisasm-cu{cuda}")
+    root = Path(str(found.locate_file(""))) if found else Path()
+    paths = (root / f"nvidia/cu{cuda}/bin/nvdisasm", root / "nvidia/cuda_nvdisasm/bin/nvdisasm")
+    return next((path for path in paths if found and path.is_file()), None)
+
+
+def _existing(path: Path, what: str) -> Path:
+    if not path.is_file():
+        raise ToolError(f"{what} is missing: {path}", hint=f"Install it with: {_INSTALL}")
+    return path
+
+
+def _executable(path: Path) -> Path:
+    resolved = path.resolve()
+    if not resolved.is_file():
+        raise ToolError(f"There is no assembler {path}.", hint="Give --ptxas the path of a ptxas.")
+    return resolved
+
+
+def tool_version(tool: Path) -> str:
+    """Return the version that an NVIDIA tool prints of itself, such as "13.5.37".
+
+    Raises:
+        ToolError: it cannot be run, or prints none.
+    """
+    try:
+        answer = subprocess.run(
+            [tool, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolError(f"{tool} cannot be run: {error}") from error
+    match = re.search(r"\bV(\d+(?:\.\d+)+)", answer.stdout)
+    if match is None:
+        raise ToolError(f"{tool} --version does not print a version of NVIDIA's tools.")
+    return match.group(1)
+
+
+def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
+    """Yield the binaries that decide the result, by label."""
+    yield "libdevice", toolchain.libdevice
+    yield "nvlink", toolchain.nvlink
+    yield "plugin", toolchain.plugin
+    yield "ptxas", toolchain.ptxas
+
+
+def toolchain_record(toolchain: Toolchain, digest: Callable[[Path], str]) -> dict[str, object]:
+    """Return what an artifact says of its toolchain: versions, and digests of the binaries.
+
+    The digests are of files that are the same for every Python version, so the record is too.
+    """
+    return {
+        "versions": {package.name: package.version for package in toolchain.packages},
+        "ptxas": tool_version(toolchain.ptxas),
+        "digests": {label: digest(path) for label, path in toolchain_files(toolchain)},
+    }

@@ -1,0 +1,473 @@
+"""Translate an XLA executable's thunks into a launch plan.
+
+Buffers come from the executable's allocations, steps from its thunks, cubins from the thunks and
+from the module. What each thunk means: `xla/backends/gpu/runtime/` in the OpenXLA repository, one
+file a thunk. Asynchronous thunks run where they start: a plan has one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pallasc.compiler.host_stub import locate
+from pallasc.compiler.literals import literal_bytes
+from pallasc.compiler.mosaic_kernel import MosaicKernel, read_mosaic_kernel
+from pallasc.compiler.tensor_maps import from_mosaic, from_xla
+from pallasc.compiler.unsupported import describe_call, describe_thunk, source_frames
+from pallasc.errors import CompileError, UnsupportedError
+from pallasc.specs.canonical import digest
+from pallasc.specs.cubin import Kernel, parse_cubin
+from pallasc.specs.plan import (
+    Buffer,
+    Bytes,
+    Copy,
+    Dim3,
+    Fill,
+    Launch,
+    Parameter,
+    Pointer,
+    Step,
+)
+
+MOSAIC_TARGET = "mosaic_gpu_v2"
+MOSAIC_ALIGNMENT = 256
+"""What Mosaic assumes of every buffer (`kExpectedHbmAlignment` in jaxlib/mosaic/gpu)."""
+
+_TUPLE = 13
+_RELOCATION_ABSOLUTE_64 = 1
+
+
+class UnsupportedStepError(UnsupportedError):
+    """A step that cannot be launched; `frames` are its Python frames, where they are known."""
+
+    frames: list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Translation:
+    """What came out of an executable: buffers, steps and the bytes that they name by digest.
+
+    `output_buffers` holds the buffer of each output leaf, in order.
+    """
+
+    buffers: list[Buffer]
+    output_buffers: list[int]
+    steps: list[Step] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    mosaic: list[MosaicKernel] = field(default_factory=list)
+
+
+# Where the slices of a thunk point: allocation index -> (buffer, byte offset of the allocation).
+_Places = Mapping[int, tuple[int, int]]
+
+
+def translate(executable: Any) -> Translation:
+    """Translate the `GpuExecutableProto` of a function whose unused arguments were kept.
+
+    Raises:
+        UnsupportedStepError: the function contains what cannot be launched from a cubin.
+        CompileError: the executable is not made as those of the supported JAX versions.
+    """
+    buffers, places = _buffers(executable)
+    result = Translation(buffers, [])
+    _add_constants(executable, places, result)
+    result.output_buffers = [places[index][0] for index in _output_allocations(executable)]
+    module = executable.hlo_module_with_config.hlo_module
+    translator = _Translator(module, executable.binary, result)
+    translator.run(executable.thunks, places)
+    return result
+
+
+def _output_allocations(executable: Any) -> list[int]:
+    """Return the allocation of each output leaf."""
+    places = {
+        tuple(entry.shape_index.indexes): entry.output_info.allocation_index
+        for entry in executable.output_info_map
+    }
+    shape = executable.program_shape.result
+    if shape.element_type != _TUPLE:
+        return [places[()]]
+    return [places[(leaf,)] for leaf in range(len(shape.tuple_shapes))]
+
+
+def _buffers(executable: Any) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
+    """Number the allocations: parameters in order, then outputs, constants, temporaries."""
+    allocations = [
+        allocation
+        for allocation in executable.buffer_allocations.values
+        if not allocation.is_thread_local and not allocation.is_tuple
+    ]
+    outputs = {index: rank for rank, index in enumerate(_output_allocations(executable))}
+
+    def order(allocation: Any) -> tuple[int, int]:
+        if allocation.is_entry_computation_parameter:
+            return 0, allocation.parameter_number
+        if allocation.index in outputs:
+            return 1, outputs[allocation.index]
+        return 2 if allocation.is_constant else 3, allocation.index
+
+    roles: tuple[Literal["input", "output", "constant", "temporary"], ...]
+    roles = ("input", "output", "constant", "temporary")
+    ordered = sorted(allocations, key=order)
+    buffers = [Buffer(roles[order(item)[0]], item.size) for item in ordered]
+    return buffers, {item.index: (number, 0) for number, item in enumerate(ordered)}
+
+
+def _add_constants(executable: Any, places: _Places, result: Translation) -> None:
+    literals = {
+        instruction.name: instruction.literal
+        for computation in executable.hlo_module_with_config.hlo_module.computations
+        for instruction in computation.instructions
+        if instruction.opcode == "constant"
+    }
+    for constant in executable.constants:
+        if constant.allocation_index not in places:
+            continue
+        buffer, _ = places[constant.allocation_index]
+        name = constant.symbol_name.removeprefix("buffer_for_")
+        data = constant.content.data
+        if not data and name in literals:
+            data = literal_bytes(literals[name])
+        if len(data) != result.buffers[buffer].size:
+            raise CompileError(
+                f"constant {name} has {len(data)} bytes, its buffer {result.buffers[buffer].size}"
+            )
+        key = digest(data)
+        result.blobs[key] = data
+        result.buffers[buffer] = Buffer("constant", len(data), digest=key)
+    for index, buffer in enumerate(result.buffers):
+        if buffer.role == "constant" and buffer.digest is None:
+            raise CompileError(f"the executable does not say what constant buffer {index} holds")
+
+
+@dataclass(slots=True)
+class _Translator:
+    module: Any
+    module_cubin: bytes
+    result: Translation
+    _kernels: dict[str, Mapping[str, Kernel]] = field(default_factory=dict)
+
+    def run(self, thunks: Sequence[Any], places: _Places) -> None:
+        for thunk in thunks:
+            kind, body = self._kind(thunk)
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                self._refuse(thunk, describe_thunk(kind))
+            else:
+                refuse_unknown_fields(body)
+                handler(self, thunk, body, places)
+
+    def _kind(self, thunk: Any) -> tuple[str, Any]:
+        refuse_unknown_fields(thunk, deep=False)
+        kinds = [(f.name, value) for f, value in thunk.ListFields() if f.name != "thunk_info"]
+        if len(kinds) != 1:
+            raise CompileError(f"a thunk of the executable has {len(kinds)} kinds instead of one")
+        return kinds[0]
+
+    def _refuse(self, thunk: Any, what: str) -> None:
+        name = thunk.thunk_info.profile_annotation
+        error = UnsupportedStepError(
+            f"the function contains {what}, which cannot be launched from a cubin",
+            hint="Leave it out of the function, or give the kernel alone as the entry.",
+        )
+        error.frames = source_frames(self.module, name)
+        raise error
+
+    def sequential(self, _: Any, body: Any, places: _Places) -> None:
+        self.run(body.thunks, places)
+
+    def async_start(self, _: Any, body: Any, places: _Places) -> None:
+        self.run(body.thunks.thunks, places)
+
+    def nothing(self, _: Any, __: Any, ___: _Places) -> None:
+        """Do nothing: what was started is finished already."""
+
+    def copy(self, _: Any, body: Any, places: _Places) -> None:
+        copy = body.copy_thunk if hasattr(body, "copy_thunk") else body
+        source, source_offset = _place(copy.source_buffer.slice, places)
+        target, target_offset = _place(copy.destination_buffer.slice, places)
+        if copy.mem_size and (source, source_offset) != (target, target_offset):
+            self.result.steps.append(
+                Copy(source, source_offset, target, target_offset, copy.mem_size)
+            )
+
+    def memzero(self, _: Any, body: Any, places: _Places) -> None:
+        self._fill(body.dest_buffer.slice, places, 0, 1)
+
+    def memset32(self, _: Any, body: Any, places: _Places) -> None:
+        self._fill(body.dest_buffer, places, body.value, 4)
+
+    def _fill(self, where: Any, places: _Places, value: int, width: Literal[1, 4]) -> None:
+        if where.size:
+            buffer, offset = _place(where, places)
+            self.result.steps.append(Fill(buffer, offset, where.size, value, width))
+
+    def kernel(self, thunk: Any, body: Any, places: _Places) -> None:
+        """A kernel of XLA's in the cubin of the whole module."""
+        self._launch_xla(
+            thunk,
+            cubin=self.module_cubin,
+            kernel=body.kernel_name,
+            slices=list(body.args),
+            body=body,
+            places=places,
+            shape=(
+                _dim3(body.launch_dimensions.block_counts),
+                _dim3(body.launch_dimensions.thread_counts_per_block),
+                _dim3(body.cluster_dim) if body.HasField("cluster_dim") else None,
+            ),
+            smem=body.shmem_bytes,
+        )
+
+    def custom_kernel(self, thunk: Any, body: Any, places: _Places) -> None:
+        """A kernel of XLA's that brings its own cubin."""
+        kernel = body.custom_kernel
+        spec = kernel.kernel_spec
+        if not spec.cubin.data:
+            self._refuse(thunk, f"XLA's kernel {spec.kernel_name}, which comes without a cubin")
+        self._launch_xla(
+            thunk,
+            cubin=spec.cubin.data,
+            kernel=spec.kernel_name,
+            slices=_packed([argument.slice for argument in body.args], spec),
+            body=body,
+            places=places,
+            shape=(
+                _dim3(kernel.block_dims),
+                _dim3(kernel.thread_dims),
+                _dim3(kernel.cluster_dim) if kernel.HasField("cluster_dim") else None,
+            ),
+            smem=kernel.shared_memory_bytes,
+        )
+
+    def _launch_xla(
+        self, thunk: Any, *, cubin: bytes, kernel: str, slices: list[Any], body: Any,
+        places: _Places, shape: tuple[Dim3, Dim3, Dim3 | None], smem: int,
+    ) -> None:  # fmt: skip
+        for index in body.zeroed_output_buffer_indices:
+            self._fill(slices[index], places, 0, 1)
+        maps = {entry.key: entry.value for entry in body.tma_metadata.arg_index_to_tma_info}
+        parameters: list[Parameter] = []
+        for index, piece in enumerate(slices):
+            buffer, offset = _place(piece, places)
+            if index in maps:
+                tensor_map = from_xla(maps[index], buffer=buffer, offset=offset)
+                parameters.append(Bytes(128, "", ((0, tensor_map),)))
+            else:
+                parameters.append(Pointer(buffer, offset))
+        grid, block, cluster = shape
+        cluster = None if cluster == (1, 1, 1) else cluster
+        self._append(
+            Launch(
+                kernel=kernel, cubin=self._keep(cubin), grid=grid, cluster=cluster, block=block,
+                dynamic_smem_bytes=smem, pdl=body.use_pdl, parameters=tuple(parameters),
+                origin="xla", label=thunk.thunk_info.profile_annotation,
+            )
+        )  # fmt: skip
+
+    def custom_call(self, thunk: Any, body: Any, places: _Places) -> None:
+        if body.target_name != MOSAIC_TARGET:
+            self._refuse(thunk, describe_call(body.target_name))
+        attributes = {entry.key: entry.value for entry in body.attributes.attrs}
+        collective = attributes.get("uses_xla_collective_metadata")
+        if collective is not None and collective.scalar.b:
+            self._refuse(thunk, "a Mosaic kernel over several devices")
+        slices = [
+            item.shaped_slice.slice
+            for item in (*body.operands, *body.results)
+            if item.HasField("shaped_slice")
+        ]
+        mosaic = read_mosaic_kernel(body.execution_state.state, buffers=len(slices))
+        if mosaic.uses_nvshmem or mosaic.uses_multimem:
+            self._refuse(thunk, "a Mosaic kernel over several devices (NVSHMEM or multimem)")
+        self.result.mosaic.append(mosaic)
+        launch = mosaic.launch
+        positions = [_place(piece, places) for piece in slices]
+        for _, offset in positions:
+            if offset % MOSAIC_ALIGNMENT:
+                self._refuse(thunk, f"a Mosaic kernel on a slice that starts at byte {offset}, "
+                             f"not a multiple of {MOSAIC_ALIGNMENT}")  # fmt: skip
+        self._append(
+            Launch(
+                kernel=mosaic.name,
+                cubin=self._keep(mosaic.cubin),
+                grid=launch.grid,
+                cluster=launch.cluster if any(launch.cluster) else None,
+                block=launch.block,
+                dynamic_smem_bytes=launch.dynamic_smem_bytes,
+                pdl=launch.pdl,
+                parameters=tuple(_parameter(a, positions) for a in launch.arguments),
+                origin="mosaic",
+                label=thunk.thunk_info.profile_annotation,
+            )
+        )
+
+    def dynamic_slice(self, thunk: Any, body: Any, places: _Places) -> None:
+        """Thunks on slices of the arguments; only with offsets that are constants."""
+        inner = {}
+        for index, (argument, offsets) in enumerate(
+            zip(body.arguments, body.offsets, strict=True)
+        ):
+            if argument.HasField("slice"):
+                buffer, start = _place(argument.slice, places)
+                constants = [] if not offsets.HasField("offsets") else offsets.offsets.offsets
+                if any(o.HasField("slice_offset") or o.hlo_module_offset_idx for o in constants):
+                    self._refuse(thunk, "a slice at an offset that is computed at run time")
+                shape = body.orig_shapes[index].shape if constants else None
+                inner[index] = (buffer, start + _slice_bytes(shape, constants))
+        self.run(body.embedded_thunk.thunks, inner)
+
+    def dynamic_slice_fusion(self, thunk: Any, body: Any, places: _Places) -> None:
+        """The same from JAX 0.12 on: allocation i is parameter i, results follow."""
+        inner = {}
+        slices = [(p.slice_offsets, p.HasField("slice_config"), p.slice_config, buffer)
+                  for p, buffer in zip(body.parameters, body.parameter_buffers, strict=True)]
+        slices += [(r.update_offsets, r.HasField("update_config"), r.update_config, buffer)
+                   for r, buffer in zip(body.results, body.result_buffers, strict=True)]  # fmt: skip
+        for index, (offsets, configured, config, piece) in enumerate(slices):
+            moves = configured and (config.byte_stride or config.linear.byte_stride or config.table)
+            if offsets or moves:
+                self._refuse(thunk, "a slice at an offset that is computed at run time")
+            buffer, start = _place(piece, places)
+            inner[index] = (buffer, start + (config.byte_offset if configured else 0))
+        self.run(body.embedded_thunks.thunks, inner)
+
+    def _keep(self, cubin: bytes) -> str:
+        key = digest(cubin)
+        self.result.blobs[key] = cubin
+        if key not in self._kernels:
+            self._kernels[key] = parse_cubin(cubin).kernels
+        return key
+
+    def _append(self, launch: Launch) -> None:
+        check_signature(launch, self._kernels[launch.cubin])
+        self.result.steps.append(launch)
+
+
+_HANDLERS = {
+    "sequential_thunk": _Translator.sequential,
+    "copy_thunk": _Translator.copy,
+    "device_to_device_copy_thunk": _Translator.copy,
+    "kernel_thunk": _Translator.kernel,
+    "dynamic_slice_thunk": _Translator.dynamic_slice,
+    "memzero_thunk": _Translator.memzero,
+    "memset32bit_value_thunk": _Translator.memset32,
+    "custom_call_thunk": _Translator.custom_call,
+    "custom_kernel_thunk": _Translator.custom_kernel,
+    "async_start_thunk": _Translator.async_start,
+    "async_done_thunk": _Translator.nothing,
+    "dynamic_slice_fusion_thunk": _Translator.dynamic_slice_fusion,
+}
+
+
+def _place(piece: Any, places: _Places) -> tuple[int, int]:
+    if piece.buffer_allocation_index not in places:
+        raise CompileError(f"a step uses allocation {piece.buffer_allocation_index}, not known")
+    buffer, offset = places[piece.buffer_allocation_index]
+    return buffer, offset + piece.offset
+
+
+def _dim3(message: Any) -> Dim3:
+    point = message.coordinates
+    return (max(1, point.x), max(1, point.y), max(1, point.z))
+
+
+def _packed(slices: list[Any], spec: Any) -> list[Any]:
+    """Return the slices in the order in which the kernel takes them."""
+    if not spec.HasField("kernel_args_packing_spec"):
+        return slices
+    result = []
+    for argument in spec.kernel_args_packing_spec.kernel_arguments:
+        kinds = [relocation.kind for relocation in argument.relocations]
+        if kinds != [_RELOCATION_ABSOLUTE_64] or len(argument.data) not in (0, 8):
+            raise CompileError(f"XLA's kernel {spec.kernel_name} packs an argument unknown here")
+        result.append(slices[argument.relocations[0].argument_index])
+    return result
+
+
+def _parameter(argument: Any, positions: list[tuple[int, int]]) -> Parameter:
+    """Turn a recorded argument of Mosaic's into a parameter of the plan."""
+    if argument.address is not None:
+        buffer, offset = _resolve(argument.address, positions)
+        return Pointer(buffer, offset)
+    maps = []
+    for at, tensor_map in argument.maps:
+        buffer, offset = _resolve(tensor_map.address, positions)
+        maps.append((at, from_mosaic(tensor_map, buffer=buffer, offset=offset)))
+    data = argument.data.hex() if any(argument.data) or not maps else ""
+    return Bytes(len(argument.data), data, tuple(maps))
+
+
+def _resolve(address: int, positions: list[tuple[int, int]]) -> tuple[int, int]:
+    index, inner = locate(address)
+    if index >= len(positions):
+        raise CompileError(f"the host function uses buffer {index} of {len(positions)}")
+    buffer, offset = positions[index]
+    return buffer, offset + inner
+
+
+def _slice_bytes(shape: Any, offsets: Sequence[Any]) -> int:
+    """Return the byte offset of constant element offsets into an array of `shape`."""
+    if shape is None:
+        return 0
+    stride = _ELEMENT_BYTES[shape.element_type]
+    total = 0
+    for dimension in shape.layout.minor_to_major:
+        total += offsets[dimension].const_offset * stride
+        stride *= shape.dimensions[dimension]
+    return total
+
+
+# Bytes of an element by `xla.PrimitiveType`; sub-byte types are not sliced in place.
+_ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4, 12: 8, 15: 8,
+                  16: 2, 18: 16, 19: 1, 20: 1, 23: 1, 24: 1, 25: 1, 28: 1, 29: 1, 33: 1}  # fmt: skip
+
+
+def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
+    """Check a launch's parameters against what the cubin says of its kernel.
+
+    Raises:
+        CompileError: the kernel is not in the cubin, or count or sizes differ.
+    """
+    kernel = kernels.get(launch.kernel)
+    if kernel is None:
+        raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
+    given = [p.size if isinstance(p, Bytes) else 8 for p in launch.parameters]
+    wanted = [parameter.size for parameter in kernel.parameters]
+    if given != wanted:
+        raise CompileError(
+            f"the plan passes parameters of {given} bytes to {launch.kernel}, "
+            f"whose signature has {wanted}"
+        )
+
+
+def refuse_unknown_fields(message: Any, *, deep: bool = True) -> None:
+    """Check that every field set in `message` is one that the schema knows.
+
+    Raises:
+        CompileError: one is not; the message names it by number.
+    """
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    for unknown in UnknownFieldSet(message):
+        raise CompileError(
+            f"the executable sets field {unknown.field_number} of {message.DESCRIPTOR.name}, "
+            "which is not known here",
+            hint="Install a supported JAX version (`pallasc doctor` lists them).",
+        )
+    if deep:
+        for inner in _submessages(message):
+            refuse_unknown_fields(inner)
+
+
+def _submessages(message: Any) -> Iterator[Any]:
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None or descriptor.message_type.name in _UNREAD:
+            continue
+        yield from value if hasattr(value, "add") else [value]
+
+
+_UNREAD = frozenset({"Shape", "AttributesMap", "Allocation", "Thunk"})
+"""Messages that carry more than is read here, or that are checked on their own."""

@@ -1,0 +1,87 @@
+"""What an executable may contain that no cubin launch can do, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_THUNKS = {
+    "gemm_thunk": "a matrix product by cuBLAS",
+    "cublas_lt_matmul_thunk": "a matrix product by cuBLASLt",
+    "cudnn_thunk": "a cuDNN graph",
+    "convolution_thunk": "a cuDNN convolution",
+    "convolution_reorder_thunk": "a cuDNN filter reordering",
+    "norm_thunk": "a cuDNN normalisation",
+    "fft_thunk": "a Fourier transform by cuFFT",
+    "triangular_solve_thunk": "a triangular solve by cuBLAS",
+    "select_k_thunk": "a top-k selection by RAFT",
+    "conditional_thunk": "control flow (lax.cond or lax.switch)",
+    "while_thunk": "control flow (lax.while_loop, fori_loop or scan)",
+    "host_execute_start_thunk": "a computation on the host",
+    "host_execute_done_thunk": "a computation on the host",
+    "host_send_thunk": "a transfer to the host",
+    "host_send_done_thunk": "a transfer to the host",
+    "host_recv_thunk": "a transfer from the host",
+    "host_recv_done_thunk": "a transfer from the host",
+    "device_to_host_copy_thunk": "a copy to host memory",
+    "host_to_device_copy_thunk": "a copy from host memory",
+    "infeed_thunk": "an infeed",
+    "outfeed_thunk": "an outfeed",
+    "replica_id_thunk": "the replica id",
+    "partition_id_thunk": "the partition id",
+    "rng_seed_thunk": "a random seed drawn at run time",
+}
+
+_HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")
+
+
+def describe_thunk(kind: str) -> str:
+    """Return what a thunk of this field name does, for an error message."""
+    if kind in _THUNKS:
+        return _THUNKS[kind]
+    return f"a collective over devices ({kind.removesuffix('_thunk').replace('_', ' ')})"
+
+
+def describe_call(target: str) -> str:
+    """Return what a custom call of this target does, for an error message."""
+    if target.startswith(_HOST_CALLBACKS) or "callback" in target:
+        return f"a host callback ({target})"
+    if target.startswith(("cusolver", "cublas", "cusparse", "cudnn", "cufft")):
+        return f"a call into NVIDIA's library {target.split('_')[0]} ({target})"
+    return f"a call of the library function {target}"
+
+
+def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
+    """Return (file, line) of the Python frames that made an HLO instruction, innermost first.
+
+    `module` is the executable's `HloModule`; the list is empty where it carries no locations.
+    """
+    for computation in module.computations:
+        for candidate in computation.instructions:
+            if candidate.name == instruction:
+                return list(_frames(module, _with_metadata(module, candidate).metadata))
+    return []
+
+
+def _with_metadata(module: Any, instruction: Any) -> Any:
+    """Return the instruction, or the root of what it calls where it has no metadata itself."""
+    if instruction.metadata.op_name or not instruction.called_computation_ids:
+        return instruction
+    for computation in module.computations:
+        if computation.id == instruction.called_computation_ids[0]:
+            return next(
+                (i for i in computation.instructions if i.id == computation.root_id), instruction
+            )
+    return instruction
+
+
+def _frames(module: Any, metadata: Any) -> Iterator[tuple[str, int]]:
+    index = module.stack_frame_index
+    frame_id = metadata.stack_frame_id
+    while frame_id:
+        frame = index.stack_frames[frame_id - 1]
+        place = index.file_locations[frame.file_location_id - 1]
+        yield index.file_names[place.file_name_id - 1], place.line
+        frame_id = frame.parent_frame_id
+    if metadata.source_file and not metadata.stack_frame_id:
+        yield metadata.source_file, metadata.source_line

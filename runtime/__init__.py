@@ -1,0 +1,1 @@
+"""The small runtime: open, choose, check, launch."""

@@ -1,0 +1,1 @@
+"""The vocabulary: specs, variants, targets, launch plans, artifacts, keys, and their loaders."""

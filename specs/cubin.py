@@ -1,0 +1,158 @@
+"""Read a cubin: its architecture, its kernels, their parameters and resources, its PTX.
+
+A cubin is an ELF file for machine 190 (EM_CUDA). What is read from it:
+
+* `e_flags`, the SM: bits 8 to 15 where `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), bits 0
+  to 7 where it is 7. The suffix "a" is not in it: sm_90 and sm_90a look alike.
+* `.nv.info` and `.nv.info.<kernel>`: attributes `format:1 attribute:1 size-or-value:2 payload`, as
+  `cuobjdump -elf` prints them under the names EIATTR_…; the numbers used here are below.
+* `.nv.shared.<kernel>`: its size is the static shared memory, from sm_90 on with the 1024 bytes in
+  front that the system keeps for itself.
+* `.note.nv.tkinfo`: a note whose strings name the tool and the toolkit that made the file.
+* `.nv_debug_ptx_txt`: the PTX, its lines separated by zero bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pallasc.errors import CorruptError
+from pallasc.specs.elf import Elf, Section, parse_elf
+
+EM_CUDA = 190
+
+# EIATTR_… numbers.
+_FRAME_SIZE = 0x11
+_KPARAM_INFO = 0x17
+_REGCOUNT = 0x2F
+_KPARAM_INFO_V2 = 0x45
+_NUM_BARRIERS = 0x4C
+_FMT_SVAL = 4  # the 16 bits behind the attribute are the length of a payload, else a value
+
+_RESERVED_SMEM_BYTES = 1024
+
+_Attributes = list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel: where it lies in the parameter space and its size, in bytes."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a cubin says of one of its kernels; memory in bytes, registers a thread."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    registers: int
+    stack_bytes: int
+    static_smem_bytes: int
+    barriers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """The parsed cubin.
+
+    `sm` is 10 × major + minor (90 for sm_90a); `toolkit` is the CUDA version of the assembler,
+    ("13.5"), or "" where the file does not say; `ptx` is "" where it carries none.
+    """
+
+    sm: int
+    toolkit: str
+    kernels: Mapping[str, Kernel]
+    ptx: str
+
+
+def parse_cubin(data: bytes) -> Cubin:
+    """Parse the cubin `data`.
+
+    Raises:
+        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+    """
+    elf = parse_elf(data)
+    if elf.machine != EM_CUDA:
+        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
+    sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
+    totals = _attributes(elf.section(".nv.info"))
+    names = [symbol.name for symbol in elf.symbols()]
+    registers = _per_symbol(totals, _REGCOUNT, names)
+    frames = _per_symbol(totals, _FRAME_SIZE, names)
+    kernels = {
+        name: _kernel(elf, name, sm, registers.get(name, 0), frames.get(name, 0))
+        for name in (s.name.removeprefix(".nv.info.") for s in elf.sections)
+        if elf.section(f".text.{name}") and elf.section(f".nv.info.{name}")
+    }
+    return Cubin(sm, _toolkit(elf), kernels, _ptx(elf))
+
+
+def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> Kernel:
+    own = _attributes(elf.section(f".nv.info.{name}"))
+    shared = elf.section(f".nv.shared.{name}")
+    reserved = _RESERVED_SMEM_BYTES if sm >= 90 else 0
+    return Kernel(
+        name=name,
+        parameters=_parameters(own),
+        registers=registers,
+        stack_bytes=stack_bytes,
+        static_smem_bytes=max(0, shared.size - reserved) if shared else 0,
+        barriers=next((payload[0] for kind, payload in own if kind == _NUM_BARRIERS), 0),
+    )
+
+
+def _attributes(section: Section | None) -> _Attributes:
+    """Return the attributes of a `.nv.info` section with their payloads or 2-byte values."""
+    raw = section.content if section else b""
+    result = []
+    at = 0
+    while at + 4 <= len(raw):
+        kind, attribute, size = struct.unpack_from("<BBH", raw, at)
+        start, end = (at + 4, at + 4 + size) if kind == _FMT_SVAL else (at + 2, at + 4)
+        if end > len(raw):
+            raise CorruptError(f"a cubin's attributes end inside attribute {attribute:#x}")
+        result.append((attribute, raw[start:end]))
+        at = end
+    return result
+
+
+def _per_symbol(attributes: _Attributes, wanted: int, symbols: list[str]) -> dict[str, int]:
+    result = {}
+    for attribute, payload in attributes:
+        if attribute == wanted and len(payload) >= 8:
+            symbol, value = struct.unpack_from("<II", payload)
+            if symbol < len(symbols):
+                result[symbols[symbol]] = value
+    return result
+
+
+def _parameters(attributes: _Attributes) -> tuple[Parameter, ...]:
+    found = {}
+    for attribute, payload in attributes:
+        if len(payload) < 12:
+            continue
+        ordinal, offset, bits = struct.unpack_from("<HHI", payload, 4)
+        if attribute == _KPARAM_INFO:
+            found[ordinal] = Parameter(offset, bits >> 18)
+        elif attribute == _KPARAM_INFO_V2:
+            found[ordinal] = Parameter(offset, bits & 0xFFFF)
+    return tuple(found[ordinal] for ordinal in sorted(found))
+
+
+def _toolkit(elf: Elf) -> str:
+    note = elf.section(".note.nv.tkinfo")
+    match = re.search(rb"release (\d+\.\d+)", note.content) if note else None
+    return match.group(1).decode() if match else ""
+
+
+def _ptx(elf: Elf) -> str:
+    section = elf.section(".nv_debug_ptx_txt")
+    if section is None:
+        return ""
+    return section.content.strip(b"\0").replace(b"\0", b"\n").decode("utf-8", "replace") + "\n"

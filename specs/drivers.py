@@ -1,0 +1,41 @@
+"""Which driver a cubin needs at least.
+
+From the table "CUDA Toolkit and Corresponding Driver Versions" in the CUDA release notes, and
+"Minor Version Compatibility" in the CUDA compatibility guide: a cubin of toolkit 13.x runs on every
+driver for CUDA 13, one of 12.x on every driver from CUDA 12 on; an architecture needs the driver
+that brought it.
+"""
+
+from __future__ import annotations
+
+from pallasc.errors import CompileError
+
+# CUDA version of the driver API -> Linux driver package.
+_LINUX = {
+    (12, 0): "525.60.13",
+    (12, 8): "570.26",
+    (12, 9): "575.51.03",
+    (13, 0): "580.65.06",
+}
+
+# First driver API that knows the SM; those before 12.0 need no entry.
+_FIRST_API = {100: (12, 8), 120: (12, 8), 103: (12, 9), 110: (13, 0)}
+
+
+def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
+    """Return `cuda` (driver API) and `linux` (driver package) that a cubin needs.
+
+    Args:
+        toolkit: CUDA version of the assembler, "13.5".
+        sm: 10 × major + minor of the compute capability.
+
+    Raises:
+        CompileError: the toolkit's major version is not one that was tested.
+    """
+    major = toolkit.partition(".")[0]
+    if major not in ("12", "13"):
+        raise CompileError(
+            f"the cubin is from CUDA toolkit {toolkit or 'unknown'}; tested are 12 and 13"
+        )
+    api = max((int(major), 0), _FIRST_API.get(sm, (12, 0)))
+    return {"cuda": f"{api[0]}.{api[1]}", "linux": _LINUX[api]}

@@ -1,0 +1,202 @@
+"""Entry points: `package.module:function` and `file.py:function`, checked without importing.
+
+Grammar:
+    entry    := (module | file) ":" name ("." name)*
+    module   := name ("." name)*
+    file     := a relative path with `/`, ending in `.py`
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.util
+import pkgutil
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pallasc.errors import SpecError
+from pallasc.specs.spelling import nearest, show, suggestion
+
+_ATTRIBUTES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FORM = "Write package.module:function, or file.py:function."
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The two halves of an entry point.
+
+    Attributes:
+        source: the module, or the path of the file relative to the spec's folder.
+        attribute: what to take from it, dotted.
+    """
+
+    source: str
+    attribute: str
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether the source is a file and not a module."""
+        return self.source.endswith(".py")
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.attribute}"
+
+
+def parse_entry(text: str) -> Entry:
+    """Split an entry point into its halves and normalise the path of a file.
+
+    Raises:
+        SpecError: it is not in one of the two forms.
+    """
+    source, colon, attribute = text.partition(":")
+    if not colon or _ATTRIBUTES.fullmatch(attribute) is None:
+        raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
+    if source.endswith(".py"):
+        return Entry(_normal_path(source), attribute)
+    if _ATTRIBUTES.fullmatch(source) is None:
+        raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
+    return Entry(source, attribute)
+
+
+def check_entry(entry: Entry, base_dir: str) -> None:
+    """Look for what an entry point names, reading files but importing nothing.
+
+    What only shows when the module runs (names made by `setattr`, modules made at run time) is
+    left to the import.
+
+    Raises:
+        SpecError: the file, the module or the name does not exist; the hint has the nearest one.
+    """
+    path = _check_file(entry, base_dir) if entry.is_file else _find_module(entry.source, base_dir)
+    if path is not None:
+        _check_name(entry, path)
+
+
+def check_data_file(text: str, base_dir: str) -> str:
+    """Return the normalised relative path of a data file that exists.
+
+    Raises:
+        SpecError: it is absolute, or there is no such file.
+    """
+    relative = _normal_path(text)
+    _existing(relative, base_dir)
+    return relative
+
+
+def _normal_path(text: str) -> str:
+    if posixpath.isabs(text) or "\\" in text:
+        raise SpecError(
+            f"{show(text)} is not a relative path.", hint="Paths are relative to the spec's folder."
+        )
+    return posixpath.normpath(text)
+
+
+def _check_file(entry: Entry, base_dir: str) -> Path:
+    return _existing(entry.source, base_dir)
+
+
+def _existing(relative: str, base_dir: str) -> Path:
+    path = Path(base_dir, relative)
+    if path.is_file():
+        return path
+    folder = path.parent
+    names = [p.name for p in folder.iterdir() if p.is_file()] if folder.is_dir() else []
+    found = nearest(path.name, names)
+    parent = posixpath.dirname(relative)
+    raise SpecError(
+        f"file {relative!r} does not exist.",
+        hint=f"Did you mean {posixpath.join(parent, found)!r}?"
+        if found
+        else "Paths are relative to the spec's folder.",
+    )
+
+
+def _find_module(module: str, base_dir: str) -> Path | None:
+    top, *rest = module.split(".")
+    found = _find_top(top)
+    if found is None:
+        raise SpecError(f"module {top!r} is not installed.", hint=_module_hint(top, base_dir))
+    name = top
+    for part in rest:
+        if not found.submodule_search_locations:
+            return None
+        folders = list(found.submodule_search_locations)
+        child = importlib.machinery.PathFinder.find_spec(f"{name}.{part}", folders)
+        if child is None:
+            known = [info.name for info in pkgutil.iter_modules(folders)]
+            raise SpecError(
+                f"module {name!r} has no submodule {part!r}.",
+                hint=suggestion(part, known, otherwise="Submodules"),
+            )
+        name, found = f"{name}.{part}", child
+    return Path(found.origin) if found.origin and found.origin.endswith(".py") else None
+
+
+def _find_top(top: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(top)
+    except ValueError:
+        return None
+
+
+def _module_hint(top: str, base_dir: str) -> str:
+    if Path(base_dir, f"{top}.py").is_file():
+        return f"Write {top}.py:… for a file beside the spec."
+    installed = {info.name for info in pkgutil.iter_modules()}
+    found = nearest(top, installed | sys.stdlib_module_names)
+    if found is not None:
+        return f"Did you mean {found!r}?"
+    return "Install the package that has it, or name a file: file.py:function."
+
+
+def _check_name(entry: Entry, path: Path) -> None:
+    name = entry.attribute.partition(".")[0]
+    names = _top_level_names(path)
+    if names is None or name in names or name in ("__file__", "__name__", "__doc__"):
+        return
+    public = [known for known in names if not known.startswith("_")]
+    raise SpecError(
+        f"{entry.source!r} has no {name!r}.", hint=suggestion(name, public, otherwise="It has")
+    )
+
+
+@lru_cache(maxsize=256)
+def _top_level_names(path: Path) -> frozenset[str] | None:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    names = frozenset(_bound(tree.body))
+    return None if {"*", "__getattr__"} & names else names
+
+
+def _bound(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            continue
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        else:
+            yield from _bound_inside(node)
+
+
+def _bound_inside(node: ast.stmt) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            yield part.id
+        elif part is not node and isinstance(part, ast.stmt):
+            yield from _bound([part])
+        elif isinstance(part, ast.Call) and _is_dynamic(part):
+            yield "*"
+
+
+def _is_dynamic(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in ("globals", "setattr", "exec")

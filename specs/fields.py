@@ -1,0 +1,300 @@
+"""The fields of a spec, once: what each holds, how it is checked, how the schema describes it.
+
+A `Kind` says both what a loader accepts and what the JSON schema says, so that an editor and
+the loader agree. Both loaders, YAML and Python, read through these tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.templates import is_template, parse_template
+
+Schema = dict[str, Any]
+"""A piece of JSON schema."""
+
+PathParts = tuple[str | int, ...]
+"""Keys and indices from the root of a document to a value."""
+
+
+class Locator(Protocol):
+    """Where things stand in the user's file."""
+
+    def value(self, path: PathParts) -> Location:
+        """Return the place of a value."""
+
+    def key(self, path: PathParts) -> Location:
+        """Return the place of the key that leads to a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value's position in a document, for messages.
+
+    Attributes:
+        locator: knows where things stand.
+        path: from the root of the document.
+        origin: what a label begins with, the kernel's name.
+        skip: how many parts of the path `origin` stands for.
+    """
+
+    locator: Locator
+    path: PathParts = ()
+    origin: str = ""
+    skip: int = 0
+
+    @property
+    def label(self) -> str:
+        """Return the path as a user would write it: `matmul.args.a`, `defaults.targets[0]`."""
+        parts = self.path[self.skip :]
+        text = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts)
+        return f"{self.origin}{text}".removeprefix(".")
+
+    @property
+    def location(self) -> Location:
+        """Return the place of the value."""
+        return self.locator.value(self.path)
+
+    def child(self, part: str | int) -> Place:
+        """Return the place of a value inside this one."""
+        return replace(self, path=(*self.path, part))
+
+    def error(self, message: str, hint: str | None = None, *, at_key: bool = False) -> SpecError:
+        """Return an error about this value, or about the key that leads to it."""
+        where = self.locator.key(self.path) if at_key else self.location
+        text = f"{self.label}: {message}" if self.label else message
+        return SpecError(text, location=where, hint=hint)
+
+    def unknown(self, what: str, word: str, known: Mapping[str, object] | list[str]) -> SpecError:
+        """Return the error for a key of this mapping that nothing is known about."""
+        where = self.locator.key((*self.path, word))
+        text = f"unknown {what} {word!r}."
+        label = f"{self.label}: " if self.label else ""
+        hint = suggestion(word, known, otherwise=f"Known {what}s")
+        return SpecError(f"{label}{text}", location=where, hint=hint)
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Give an error that knows no place of its own the place and label of this value."""
+        try:
+            yield
+        except SpecError as error:
+            if error.location is not None:
+                raise
+            raise self.error(error.message, error.hint) from None
+
+
+class Kind(Protocol):
+    """What a field holds."""
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the value checked and normalised, or raise `SpecError`."""
+
+    def schema(self) -> Schema:
+        """Return the JSON schema of the values that `read` accepts."""
+
+
+def expected(what: str, value: object, at: Place, hint: str | None = None) -> SpecError:
+    """Return the error for a value of the wrong type."""
+    return at.error(f"expected {what}, got {show(value)}.", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a record."""
+
+    name: str
+    kind: Kind
+    doc: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text of one pattern."""
+
+    what: str
+    pattern: str = r".+"
+    hint: str | None = None
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the text."""
+        if not isinstance(value, str):
+            raise expected(self.what, value, at, self.hint)
+        if re.fullmatch(self.pattern, value) is None:
+            raise at.error(f"{show(value)} is not {self.what}.", self.hint)
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number with a lower bound, or, where allowed, a template that gives one."""
+
+    whole: bool
+    least: int = 0
+    template: bool = False
+
+    @property
+    def what(self) -> str:
+        """Return what a message says was expected."""
+        return f"a whole number from {self.least}" if self.whole else f"a number from {self.least}"
+
+    def read(self, value: object, at: Place) -> int | float | str:
+        """Return the number, or the template as it stands."""
+        if self.template and isinstance(value, str) and is_template(value):
+            with at.blamed():
+                parse_template(value)
+            return value
+        return self.checked(value, at)
+
+    def checked(self, value: object, at: Place) -> int | float:
+        """Return the number."""
+        right = type(value) is int or (type(value) is float and not self.whole)
+        if not right or not self.least <= value < float("inf"):  # type: ignore[operator]
+            raise expected(self.what, value, at)
+        return value  # type: ignore[return-value]
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        number = {"type": "integer" if self.whole else "number", "minimum": self.least}
+        if not self.template:
+            return number
+        return {"anyOf": [number, {"type": "string", "pattern": r"\{.*\}"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarKind:
+    """A value of a parameter: text, number, boolean or null."""
+
+    def read(self, value: object, at: Place) -> object:
+        """Return the value."""
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise expected("text, a number, true, false or null", value, at)
+        finite(value, at)
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": ["string", "number", "boolean", "null"]}
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list whose items are of one kind, none of them twice."""
+
+    item: Kind
+    what: str
+    minimum: int = 1
+
+    def read(self, value: object, at: Place) -> tuple[Any, ...]:
+        """Return the items."""
+        if not isinstance(value, list):
+            hint = None if isinstance(value, dict) or value is None else f"Write [{value}]."
+            raise expected(f"a list of {self.what}", value, at, hint)
+        if len(value) < self.minimum:
+            raise at.error(f"the list of {self.what} is empty.", "Leave the field out, or fill it.")
+        items = tuple(self.item.read(item, at.child(i)) for i, item in enumerate(value))
+        self._distinct(items, at)
+        return items
+
+    def _distinct(self, items: tuple[Any, ...], at: Place) -> None:
+        seen: dict[str, int] = {}
+        for index, item in enumerate(items):
+            first = seen.setdefault(typed(item), index)
+            if first != index:
+                place = at.child(index)
+                raise place.error(f"{show(item)} stands in the list twice.", "Remove one of them.")
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        items: Schema = {"type": "array", "items": self.item.schema(), "uniqueItems": True}
+        return {**items, "minItems": self.minimum} if self.minimum else items
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A mapping from names of the user's to values of one kind."""
+
+    key: Text
+    item: Kind
+    what: str
+    minimum: int = 1
+
+    def read(self, value: object, at: Place) -> dict[str, Any]:
+        """Return the mapping in the user's order."""
+        if not isinstance(value, dict):
+            raise expected(f"a mapping of {self.what}", value, at)
+        if len(value) < self.minimum:
+            raise at.error(f"the mapping of {self.what} is empty.", "Leave it out, or fill it.")
+        return {
+            self._key(key, at): self.item.read(item, at.child(key)) for key, item in value.items()
+        }
+
+    def _key(self, key: str, at: Place) -> str:
+        if re.fullmatch(self.key.pattern, key) is None:
+            place = at.child(key)
+            raise place.error(f"{key!r} is not {self.key.what}.", self.key.hint, at_key=True)
+        return key
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        mapping: Schema = {
+            "type": "object",
+            "propertyNames": {"pattern": f"^(?:{self.key.pattern})$"},
+            "additionalProperties": self.item.schema(),
+        }
+        return {**mapping, "minProperties": self.minimum} if self.minimum else mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A mapping with known keys."""
+
+    fields: tuple[Field, ...]
+    what: str = "field"
+
+    def read(self, value: object, at: Place) -> dict[str, Any]:
+        """Return the known fields that are there."""
+        if not isinstance(value, dict):
+            raise expected("a mapping", value, at)
+        table = {field.name: field for field in self.fields}
+        for key in value:
+            if key not in table:
+                raise at.unknown(self.what, key, table)
+        for field in self.fields:
+            if field.required and field.name not in value:
+                raise at.error(f"{self.what} {field.name!r} is missing.", field.doc)
+        return {key: table[key].kind.read(item, at.child(key)) for key, item in value.items()}
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        required = [field.name for field in self.fields if field.required]
+        record: Schema = {
+            "type": "object",
+            "properties": {f.name: {"description": f.doc, **f.kind.schema()} for f in self.fields},
+            "additionalProperties": False,
+        }
+        return {**record, "required": required} if required else record
+
+
+def finite(value: object, at: Place) -> None:
+    """Refuse infinities and NaN, which plain data does not have."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        raise at.error(f"{value} cannot stand in a spec.", "Write {$ref: math:inf} or math:nan.")
+
+
+def typed(value: object) -> str:
+    """Return text that is equal for equal values of equal type: 1, 1.0, true and '1' differ."""
+    if isinstance(value, dict):
+        return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
+    return f"{type(value).__name__}:{value!r}"

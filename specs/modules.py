@@ -1,0 +1,89 @@
+"""Load a Python file of the user's as a module, under a name that no package has.
+
+Executes the user's code: only worker processes do this.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+
+_PREFIX = "_pallasc_spec_"
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Always compiles the source: a cached file is only as fresh as one second."""
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("no bytecode cache")
+
+
+def module_name(path: str | Path) -> str:
+    """Return the name under which a file is loaded, `_pallasc_spec_<stem>`."""
+    return f"{_PREFIX}{Path(path).stem}"
+
+
+def load_module(path: str | Path, *, fresh: bool = False) -> ModuleType:
+    """Execute a Python file and return its module; the file's folder can be imported from.
+
+    Args:
+        path: the file.
+        fresh: execute it again, even if this process has done so before.
+
+    Raises:
+        SpecError: there is no such file, or executing it raised; the place is the line in it.
+    """
+    file = Path(path).resolve()
+    name = module_name(file)
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(file) and not fresh:
+        return loaded
+    if not file.is_file():
+        raise SpecError(f"{path}: there is no such file.")
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return _execute(name, file, str(path))
+
+
+def _execute(name: str, file: Path, shown: str) -> ModuleType:
+    loader = _UncachedLoader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if spec is None:
+        raise SpecError(f"{shown}: not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except SpecError:
+        del sys.modules[name]
+        raise
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise SpecError(_summary(error), location=_place(error, file, shown)) from error
+    return module
+
+
+def _summary(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException, file: Path, shown: str) -> Location:
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return Location(shown, error.lineno or 0, error.offset or 0)
+    return Location(shown, _last_line(error.__traceback__, str(file)))
+
+
+def _last_line(trace: TracebackType | None, file: str) -> int:
+    line = 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

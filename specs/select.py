@@ -1,0 +1,186 @@
+"""Choose variants with an expression, and put other targets in place of a spec's own.
+
+Grammar of an expression:
+    either := both ("or" both)*
+    both   := factor ("and" factor)*
+    factor := "not" factor | "(" either ")" | term
+    term   := parameter "=" pattern | "target=" pattern | "name=" pattern | pattern
+
+A pattern with `*`, `?` or `[` is a glob over the whole; a bare pattern without them is any part
+of the kernel's name, whatever its case. A term may also be the whole id of a variant. Quotes
+keep spaces and parentheses in a term: `layout="row major"`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from pallasc.errors import SpecError
+from pallasc.specs.spec import Spec, Variant
+from pallasc.specs.spelling import nearest, plain
+from pallasc.specs.targets import resolve_target
+
+Predicate = Callable[[Variant], bool]
+"""Whether a variant is meant."""
+
+_TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
+_ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
+_GLOB = re.compile(r"[*?\[]")
+_LONGEST = 2000
+_DEEPEST = 100
+
+
+def select(variants: Iterable[Variant], expression: str) -> list[Variant]:
+    """Return the variants that an expression means, in their order.
+
+    Raises:
+        SpecError: the expression is wrong, or means none of them.
+    """
+    everything = list(variants)
+    parser = _Parser(expression)
+    predicate = parser.parse()
+    chosen = [variant for variant in everything if predicate(variant)]
+    if not chosen:
+        raise SpecError(
+            f"-k {expression!r} selects none of {len(everything)} variants.",
+            hint=_no_match_hint(parser.terms, everything),
+        )
+    return chosen
+
+
+def retarget(specs: Iterable[Spec], names: Sequence[str]) -> list[Spec]:
+    """Return the specs with other targets in place of their own; no names change nothing.
+
+    Raises:
+        SpecError: no such target.
+    """
+    if not names:
+        return list(specs)
+    return [replace(spec, targets=_distinct(spec, names)) for spec in specs]
+
+
+def _distinct(spec: Spec, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(resolve_target(name, spec.models).name for name in names))
+
+
+def matches(term: str, variant: Variant) -> bool:
+    """Return whether one term means a variant."""
+    if term == variant.id:
+        return True
+    assignment = _ASSIGNMENT.fullmatch(term)
+    if assignment is None:
+        return _matches_name(term, variant)
+    value = assignment["value"]
+    return any(fnmatchcase(known, value) for known in _values(variant, assignment["key"]))
+
+
+def _matches_name(term: str, variant: Variant) -> bool:
+    if _GLOB.search(term):
+        return fnmatchcase(variant.name, term) or fnmatchcase(variant.id, term)
+    return term.lower() in variant.name.lower()
+
+
+def _values(variant: Variant, key: str) -> list[str]:
+    if key == "target":
+        return [variant.target.name, variant.target.arch]
+    params = dict(variant.params)
+    if key in params:
+        return [plain(params[key])]
+    return [variant.name] if key == "name" else []
+
+
+def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
+    words = {v.name for v in variants}
+    for variant in variants:
+        words.update(f"{key}={plain(value)}" for key, value in variant.params)
+        words.update(f"target={known}" for known in _values(variant, "target"))
+    for term in terms:
+        if not any(matches(term, variant) for variant in variants):
+            found = nearest(term, words)
+            listed = ", ".join(sorted({v.name for v in variants})[:12])
+            return f"Did you mean {found!r}?" if found else f"Kernels: {listed}."
+    return "Every term fits some variant; together they fit none." if variants else None
+
+
+@dataclass(slots=True)
+class _Parser:
+    """A recursive descent over the tokens of one expression."""
+
+    text: str
+    tokens: list[str]
+    terms: list[str]
+    depth: int
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _TOKEN.findall(text) if len(text) <= _LONGEST else []
+        self.terms = []
+        self.depth = 0
+
+    def parse(self) -> Predicate:
+        if len(self.text) > _LONGEST:
+            raise SpecError(f"-k: an expression has at most {_LONGEST} characters.")
+        if not self.tokens:
+            raise self._error("it is empty")
+        result = self._either()
+        if self.tokens:
+            raise self._error(f"unexpected {self.tokens[0]!r}")
+        return result
+
+    def _either(self) -> Predicate:
+        options = [self._both()]
+        while self._take("or"):
+            options.append(self._both())
+        return lambda variant: any(option(variant) for option in options)
+
+    def _both(self) -> Predicate:
+        conditions = [self._factor()]
+        while self._take("and"):
+            conditions.append(self._factor())
+        return lambda variant: all(condition(variant) for condition in conditions)
+
+    def _factor(self) -> Predicate:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self._error("it is nested too deep")
+        result = self._nested()
+        self.depth -= 1
+        return result
+
+    def _nested(self) -> Predicate:
+        if self._take("not"):
+            negated = self._factor()
+            return lambda variant: not negated(variant)
+        if self._take("("):
+            inside = self._either()
+            if not self._take(")"):
+                raise self._error("a ')' is missing")
+            return inside
+        return self._term()
+
+    def _term(self) -> Predicate:
+        if not self.tokens:
+            raise self._error("a term is missing at the end")
+        token = self.tokens.pop(0)
+        if token in ("and", "or", ")"):
+            raise self._error(f"a term is missing before {token!r}")
+        if token == '"':
+            raise self._error("a quote is not closed")
+        term = token.replace('"', "")
+        self.terms.append(term)
+        return lambda variant: matches(term, variant)
+
+    def _take(self, token: str) -> bool:
+        if self.tokens and self.tokens[0] == token:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def _error(self, what: str) -> SpecError:
+        return SpecError(
+            f"-k {self.text!r}: {what}.",
+            hint="Combine names and param=value with and, or, not and parentheses.",
+        )

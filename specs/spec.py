@@ -1,0 +1,188 @@
+"""The two central records: a spec as its author declares it, and a variant of it to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pallasc.errors import Location
+from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.spelling import plain
+from pallasc.specs.targets import Target
+from pallasc.specs.templates import Scalar
+
+Value = Scalar | list["Value"] | dict[str, "Value"]
+"""JSON-like data: static arguments, and arrays in their notation."""
+
+ArgTree = ArraySpec | None | list["ArgTree"] | dict[str, "ArgTree"]
+"""An argument: an array, `null`, or lists and mappings of them."""
+
+Args = dict[str, ArgTree] | list[ArgTree]
+"""All arguments: by name, or by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a kernel may be from its reference: `|a - b| <= atol + rtol * |b|`."""
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that a variant may use; None means no limit.
+
+    Attributes:
+        registers: registers of a thread.
+        spill_bytes: bytes of spill stores and of spill loads of a thread.
+        stack_bytes: stack frame of a thread.
+        smem_bytes: static and dynamic shared memory of a block.
+        cubin_bytes: size of all cubins of the variant.
+    """
+
+    registers: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    smem_bytes: int | None = None
+    cubin_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A kernel as its author declares it; templates in it are checked but not filled.
+
+    Attributes:
+        name: the kernel.
+        entry: `package.module:function`, or `file.py:function` relative to `base_dir`.
+        args: arrays in their notation, by name or by position.
+        static: static keyword arguments, `$call` and `$ref` nodes as they stand.
+        matrix: values of each parameter.
+        include: further points, each a full one.
+        exclude: partial points whose matches are dropped.
+        targets: names of targets.
+        models: the models that the spec file adds.
+        reference: entry of the function that gives the right result.
+        tolerance: `rtol` and `atol`, numbers or templates.
+        budget: limits by name, numbers or templates.
+        files: data files that the kernel reads while it is traced, relative to `base_dir`.
+        location: where it is declared.
+        base_dir: absolute folder of the spec file; no part of any key.
+        locations: places of the fields, by dotted path (`args.a`, `exclude.0`).
+    """
+
+    name: str
+    entry: str
+    args: dict[str, Value] | list[Value]
+    location: Location
+    base_dir: str
+    static: dict[str, Value] = field(default_factory=dict)
+    matrix: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    include: tuple[dict[str, Scalar], ...] = ()
+    exclude: tuple[dict[str, Scalar], ...] = ()
+    targets: tuple[str, ...] = ()
+    models: dict[str, Target] = field(default_factory=dict)
+    reference: str | None = None
+    tolerance: dict[str, float | str] = field(default_factory=dict)
+    budget: dict[str, int | str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
+
+    def where(self, *path: str | int) -> Location:
+        """Return the place of a field, or of the nearest thing around it that has one."""
+        for length in range(len(path), 0, -1):
+            found = self.locations.get(".".join(map(str, path[:length])))
+            if found is not None:
+                return found
+        return self.location
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One point of a spec's matrix on one target: everything filled in.
+
+    Attributes:
+        name: the kernel.
+        params: parameters of this point, in the order of the matrix.
+        target: the model it is compiled for.
+        entry: as in `Spec`.
+        args: the arrays; a mapping is passed by name, a list by position.
+        static: static keyword arguments, `$call` and `$ref` nodes kept, keys sorted.
+        reference: as in `Spec`.
+        tolerance: how far results may differ, None when the spec does not say.
+        budget: what the variant may use.
+        files: as in `Spec`, sorted.
+        location: where the kernel is declared.
+        base_dir: as in `Spec`.
+    """
+
+    name: str
+    params: tuple[tuple[str, Scalar], ...]
+    target: Target
+    entry: str
+    args: Args
+    static: dict[str, Value]
+    reference: str | None
+    tolerance: Tolerance | None
+    budget: Budget
+    files: tuple[str, ...]
+    location: Location
+    base_dir: str
+
+    @property
+    def id(self) -> str:
+        """Return `matmul[m=1024,n=4096]@h100-sxm`: what people call it."""
+        params = ",".join(f"{key}={plain(value)}" for key, value in self.params)
+        return (
+            f"{self.name}[{params}]@{self.target.name}"
+            if params
+            else f"{self.name}@{self.target.name}"
+        )
+
+    def request(self) -> dict[str, object]:
+        """Return all that decides the compilation as plain data, mappings sorted by key.
+
+        The kernel's name, its place, the folder, reference, tolerance and budget are not in it.
+        """
+        return {
+            "args": plain_args(self.args),
+            "entry": self.entry,
+            "files": sorted(self.files),
+            "static": sorted_value(self.static),
+            "target": dict(sorted(self.target.figures().items())),
+        }
+
+    def arrays(self) -> Iterator[tuple[str, ArraySpec]]:
+        """Yield every array with its path, `a` or `cache.0`, in the order of the spec."""
+        yield from _leaves(self.args, ())
+
+
+def plain_args(tree: Args | ArgTree) -> Value:
+    """Return arguments as plain data: arrays in their notation, mappings sorted by key."""
+    if isinstance(tree, ArraySpec):
+        return str(tree)
+    if isinstance(tree, list):
+        return [plain_args(item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: plain_args(tree[key]) for key in sorted(tree)}
+    return None
+
+
+def sorted_value(value: Value) -> Value:
+    """Return JSON-like data with every mapping sorted by key."""
+    if isinstance(value, list):
+        return [sorted_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: sorted_value(value[key]) for key in sorted(value)}
+    return value
+
+
+def _leaves(tree: Args | ArgTree, path: tuple[str, ...]) -> Iterator[tuple[str, ArraySpec]]:
+    if isinstance(tree, ArraySpec):
+        yield ".".join(path), tree
+    elif isinstance(tree, list):
+        for index, item in enumerate(tree):
+            yield from _leaves(item, (*path, str(index)))
+    elif isinstance(tree, dict):
+        for key, item in tree.items():
+            yield from _leaves(item, (*path, key))

@@ -1,0 +1,54 @@
+"""Say what a misspelt word may have been."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_LISTED = 12
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that is closest to `word`, or None when nothing is close."""
+    words = {known_word.lower(): known_word for known_word in sorted(known, reverse=True)}
+    found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    return words[found[0]] if found else None
+
+
+def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> str | None:
+    """Return the hint for an unknown word: the nearest one, else the list of known ones.
+
+    Args:
+        word: what the user wrote.
+        known: what could have been meant.
+        otherwise: the word before the list when nothing is near.
+    """
+    words = sorted(set(known))
+    found = nearest(word, words)
+    if found is not None:
+        return f"Did you mean {found!r}?"
+    if not words:
+        return None
+    more = ", …" if len(words) > _LISTED else ""
+    return f"{otherwise}: {', '.join(words[:_LISTED])}{more}."
+
+
+def show(value: object) -> str:
+    """Return a value as a message shows it: in the words of YAML, short."""
+    if isinstance(value, str):
+        text = repr(value)
+        return text if len(text) <= 80 else f"{text[:77]}…{text[0]}"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return plain(value)
+
+
+def plain(value: object) -> str:
+    """Return a scalar as it stands in a variant's id: `1024`, `true`, `null`, `bf16`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,116 @@
+"""Specs and variants as plain JSON, to carry them between processes of one version.
+
+Mappings keep their order, so do not sort the keys of the text. Nothing of this is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pallasc.errors import Location
+from pallasc.specs.arrays import ArraySpec, resolve_array
+from pallasc.specs.spec import Args, ArgTree, Budget, Spec, Tolerance, Variant
+from pallasc.specs.targets import Target
+
+Json = dict[str, Any]
+"""What `json.dumps` takes and `json.loads` gives back."""
+
+
+def spec_to_json(spec: Spec) -> Json:
+    """Return a spec as plain data."""
+    return {
+        "name": spec.name,
+        "entry": spec.entry,
+        "args": spec.args,
+        "static": spec.static,
+        "matrix": [[name, list(values)] for name, values in spec.matrix.items()],
+        "include": [list(point.items()) for point in spec.include],
+        "exclude": [list(point.items()) for point in spec.exclude],
+        "targets": list(spec.targets),
+        "models": {name: asdict(model) for name, model in spec.models.items()},
+        "reference": spec.reference,
+        "tolerance": spec.tolerance,
+        "budget": spec.budget,
+        "files": list(spec.files),
+        "location": location_to_json(spec.location),
+        "base_dir": spec.base_dir,
+        "locations": {path: location_to_json(place) for path, place in spec.locations.items()},
+    }
+
+
+def spec_from_json(data: Json) -> Spec:
+    """Return the spec that `spec_to_json` was given."""
+    changed: Json = {
+        "matrix": {name: tuple(values) for name, values in data["matrix"]},
+        "include": tuple(dict(point) for point in data["include"]),
+        "exclude": tuple(dict(point) for point in data["exclude"]),
+        "targets": tuple(data["targets"]),
+        "models": {name: Target(**model) for name, model in data["models"].items()},
+        "files": tuple(data["files"]),
+        "location": location_from_json(data["location"]),
+        "locations": {path: location_from_json(p) for path, p in data["locations"].items()},
+    }
+    return Spec(**{**data, **changed})
+
+
+def variant_to_json(variant: Variant) -> Json:
+    """Return a variant as plain data."""
+    return {
+        "name": variant.name,
+        "params": [list(pair) for pair in variant.params],
+        "target": asdict(variant.target),
+        "entry": variant.entry,
+        "args": _args_to_json(variant.args),
+        "static": variant.static,
+        "reference": variant.reference,
+        "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
+        "budget": asdict(variant.budget),
+        "files": list(variant.files),
+        "location": location_to_json(variant.location),
+        "base_dir": variant.base_dir,
+    }
+
+
+def variant_from_json(data: Json) -> Variant:
+    """Return the variant that `variant_to_json` was given."""
+    changed: Json = {
+        "params": tuple((name, value) for name, value in data["params"]),
+        "target": Target(**data["target"]),
+        "args": _args_from_json(data["args"]),
+        "tolerance": Tolerance(**data["tolerance"]) if data["tolerance"] else None,
+        "budget": Budget(**data["budget"]),
+        "files": tuple(data["files"]),
+        "location": location_from_json(data["location"]),
+    }
+    return Variant(**{**data, **changed})
+
+
+def location_to_json(location: Location) -> list[str | int]:
+    """Return a place as file, line and column."""
+    return [location.file, location.line, location.column]
+
+
+def location_from_json(data: list[Any]) -> Location:
+    """Return the place that `location_to_json` was given."""
+    return Location(*data)
+
+
+def _args_to_json(tree: Args | ArgTree) -> Any:
+    if isinstance(tree, ArraySpec):
+        return str(tree)
+    if isinstance(tree, list):
+        return [_args_to_json(item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: _args_to_json(item) for key, item in tree.items()}
+    return None
+
+
+def _args_from_json(data: Any) -> Any:
+    if isinstance(data, str):
+        return resolve_array(data)
+    if isinstance(data, list):
+        return [_args_from_json(item) for item in data]
+    if isinstance(data, dict):
+        return {key: _args_from_json(item) for key, item in data.items()}
+    return None

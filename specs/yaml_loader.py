@@ -1,0 +1,180 @@
+"""Load specs from YAML files and folders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.declare import Surroundings, check_target, declare, named
+from pallasc.specs.fields import Place
+from pallasc.specs.kernel_fields import FILE, FILE_FIELDS
+from pallasc.specs.spec import Spec
+from pallasc.specs.spelling import nearest
+from pallasc.specs.targets import Target, check_arch, make_model, resolve_target
+from pallasc.specs.yaml_text import Document, parse_document, read_document
+
+_SUFFIXES = (".yaml", ".yml")
+
+PythonCollector = Callable[[str], list[Spec]]
+"""Runs a Python spec file, in a process of its own, and returns what it declares."""
+
+
+def load_specs(
+    paths: Iterable[str | Path], *, collect_python: PythonCollector | None = None
+) -> list[Spec]:
+    """Load every spec of some files and folders, in the order given.
+
+    Args:
+        paths: YAML files, Python spec files, or folders, whose `*.yaml` and `*.yml` are read.
+        collect_python: what to do with Python spec files; None refuses them.
+
+    Raises:
+        SpecError: a file is missing or wrong, a folder has no specs, or two files declare a
+            kernel of the same name.
+    """
+    specs: list[Spec] = []
+    owners: dict[str, Spec] = {}
+    for file in _files(paths):
+        loaded = _load(file, collect_python)
+        for spec in loaded:
+            _check_owner(spec, owners.get(spec.name))
+        owners.update((spec.name, spec) for spec in loaded)
+        specs.extend(loaded)
+    return specs
+
+
+def load_yaml(file: str | Path) -> list[Spec]:
+    """Load the specs of one YAML file.
+
+    Raises:
+        SpecError: the file is missing or wrong.
+    """
+    return _read_file(read_document(str(file)), _folder(str(file)))
+
+
+def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -> list[Spec]:
+    """Load the specs of YAML text.
+
+    Args:
+        text: the YAML.
+        file: what to call it in messages.
+        base_dir: the folder that its paths are relative to.
+
+    Raises:
+        SpecError: the text is wrong.
+    """
+    return _read_file(parse_document(text, file), str(Path(base_dir).resolve()))
+
+
+def _folder(file: str) -> str:
+    return str(Path(file).resolve().parent)
+
+
+def _files(paths: Iterable[str | Path]) -> list[str]:
+    found: dict[Path, str] = {}
+    for path in paths:
+        for file in _spec_files(Path(path)):
+            found.setdefault(file.resolve(), str(file))
+    return list(found.values())
+
+
+def _spec_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(child for child in path.iterdir() if child.suffix in _SUFFIXES)
+        if not files:
+            raise SpecError(
+                f"{path}: no spec files (*.yaml, *.yml) in this folder.",
+                hint="pallasc init writes an example.",
+            )
+        return files
+    if not path.exists():
+        raise SpecError(f"{path}: there is no such file.", hint=_missing_hint(path))
+    if path.suffix not in (*_SUFFIXES, ".py"):
+        raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
+    return [path]
+
+
+def _missing_hint(path: Path) -> str | None:
+    if not path.parent.is_dir():
+        return None
+    found = nearest(path.name, (child.name for child in path.parent.iterdir()))
+    return f"Did you mean {str(path.parent / found)!r}?" if found else None
+
+
+def _load(file: str, collect_python: PythonCollector | None) -> list[Spec]:
+    if not file.endswith(".py"):
+        return load_yaml(file)
+    if collect_python is None:
+        raise SpecError(f"{file}: a Python spec file cannot be read here.", hint="Use YAML.")
+    return collect_python(file)
+
+
+def _check_owner(spec: Spec, other: Spec | None) -> None:
+    if other is not None:
+        raise SpecError(
+            f"kernel {spec.name!r} is declared in two files.",
+            location=spec.where("name"),
+            hint=f"The other one stands at {other.where('name')}.",
+        )
+
+
+def _read_file(document: Document, base_dir: str) -> list[Spec]:
+    at = Place(document)
+    _check_version(document.data, at)
+    content = FILE.read(document.data, at)
+    models = _models(content.get("models", {}), at.child("models"))
+    around = _surroundings(content, at, models, base_dir)
+    return [
+        declare(kernel, _kernel_place(kernel, at.child("kernels").child(index)), around)
+        for index, kernel in enumerate(content["kernels"])
+    ]
+
+
+def _check_version(data: Any, at: Place) -> None:
+    if isinstance(data, dict) and "schema" in data:
+        FILE_FIELDS[0].kind.read(data["schema"], at.child("schema"))
+
+
+def _kernel_place(kernel: dict[str, Any], at: Place) -> Place:
+    return named(at, kernel.get("name"), at.label)
+
+
+def _surroundings(
+    content: dict[str, Any], at: Place, models: dict[str, Target], base_dir: str
+) -> Surroundings:
+    defaults = dict(content.get("defaults", {}))
+    places = {name: at.child("defaults").child(name) for name in defaults}
+    if "targets" in content:
+        if "targets" in defaults:
+            raise places["targets"].error(
+                "targets stand at the top of the file as well.", "Give them once.", at_key=True
+            )
+        defaults["targets"] = content["targets"]
+        places["targets"] = at.child("targets")
+        for index, name in enumerate(content["targets"]):
+            check_target(name, places["targets"].child(index), models)
+    return Surroundings(base_dir, defaults, places, models)
+
+
+def _models(given: dict[str, dict[str, Any]], at: Place) -> dict[str, Target]:
+    models: dict[str, Target] = {}
+    for name, fields in given.items():
+        place = at.child(name)
+        figures = {key: value for key, value in fields.items() if key not in ("arch", "like")}
+        for key in ("arch", "like"):
+            if key in fields:
+                _check_base(key, fields[key], place.child(key).location, models)
+        with place.blamed():
+            models[name] = make_model(
+                name, figures, arch=fields.get("arch"), like=fields.get("like"), known=models
+            )
+    return models
+
+
+def _check_base(key: str, name: str, where: Location, models: dict[str, Target]) -> None:
+    if key == "arch":
+        check_arch(name, location=where)
+    else:
+        resolve_target(name, models, location=where)

@@ -1,0 +1,48 @@
+"""What the test programs publish: from a number follow key, artifact and blobs, so that any
+other answer of the store is recognised as wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+from pallasc.cache.store import Store, StoredArtifact
+
+
+def key(number: int) -> str:
+    """Return the action key of a number."""
+    return hashlib.sha256(f"key {number}".encode()).hexdigest()
+
+
+def artifact(number: int) -> dict[str, Any]:
+    """Return the artifact of a number."""
+    return {"number": number, "steps": list(range(number % 50))}
+
+
+def blobs(number: int) -> dict[str, bytes]:
+    """Return two blobs of a number; the second one is shared by every tenth number."""
+    source = random.Random(number)
+    shared = random.Random(number % 10 + 1_000_000)
+    return {"cubin": source.randbytes(20_000 + number), "ptx": shared.randbytes(5_000)}
+
+
+def manifest(number: int, edition: int = 0) -> dict[str, Any]:
+    """Return the manifest of a number; `edition` tells later ones apart."""
+    return {"number": number, "edition": edition, "padding": "x" * (edition % 300)}
+
+
+def publish(store: Store, number: int) -> None:
+    """Publish the artifact and then the manifest of a number."""
+    store.put_artifact(key(number), artifact(number), blobs(number))
+    store.put_manifest(key(number), manifest(number))
+
+
+def is_right(found: StoredArtifact, number: int) -> bool:
+    """Tell whether an artifact is the one of this number, in every byte."""
+    wanted = blobs(number)
+    return (
+        found.artifact == artifact(number)
+        and found.names == sorted(wanted)
+        and all(found.blob(name) == data for name, data in wanted.items())
+    )

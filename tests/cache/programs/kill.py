@@ -1,0 +1,95 @@
+"""Kill publishing processes at random moments and look at what they left.
+
+Usage: kill.py ROOT KILLS SEED. Prints JSON: how many kills hit a process in the middle of its
+work, and everything that was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Never
+
+from content import is_right, key, manifest, publish
+
+from pallasc.cache.store import Store
+
+KEYS = 12
+
+
+def publish_for_ever(root: Path, seed: int, ready: int) -> Never:
+    """Publish and spoil the same few artifacts again and again, until killed."""
+    store, dice = Store(root), random.Random(seed)
+    os.write(ready, b"x")
+    while True:
+        number = dice.randrange(KEYS)
+        publish(store, number)
+        if dice.random() < 0.5:
+            store.path(dice.choice(["ac", "man"]), key(number)).unlink(missing_ok=True)
+
+
+def kill_one(root: Path, seed: int, pause_s: float) -> bool:
+    """Start a publisher and kill it after `pause_s`; False if it had ended before."""
+    ready, ready_there = os.pipe()
+    child = os.fork()
+    if not child:
+        publish_for_ever(root, seed, ready_there)
+    os.read(ready, 1)
+    select.select([], [], [], pause_s)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    os.close(ready)
+    os.close(ready_there)
+    return os.WIFSIGNALED(status)
+
+
+def wrong_answers(root: Path) -> list[str]:
+    """Read everything; what is not a miss must be right."""
+    store, wrong = Store(root), []
+    for number in range(KEYS):
+        found = store.get_artifact(key(number), verify=True)
+        if found is not None and not is_right(found, number):
+            wrong.append(f"artifact {number}")
+        if store.get_manifest(key(number)) not in (None, manifest(number)):
+            wrong.append(f"manifest {number}")
+    return wrong + store.warnings
+
+
+def not_healed(root: Path) -> list[str]:
+    """Publish everything once more; then everything must be a hit."""
+    store, wrong = Store(root), []
+    for number in range(KEYS):
+        publish(store, number)
+        found = store.get_artifact(key(number), verify=True)
+        if found is None or not is_right(found, number):
+            wrong.append(f"artifact {number}")
+        if store.get_manifest(key(number)) != manifest(number):
+            wrong.append(f"manifest {number}")
+    return wrong + store.warnings
+
+
+def main() -> None:
+    """Run the experiment."""
+    root, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    dice = random.Random(seed)
+    interrupted, wrong = 0, []
+    for number in range(kills):
+        if not kill_one(root, dice.randrange(2**32), dice.uniform(0, 0.02)):
+            wrong.append(f"publisher {number} ended by itself")
+        leftovers = list((root / "v1" / "tmp").glob("*"))
+        interrupted += bool(leftovers)
+        for path in leftovers:
+            path.unlink()
+        wrong += [f"after kill {number}: {text}" for text in wrong_answers(root)]
+    wrong += [f"not healed: {text}" for text in not_healed(root)]
+    print(json.dumps({"interrupted": interrupted, "wrong": wrong}))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The bytes of a record."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from pallasc.cache import format
+from pallasc.errors import CorruptError
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+BODY = {"artifact": {"b": 1, "a": "é"}, "blobs": {"cubin": {"digest": OTHER, "size": 3}}}
+TEXT = (
+    b'{"artifact":{"a":"\\u00e9","b":1},"blobs":{"cubin":{"digest":"%s","size":3}}}'
+    % OTHER.encode()
+)
+
+
+def test_a_record_has_exactly_these_bytes() -> None:
+    data, digest = format.encode("artifact", KEY, BODY)
+    assert digest == hashlib.sha256(TEXT).hexdigest()
+    assert data == f"pallasc-store 1 artifact {KEY} {digest}\n".encode() + TEXT
+
+
+def test_decode_gives_what_was_encoded() -> None:
+    data, digest = format.encode("artifact", KEY, BODY)
+    assert format.decode("artifact", KEY, data) == (BODY, digest)
+
+
+def test_the_order_of_fields_does_not_change_the_bytes() -> None:
+    assert format.encode("manifest", KEY, {"a": 1, "b": 2}) == format.encode(
+        "manifest", KEY, {"b": 2, "a": 1}
+    )
+
+
+def test_equal_bodies_have_equal_digests_under_every_key() -> None:
+    assert format.encode("manifest", KEY, BODY)[1] == format.encode("manifest", OTHER, BODY)[1]
+
+
+def test_every_single_bit_flip_is_detected() -> None:
+    data, _ = format.encode("artifact", KEY, BODY)
+    for position in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[position // 8] ^= 1 << position % 8
+        with pytest.raises(CorruptError):
+            format.decode("artifact", KEY, bytes(damaged))
+
+
+def test_every_truncation_is_detected() -> None:
+    data, _ = format.encode("artifact", KEY, BODY)
+    for length in range(len(data)):
+        with pytest.raises(CorruptError):
+            format.decode("artifact", KEY, data[:length])
+
+
+def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int = 1) -> bytes:
+    digest = hashlib.sha256(body).hexdigest()
+    return f"pallasc-store {version} {kind} {key} {digest}\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"pallasc-store 1 art", "the header is cut off or damaged"),
+        (b"\0" * 200, "the header is cut off or damaged"),
+        (_record(TEXT)[:-1], "the header says that the body's SHA-256 is "),
+        (_record(TEXT) + b" ", "the header says that the body's SHA-256 is "),
+        (_record(TEXT, kind="manifest"), "the header's kind is 'manifest' instead of 'artifact'"),
+        (_record(TEXT, version=2), "the header's version is '2' instead of '1'"),
+        (_record(TEXT, key=OTHER), f"the header's key is '{OTHER}' instead of '{KEY}'"),
+        (b"x" + _record(TEXT), "the header's magic is 'xpallasc-store'"),
+        (_record(b"\xff"), "its body is no JSON: "),
+        (_record(b"[" * 100_000), "its body is no JSON: "),
+        (_record(b"[1]"), "its body is no JSON object"),
+        (_record(b"{}"), "not an object of `artifact` and `blobs`"),
+        (_record(b'{"artifact":{},"blobs":[]}'), "`blobs` is no object"),
+        (_record(b'{"artifact":{},"blobs":{"a":{}}}'), "blob 'a' is not a digest and a size"),
+        (
+            _record(b'{"artifact":{},"blobs":{"a":{"digest":"../../x","size":1}}}'),
+            "'../../x' is no digest of the store",
+        ),
+        (
+            _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":-1}}}' % OTHER.encode()),
+            "blob 'a' has the size -1",
+        ),
+        (
+            _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":true}}}' % OTHER.encode()),
+            "blob 'a' has the size True",
+        ),
+    ],
+)
+def test_decode_says_what_is_wrong(data: bytes, reason: str) -> None:
+    with pytest.raises(CorruptError) as caught:
+        format.decode("artifact", KEY, data)
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("body", [{"x": float("nan")}, {"x": b"bytes"}, {"x": {1, 2}}])
+def test_what_is_not_json_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(CorruptError, match="cannot be written as JSON"):
+        format.encode("manifest", KEY, body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "ab", "AB" * 32, "ab" * 32 + "\n", "g" * 64, "../" * 21 + "x", "٣" * 64, None, b"ab" * 32],
+)
+def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
+    with pytest.raises(CorruptError, match="64 lower-case hexadecimal digits"):
+        format.check_name(name)

@@ -1,0 +1,514 @@
+"""The store as its users see it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import files
+from pallasc.cache.store import PutResult, Store, default_root
+from pallasc.errors import CorruptError, PallascError, ToolError
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+ARTIFACT = {"target": "sm_90a", "registers": 168}
+BLOBS = {"cubin": b"\x7fELF" + b"c" * 5000, "ptx": b".version 8.8"}
+
+
+def put(store: Store, key: str = KEY) -> PutResult:
+    return store.put_artifact(key, ARTIFACT, BLOBS)
+
+
+def blob_path(store: Store, data: bytes) -> Path:
+    return store.path("cas", hashlib.sha256(data).hexdigest())
+
+
+def files_in(store: Store, folder: str) -> list[str]:
+    return sorted(path.name for path in (store.folder / folder).rglob("*") if path.is_file())
+
+
+def refuse(number: int) -> Callable[..., Any]:
+    """Return a system call that always fails."""
+
+    def call(*arguments: object, **_: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+# ---- hits and misses
+
+
+def test_an_artifact_comes_back_as_it_was_put(store: Store) -> None:
+    result = put(store)
+    found = store.get_artifact(KEY)
+    assert found is not None
+    assert result == PutResult(stored=True, digest=found.digest)
+    assert (found.key, found.artifact, found.names) == (KEY, ARTIFACT, ["cubin", "ptx"])
+    assert {name: found.blob(name) for name in found.names} == BLOBS
+    assert store.warnings == []
+
+
+def test_a_verified_artifact_keeps_what_was_checked(store: Store) -> None:
+    put(store)
+    found = store.get_artifact(KEY, verify=True)
+    assert found is not None
+    blob_path(store, BLOBS["cubin"]).unlink()
+    assert found.blob("cubin") == BLOBS["cubin"]
+
+
+def test_an_artifact_without_blobs_and_an_empty_blob_can_be_stored(store: Store) -> None:
+    assert store.put_artifact(KEY, {}, {}).stored
+    assert store.put_artifact(OTHER, {}, {"empty": b""}).stored
+    found = store.get_artifact(OTHER, verify=True)
+    assert found is not None
+    assert found.blob("empty") == b""
+
+
+def test_a_blob_that_the_record_does_not_name_is_refused_by_name(store: Store) -> None:
+    put(store)
+    found = store.get_artifact(KEY)
+    assert found is not None
+    with pytest.raises(CorruptError, match=r"has no blob 'sass', only \['cubin', 'ptx'\]"):
+        found.blob("sass")
+
+
+def test_a_missing_store_misses_and_is_not_created(store: Store) -> None:
+    assert store.get_artifact(KEY) is None
+    assert store.get_manifest(KEY) is None
+    assert store.get_blob(KEY) is None
+    assert not store.root.exists()
+    assert store.warnings == []
+
+
+def test_a_store_of_another_version_is_left_alone(store: Store) -> None:
+    later = store.root / "v2" / "ac" / "ab" / KEY
+    later.parent.mkdir(parents=True)
+    later.write_text("something newer")
+    assert store.get_artifact(KEY) is None
+    assert put(store).stored
+    assert later.read_text() == "something newer"
+    assert sorted(path.name for path in store.root.iterdir()) == ["v1", "v2"]
+
+
+def test_the_last_manifest_wins(store: Store) -> None:
+    assert store.put_manifest(KEY, {"action": "1"}).stored
+    assert store.put_manifest(KEY, {"action": "2"}).stored
+    assert store.get_manifest(KEY) == {"action": "2"}
+
+
+def test_put_blob_gives_the_digest_that_get_blob_takes(store: Store) -> None:
+    digest = store.put_blob(b"bytes")
+    assert digest == hashlib.sha256(b"bytes").hexdigest()
+    assert store.get_blob(digest) == b"bytes"
+
+
+def test_publishing_leaves_no_temporary_file(store: Store) -> None:
+    put(store)
+    store.put_manifest(KEY, {})
+    assert files_in(store, "tmp") == []
+
+
+@pytest.mark.parametrize("key", ["", "AB" * 32, "../../../etc/passwd", "ab" * 31])
+def test_a_wrong_key_is_an_error_and_not_a_miss(store: Store, key: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: store.get_blob(key),
+        lambda: store.get_artifact(key),
+        lambda: store.get_manifest(key),
+        lambda: store.put_artifact(key, {}, {}),
+        lambda: store.put_manifest(key, {}),
+        lambda: store.single_flight(key),
+        lambda: store.path("ac", key),
+    ]
+    for call in calls:
+        with pytest.raises(CorruptError, match="64 lower-case hexadecimal digits"):
+            call()
+
+
+# ---- the first writer wins
+
+
+def test_an_equal_second_artifact_existed(store: Store) -> None:
+    first = put(store)
+    assert put(store) == PutResult(stored=True, digest=first.digest, existed=True)
+
+
+def test_a_different_second_artifact_is_a_conflict_and_the_first_one_stays(store: Store) -> None:
+    first = put(store)
+    second = store.put_artifact(KEY, ARTIFACT, {**BLOBS, "cubin": b"other"})
+    assert second.conflict
+    assert not second.stored
+    assert (second.kept, second.digest != first.digest) == (first.digest, True)
+    assert "not deterministic" in second.reason
+    found = store.get_artifact(KEY, verify=True)
+    assert found is not None
+    assert found.blob("cubin") == BLOBS["cubin"]
+    assert store.get_blob(hashlib.sha256(b"other").hexdigest()) is None
+
+
+def test_a_broken_first_artifact_makes_place_for_a_different_second_one(store: Store) -> None:
+    put(store)
+    blob_path(store, BLOBS["ptx"]).unlink()
+    assert store.put_artifact(KEY, {"second": True}, {}).stored
+    found = store.get_artifact(KEY, verify=True)
+    assert found is not None
+    assert found.artifact == {"second": True}
+
+
+def test_the_record_is_published_after_every_blob(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    sync = files.sync_folder
+
+    def note(path: Path) -> None:
+        order.append(path.parent.name)
+        sync(path)
+
+    put(store, OTHER)  # the folders exist from here on
+    for data in BLOBS.values():
+        blob_path(store, data).unlink()
+    store.path("ac", KEY).parent.mkdir()
+    monkeypatch.setattr(files, "sync_folder", note)
+    put(store)
+    assert order == ["cas", "cas", "ac"]
+
+
+# ---- damage
+
+
+def test_a_corrupt_blob_is_put_away_with_the_reason_and_heals(store: Store) -> None:
+    put(store)
+    blob_path(store, BLOBS["ptx"]).write_bytes(b".version 8.9")
+    assert store.get_artifact(KEY, verify=True) is None
+    names = files_in(store, "quarantine")
+    digest = hashlib.sha256(BLOBS["ptx"]).hexdigest()
+    assert [name[: name.index("-")] for name in names] == ["ac", "ac", "cas", "cas"]
+    told = json.loads((store.folder / "quarantine" / names[3]).read_text())
+    found = hashlib.sha256(b".version 8.9").hexdigest()
+    assert told == {"path": f"cas/{digest[:2]}/{digest}", "reason": f"its SHA-256 is {found}"}
+    assert (store.folder / "quarantine" / names[2]).read_bytes() == b".version 8.9"
+    assert put(store).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+def test_a_blob_lost_after_the_lookup_is_none_and_the_record_heals(store: Store) -> None:
+    put(store)
+    found = store.get_artifact(KEY)
+    assert found is not None
+    blob_path(store, BLOBS["cubin"]).unlink()
+    assert found.blob("cubin") is None
+    assert store.get_artifact(KEY) is None
+    assert put(store) == PutResult(stored=True, digest=found.digest)
+
+
+def test_a_record_that_lies_about_a_size_is_a_miss(store: Store) -> None:
+    put(store)
+    found = store.get_artifact(KEY)
+    assert found is not None
+    found.record["blobs"]["cubin"]["size"] += 1
+    from pallasc.cache import format
+
+    data, _ = format.encode("artifact", KEY, found.record)
+    store.path("ac", KEY).write_bytes(data)
+    assert store.get_artifact(KEY, verify=True) is None
+    assert found.blob("cubin") is None
+    assert store.get_blob(hashlib.sha256(BLOBS["cubin"]).hexdigest()) == BLOBS["cubin"]
+
+
+def test_a_corrupt_record_is_reported_once_and_not_on_every_read(store: Store) -> None:
+    put(store)
+    store.path("ac", KEY).write_bytes(b"")
+    for _ in range(3):
+        assert store.get_artifact(KEY) is None
+    assert len(store.warnings) == 1
+    assert "the file is empty" in store.warnings[0]
+
+
+@pytest.mark.parametrize("area", ["ac", "man", "cas"])
+@pytest.mark.parametrize("intruder", ["folder", "link", "broken link", "pipe"])
+def test_something_else_in_the_place_of_a_file_is_put_away(
+    store: Store, area: str, intruder: str
+) -> None:
+    put(store)
+    store.put_manifest(KEY, {})
+    place = store.path(area, KEY) if area != "cas" else blob_path(store, BLOBS["cubin"])
+    outside = store.root / "outside"
+    place.replace(outside)
+    if intruder == "folder":
+        place.mkdir()
+    elif intruder == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(outside if intruder == "link" else "nowhere")
+    missing = store.get_manifest(KEY) if area == "man" else store.get_artifact(KEY, verify=True)
+    assert missing is None
+    assert put(store).stored
+    assert store.put_manifest(KEY, {}).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+    assert place.is_file()
+    assert not place.is_symlink()
+
+
+def test_a_file_healed_by_another_process_is_given_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = store.put_blob(b"good")
+    place = store.path("cas", digest)
+    place.write_bytes(b"evil!")
+    read = files.read
+
+    def read_then_heal(path: str, **options: Any) -> files.Found | None:
+        found = read(path, **options)
+        place.unlink()
+        Store(store.root).put_blob(b"good")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read", read_then_heal)
+        patch.setattr(Store, "put_blob", _put_with(read, Store.put_blob))
+        assert store.get_blob(digest) is None
+    assert store.get_blob(digest) == b"good"
+    assert files_in(store, "quarantine") == []
+
+
+def _put_with(read: Any, put_blob: Any) -> Any:
+    """Return a `put_blob` that reads with the real function, as another process would."""
+
+    def put_really(store: Store, data: bytes) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "read", read)
+            return put_blob(store, data)
+
+    return put_really
+
+
+# ---- a disk that fails
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ESTALE,
+        errno.EACCES,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ENOMEM,
+    ],
+)
+@pytest.mark.parametrize("call", ["open", "read", "fstat"])
+def test_a_read_error_is_a_miss_with_one_warning(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    put(store)
+    store.put_manifest(KEY, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse(number))
+        assert store.get_artifact(KEY) is None
+        assert store.get_artifact(KEY, verify=True) is None
+        assert store.get_manifest(KEY) is None
+        assert store.get_blob(hashlib.sha256(BLOBS["ptx"]).hexdigest()) is None
+    assert len(store.warnings) == 1
+    assert os.strerror(number) in store.warnings[0]
+    assert store.get_artifact(KEY, verify=True) is not None
+    assert files_in(store, "quarantine") == []
+
+
+def test_a_read_error_at_a_blob_does_not_put_the_record_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store)
+    real = os.open
+
+    def fail_at_blobs(path: Any, *arguments: Any, **options: Any) -> int:
+        if "/cas/" in str(path):
+            raise OSError(errno.EIO, "broken")
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail_at_blobs)
+        assert store.get_artifact(KEY, verify=True) is None
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["open", "mkdir", "write", "fsync", "link", "replace", "close"])
+def test_a_write_error_stores_nothing_and_says_why(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, call: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse(number))
+        results = [put(store), store.put_manifest(KEY, {})]
+        store.put_blob(b"x")
+    refused = [result for result in results if not result.stored]
+    assert len(refused) == (1 if call == "link" else 2)
+    assert all(os.strerror(number) in result.reason for result in refused)
+    assert sum("nothing is stored" in text for text in store.warnings) == 1
+    assert files_in(store, "tmp") == []
+    assert put(store).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+def test_short_writes_are_continued(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:100]))
+    assert put(store).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+@pytest.mark.parametrize("claimed", [0, None])
+def test_a_write_that_lies_stores_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, claimed: int | None
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            os, "write", lambda _, data: len(data) if claimed is None else claimed, raising=True
+        )
+        assert not put(store).stored
+    assert files_in(store, "tmp") == []
+    assert store.get_artifact(KEY) is None
+
+
+def test_a_disk_that_keeps_other_bytes_than_written_never_gives_a_hit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, b"\0" * len(data)))
+        put(store)
+    assert store.get_artifact(KEY, verify=True) is None
+    assert put(store).stored
+    assert store.get_artifact(KEY, verify=True) is not None
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV])
+def test_a_file_system_without_links_keeps_the_first_one_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "link", refuse(number))
+    first = put(store)
+    assert first.stored
+    assert put(store).existed
+    assert store.put_artifact(KEY, {}, {}).kept == first.digest
+    assert files_in(store, "tmp") == []
+    assert store.warnings == []
+
+
+def test_a_folder_that_cannot_be_synced_is_good_enough(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def only_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not here")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    assert put(store).stored
+
+
+def test_a_file_in_the_place_of_the_store_stores_nothing(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("mine")
+    store = Store(tmp_path / "store")
+    assert store.get_artifact(KEY) is None
+    assert not put(store).stored
+    assert not store.put_manifest(KEY, {}).stored
+    assert (tmp_path / "store").read_text() == "mine"
+    assert len(store.warnings) == 2
+
+
+def test_each_warning_goes_to_the_callers_function_too(tmp_path: Path) -> None:
+    told: list[str] = []
+    (tmp_path / "store").write_text("mine")
+    store = Store(tmp_path / "store", warn=told.append)
+    store.get_artifact(KEY)
+    assert told == store.warnings != []
+
+
+# ---- sharing
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    """Let a test set the umask."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("mask", "file_mode", "folder_mode"),
+    [(0o022, 0o644, 0o755), (0o002, 0o664, 0o775), (0o077, 0o600, 0o700)],
+)
+def test_the_umask_decides_who_may_read_and_write(
+    store: Store, umask: Callable[[int], int], mask: int, file_mode: int, folder_mode: int
+) -> None:
+    umask(mask)
+    put(store)
+    store.put_manifest(KEY, {})
+    for path in store.root.rglob("*"):
+        wanted = folder_mode if path.is_dir() else file_mode
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+
+
+def test_new_folders_take_the_group_of_a_setgid_store(
+    store: Store, umask: Callable[[int], int]
+) -> None:
+    umask(0o002)
+    store.root.mkdir()
+    store.root.chmod(0o2775)
+    put(store)
+    folders = [path for path in store.root.rglob("*") if path.is_dir()]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o2775 for path in folders)
+
+
+# ---- where the store lies
+
+
+@pytest.mark.parametrize(
+    ("environment", "root"),
+    [
+        ({"PALLASC_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"PALLASC_CACHE_DIR": "~/x", "HOME": "/c"}, "/c/x"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/pallasc"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/c"}, "/c/.cache/pallasc"),
+        ({"PALLASC_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/pallasc"),
+    ],
+)
+def test_the_environment_says_where_the_store_lies(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], root: str
+) -> None:
+    for name in ("PALLASC_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert default_root() == Path(root)
+    assert Store().root == Path(root)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PALLASC_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(ToolError, match="Set PALLASC_CACHE_DIR"):
+        default_root()
+
+
+def test_a_wrong_key_is_an_error_of_pallasc() -> None:
+    assert issubclass(CorruptError, PallascError)
+    assert CorruptError.exit_code == 5

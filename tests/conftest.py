@@ -1,0 +1,41 @@
+"""What all tests share: a store folder of their own, and the reason why a GPU test is skipped."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+# Continuous integration machines are slow and shared; a deadline would only measure that.
+settings.register_profile("pallasc", deadline=None)
+settings.load_profile("pallasc")
+
+
+@functools.cache
+def _why_no_gpu() -> str | None:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver here: libcuda.so.1 cannot be loaded"
+    status = driver.cuInit(0)
+    if status:
+        return f"no usable NVIDIA GPU here: cuInit answers {status}"
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return None if count.value else "no NVIDIA GPU here: the driver counts 0 devices"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep every test, and every process it starts, out of the user's own store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
+        yield

@@ -1,0 +1,105 @@
+"""The notation of arrays."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.errors import SpecError
+from pallasc.specs.arrays import ArraySpec, parse_array, resolve_array
+from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.templates import Scalar
+
+
+@pytest.mark.parametrize(
+    ("text", "params", "canonical"),
+    [
+        ("bf16[1024, 4096]", {}, "bf16[1024, 4096]"),
+        ("bfloat16[1024,4096]", {}, "bf16[1024, 4096]"),
+        (" f32 [ 8 ] ", {}, "f32[8]"),
+        ("f32[]", {}, "f32[]"),
+        ("f32[ ]", {}, "f32[]"),
+        ("i4[0, 3]", {}, "i4[0, 3]"),
+        ("f8_e4m3fn[{m}, {m // 2}, {m * 2 + 1}]", {"m": 10}, "f8e4m3fn[10, 5, 21]"),
+        ("f32[{(m + 3) % 4}]", {"m": 9}, "f32[0]"),
+        ("{dtype}[{m}]", {"m": 2, "dtype": "float16"}, "f16[2]"),
+    ],
+)
+def test_resolve_gives_the_canonical_notation(
+    text: str, params: dict[str, Scalar], canonical: str
+) -> None:
+    assert str(resolve_array(text, params)) == canonical
+
+
+@given(
+    st.builds(
+        ArraySpec,
+        dtype=st.sampled_from(sorted(DTYPES)),
+        shape=st.lists(st.integers(0, 2**62), max_size=5).map(tuple),
+    )
+)
+def test_the_notation_reads_back_as_the_same_array(array: ArraySpec) -> None:
+    assert resolve_array(str(array)) == array
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("bf16[3, 5]", 30),
+        ("f32[]", 4),
+        ("i4[3]", 2),
+        ("i2[9]", 3),
+        ("u1[8]", 1),
+        ("bool[7]", 7),
+        ("f32[0, 9]", 0),
+        ("c128[2]", 32),
+        ("f4e2m1fn[64]", 32),
+    ],
+)
+def test_nbytes_packs_elements_under_a_byte(text: str, nbytes: int) -> None:
+    assert resolve_array(text).nbytes == nbytes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f32", "'f32' is not an array."),
+        ("f32[8", "'f32[8' is not an array."),
+        ("f32[8]]", "'f32[8]]' is not an array."),
+        ("[8]", "'[8]' is not an array."),
+        ("", "'' is not an array."),
+        ("f33[8]", "unknown dtype 'f33'."),
+        ("f32[8,]", "'f32[8,]': '' is not a dimension."),
+        ("f32[,8]", "'f32[,8]': '' is not a dimension."),
+        ("f32[-1]", "'f32[-1]': '-1' is not a dimension."),
+        ("f32[1.5]", "'f32[1.5]': '1.5' is not a dimension."),
+        ("f32[m]", "'f32[m]': 'm' is not a dimension."),
+        ("f32[{m}0]", "'f32[{m}0]': '{m}0' is not a dimension."),
+        ("f32[²]", "'f32[²]': '²' is not a dimension."),
+    ],
+)
+def test_parse_array_refuses_what_is_no_array(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_array(text)
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("text", "params", "message"),
+    [
+        ("f32[{m - 8}]", {"m": 4}, "'f32[{m - 8}]': dimension 0 is -4 with m=4."),
+        ("f32[8, {m}]", {"m": True}, "'f32[8, {m}]': dimension 1 is true with m=true."),
+        ("f32[{m}]", {"m": "8"}, "'f32[{m}]': dimension 0 is '8' with m=8."),
+        ("f32[{m}]", {"m": 8.0}, "'f32[{m}]': dimension 0 is 8.0 with m=8.0."),
+        ("f32[9223372036854775808]", {}, "'f32[9223372036854775808]': dimension 0 is 92233"),
+        ("{t}[8]", {"t": "f33"}, "unknown dtype 'f33'."),
+        ("{t}[8]", {"t": 32}, "unknown dtype '32'."),
+    ],
+)
+def test_resolve_refuses_values_that_are_no_dimension(
+    text: str, params: dict[str, Scalar], message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_array(text, params)
+    assert caught.value.message.startswith(message)

@@ -1,0 +1,197 @@
+"""Python spec files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pallasc.errors import SpecError
+from pallasc.specs.decorator import Call, Ref, collect_python, kernel
+from pallasc.specs.matrix import expand
+from pallasc.specs.modules import load_module
+from pallasc.specs.yaml_loader import load_yaml
+
+PYTHON = '''\
+"""Kernels."""
+from dataclasses import dataclass
+
+from pallasc.specs.decorator import Call, Ref, kernel
+
+
+@dataclass(frozen=True)
+class Config:
+    tile: int
+
+
+def slow(x, *, config, flag): ...
+
+
+@kernel(
+    name="double",
+    args={"x": "bfloat16[{m}, 4]", "c": None, "rest": ({"k": "i4[8]"},)},
+    static={"config": Call(Config, tile="{m}", pi=Ref("math:pi")), "flag": True},
+    matrix={"m": range(16, 64, 16)},
+    exclude=[{"m": 32}],
+    include=({"m": 128},),
+    targets=["sm_90a", "b200"],
+    reference=slow,
+    tolerance={"rtol": 0.01},
+    budget={"registers": 168},
+    files=["table.json"],
+)
+def fast(x, *, config, flag): ...
+'''
+
+YAML = """\
+schema: 1
+kernels:
+  - files: [table.json]
+    budget: {registers: 168}
+    tolerance: {rtol: 0.01}
+    reference: kernels.py:slow
+    targets: [sm_90a, b200]
+    include: [{m: 128}]
+    exclude: [{m: 32}]
+    matrix: {m: [16, 32, 48]}
+    static:
+      flag: true
+      config: {$call: "kernels.py:Config", pi: {$ref: "math:pi"}, tile: "{m}"}
+    args: {x: "bf16[{m}, 4]", c: null, rest: [{k: "i4[8]"}]}
+    entry: kernels.py:fast
+    name: double
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "kernels.py").write_text(PYTHON)
+    (tmp_path / "kernels.yaml").write_text(YAML)
+    (tmp_path / "table.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_python_and_yaml_give_the_same_variants(folder: Path) -> None:
+    python, yaml = expand(collect_python("kernels.py")), expand(load_yaml("kernels.yaml"))
+    assert len(python) == 6
+    assert [v.request() for v in python] == [v.request() for v in yaml]
+    for one, other in zip(python, yaml, strict=True):
+        assert (one.id, one.tolerance, one.budget) == (other.id, other.tolerance, other.budget)
+        assert (one.reference, one.base_dir) == (other.reference, other.base_dir)
+
+
+def test_the_place_is_the_line_of_the_decorator(folder: Path) -> None:
+    (spec,) = collect_python("kernels.py")
+    assert str(spec.location) == "kernels.py:15"
+    assert str(spec.where("args", "x")) == "kernels.py:15"
+
+
+def test_the_function_comes_back_as_it_is(folder: Path) -> None:
+    def function() -> None: ...
+
+    assert kernel(args={})(function) is function
+
+
+def test_an_ordinary_import_declares_and_checks_nothing(folder: Path) -> None:
+    wrong = PYTHON.replace("bfloat16", "bf61")
+    (folder / "kernels.py").write_text(wrong)
+    assert load_module("kernels.py", fresh=True).fast.__name__ == "fast"
+
+
+def test_collecting_twice_gives_the_same(folder: Path) -> None:
+    assert collect_python("kernels.py") == collect_python("kernels.py")
+
+
+def test_a_change_within_a_second_is_seen(folder: Path) -> None:
+    collect_python("kernels.py")
+    (folder / "kernels.py").write_text(PYTHON.replace('name="double"', 'name="treble"'))
+    assert [spec.name for spec in collect_python("kernels.py")] == ["treble"]
+    assert not (folder / "__pycache__").exists()
+
+
+def test_only_the_files_own_declarations_count(folder: Path) -> None:
+    (folder / "more.py").write_text(
+        "from kernels import fast\n"
+        "from pallasc.specs.decorator import kernel\n"
+        'kernel(args={"x": "f32[8]"}, targets=["sm_80"])(fast)\n'
+    )
+    try:
+        (spec,) = collect_python("more.py")
+    finally:
+        sys.modules.pop("kernels", None)
+    assert (spec.name, spec.entry) == ("fast", "kernels:fast")
+
+
+HEAD = "from pallasc.specs.decorator import Call, Ref, kernel\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            '@kernel(args={"x": "bf61[8]"})\ndef f(x): ...\n',
+            "s.py:2: f.args.x: unknown dtype 'bf61'.\n  Did you mean 'bf16'?",
+        ),
+        (
+            '@kernel(args={}, static={"d": float})\ndef f(x): ...\n',
+            "s.py:2: f.static.d: type is not plain data.\n"
+            '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
+        ),
+        (
+            '@kernel(args={}, static={"d": {1: 2}})\ndef f(x): ...\n',
+            "s.py:2: f.static.d: a key must be text, got 1.",
+        ),
+        (
+            '@kernel(args={}, static={"d": Ref("json:lods")})\ndef f(x): ...\n',
+            "s.py:2: f.static.d.$ref: 'json' has no 'lods'.\n  Did you mean 'loads'?",
+        ),
+        (
+            "def outer():\n    @kernel(args={})\n    def f(x): ...\nouter()\n",
+            "s.py:3: outer.<locals>.f cannot be found by name.\n"
+            "  Define it at the top level of a file.",
+        ),
+        (
+            "kernel(args={})(lambda x: x)\n",
+            "s.py:2: <lambda> cannot be found by name.\n  Define it at the top level of a file.",
+        ),
+        (
+            '@kernel(args={}, targets=["sm_90"])\ndef f(x): ...\n',
+            "s.py:2: sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a.",
+        ),
+        (
+            "@kernel(args={}, budget={'regs': 1})\ndef f(x): ...\n",
+            "s.py:2: f.budget: unknown field 'regs'.\n  Did you mean 'registers'?",
+        ),
+        ("x = 1\n\ny = 1 / 0\n", "s.py:4: ZeroDivisionError: division by zero"),
+        ("import jsonn\n", "s.py:2: ModuleNotFoundError: No module named 'jsonn'"),
+        ("raise SystemExit(0)\n", "s.py:2: SystemExit: 0"),
+        ("def f(:\n", "s.py:2:7: SyntaxError: invalid syntax"),
+        (
+            "x = 1\n",
+            "s.py: no kernel is declared in this file.\n"
+            "  Decorate a function with @pallasc.kernel(args=…).",
+        ),
+        ("@kernel(argz={})\ndef f(x): ...\n", None),
+    ],
+)
+def test_a_mistake_names_file_and_line(source: str, text: str | None, folder: Path) -> None:
+    (folder / "s.py").write_text(HEAD + source)
+    with pytest.raises(SpecError) as caught:
+        collect_python("s.py")
+    if text is not None:
+        assert str(caught.value) == text
+    else:
+        assert str(caught.value).startswith("s.py:2: ")
+
+
+def test_a_missing_file_is_refused(folder: Path) -> None:
+    with pytest.raises(SpecError, match=r"nothing\.py: there is no such file"):
+        collect_python("nothing.py")
+
+
+def test_call_and_ref_show_what_they_name() -> None:
+    assert repr(Call("a:b", c=1)) == "Call('a:b', {'c': 1})"
+    assert repr(Ref("a:b")) == "Ref('a:b')"

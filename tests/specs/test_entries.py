@@ -1,0 +1,93 @@
+"""Entry points, checked without importing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pallasc.errors import SpecError
+from pallasc.specs.entries import Entry, check_data_file, check_entry, parse_entry
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        ("package.module:function", Entry("package.module", "function")),
+        ("module:Class.method", Entry("module", "Class.method")),
+        ("file.py:function", Entry("file.py", "function")),
+        ("./sub/../file.py:function", Entry("file.py", "function")),
+        ("../other/file.py:function", Entry("../other/file.py", "function")),
+    ],
+)
+def test_parse_entry_splits_and_normalises(text: str, entry: Entry) -> None:
+    assert parse_entry(text) == entry
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "module", "module:", ":f", "mod ule:f", "a..b:f", "m:f()", "m:a:b", "m:1"]
+)
+def test_parse_entry_refuses_other_forms(text: str) -> None:
+    with pytest.raises(SpecError, match="is not an entry point"):
+        parse_entry(text)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(): ...",
+        "async def f(): ...",
+        "class f: ...",
+        "f = 1",
+        "f: int = 1",
+        "x, (f, *y) = 1, (2,)",
+        "import json as f",
+        "import f.g",
+        "from json import loads as f",
+        "if True:\n    def f(): ...",
+        "try:\n    import f\nexcept ImportError:\n    f = None",
+        "with open('x') as f: ...",
+        "for f in (): ...",
+        "(f := 2)",
+        "from json import *",
+        "def __getattr__(name): ...",
+        "globals()['f'] = 1",
+        "def (",
+    ],
+)
+def test_check_entry_finds_or_lets_pass(source: str, tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(source)
+    check_entry(parse_entry("k.py:f"), str(tmp_path))
+
+
+@pytest.mark.parametrize("source", ["def g(): ...", "", "def g():\n    f = 1", "class A:\n  f = 1"])
+def test_check_entry_refuses_names_that_are_not_there(source: str, tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(source)
+    with pytest.raises(SpecError, match=r"'k\.py' has no 'f'"):
+        check_entry(parse_entry("k.py:f"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["json:dumps", "json.decoder:JSONDecoder", "math:floor", "os.path:join", "builtins:float"],
+)
+def test_check_entry_finds_modules(entry: str, tmp_path: Path) -> None:
+    check_entry(parse_entry(entry), str(tmp_path))
+
+
+def test_check_entry_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pallasc_probe").mkdir()
+    (tmp_path / "pallasc_probe/__init__.py").write_text("raise SystemExit(3)")
+    (tmp_path / "pallasc_probe/inner.py").write_text("def f(): ...\nraise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    check_entry(parse_entry("pallasc_probe.inner:f"), "/")
+    assert "pallasc_probe" not in sys.modules
+
+
+def test_check_data_file_normalises(tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text("{}")
+    assert check_data_file("./table.json", str(tmp_path)) == "table.json"
+    with pytest.raises(SpecError, match=r"file 'tabel.json' does not exist") as caught:
+        check_data_file("tabel.json", str(tmp_path))
+    assert caught.value.hint == "Did you mean 'table.json'?"

@@ -1,0 +1,109 @@
+"""From specs to variants."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pallasc.errors import SpecError
+from pallasc.specs.matrix import expand
+from pallasc.specs.spec import Tolerance
+from pallasc.specs.yaml_loader import parse_yaml
+
+HEAD = "schema: 1\ntargets: [sm_90a]\nkernels:\n"
+
+
+def kernel(body: str, *, name: str = "k", args: str = '{x: "f32[{m}]"}') -> str:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return f'  - name: {name}\n    entry: "json:loads"\n    args: {args}\n{lines}'
+
+
+def ids(text: str) -> list[str]:
+    return [variant.id for variant in expand(parse_yaml(HEAD + text))]
+
+
+def test_every_combination_on_every_target_in_order() -> None:
+    found = ids(
+        kernel(
+            "matrix: {m: [1, 2], n: [3, 4]}\ntargets: [h200, sm_80]", args='{x: "f32[{m}, {n}]"}'
+        )
+    )
+    assert found == [
+        f"k[m={m},n={n}]@{target}"
+        for m, n, target in itertools.product((1, 2), (3, 4), ("h200", "a100-sxm"))
+    ]
+
+
+def test_without_a_matrix_there_is_one_point() -> None:
+    assert ids(kernel("", args="{}")) == ["k@h100-sxm"]
+
+
+def test_exclude_drops_every_point_that_it_fits() -> None:
+    body = "matrix: {m: [1, 2], n: [3, 4]}\nexclude: [{m: 1}, {m: 2, n: 4}]"
+    assert ids(kernel(body, args='{x: "f32[{m}, {n}]"}')) == ["k[m=2,n=3]@h100-sxm"]
+
+
+def test_include_adds_points_in_the_order_of_the_matrix() -> None:
+    body = "matrix: {m: [1], n: [3]}\ninclude: [{n: 9, m: 8}]"
+    assert ids(kernel(body, args='{x: "f32[{m}, {n}]"}')) == [
+        "k[m=1,n=3]@h100-sxm",
+        "k[m=8,n=9]@h100-sxm",
+    ]
+
+
+def test_include_alone_gives_just_its_points() -> None:
+    assert ids(kernel("include: [{m: 1}, {m: 2}]")) == ["k[m=1]@h100-sxm", "k[m=2]@h100-sxm"]
+
+
+def test_include_brings_an_excluded_point_back() -> None:
+    body = "matrix: {m: [1, 2]}\nexclude: [{m: 2}]\ninclude: [{m: 2}]"
+    assert ids(kernel(body)) == ["k[m=1]@h100-sxm", "k[m=2]@h100-sxm"]
+
+
+def test_values_of_different_type_are_different_values() -> None:
+    body = 'matrix: {v: [1, true]}\nexclude: [{v: true}]\nstatic: {s: "{v}"}'
+    (variant,) = expand(parse_yaml(HEAD + kernel(body, args="{}")))
+    assert variant.static == {"s": 1}
+    assert type(variant.static["s"]) is int
+
+
+def test_a_parameter_can_be_an_array_or_null() -> None:
+    body = 'matrix: {bias: ["f32[8]", null]}'
+    variants = expand(parse_yaml(HEAD + kernel(body, args='{b: "{bias}"}')))
+    assert [v.request()["args"] for v in variants] == [{"b": "f32[8]"}, {"b": None}]
+
+
+def test_a_parameter_that_is_no_array_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"k\.args\.b: \{bias\} is 8, which is no array\."):
+        ids(kernel("matrix: {bias: [8]}", args='{b: "{bias}"}'))
+
+
+def test_tolerance_and_budget_take_parameters() -> None:
+    body = 'matrix: {m: [4]}\ntolerance: {rtol: "{m}"}\nbudget: {registers: "{m * 8}"}'
+    (variant,) = expand(parse_yaml(HEAD + kernel(body)))
+    assert variant.tolerance == Tolerance(rtol=4)
+    assert variant.budget.registers == 32
+
+
+def test_one_name_may_have_other_targets_in_the_same_file() -> None:
+    text = kernel("", args="{}") + kernel("targets: [b200]", args="{}")
+    assert ids(text) == ["k@h100-sxm", "k@b200"]
+
+
+def test_values_that_look_alike_in_an_id_are_duplicates() -> None:
+    with pytest.raises(SpecError, match=r"two variants are called k\[v=1\]@h100-sxm\."):
+        ids(kernel("matrix: {v: [1, '1']}\nstatic: {s: '{v}'}", args="{}"))
+
+
+def test_the_order_of_kernels_and_keys_changes_no_request() -> None:
+    body = ["matrix: {m: [1, 2], n: [3]}", 'static: {a: {p: "{m}", q: 2}, b: 3}']
+    swapped = ['static: {b: 3, a: {q: 2, p: "{m}"}}', "matrix: {n: [3], m: [2, 1]}"]
+    one = kernel("\n".join(body), args='{x: "f32[{n}]", y: "f32[{m}]"}')
+    two = kernel("\n".join(swapped), args='{y: "f32[{m}]", x: "f32[{n}]"}')
+    other = kernel("", name="other", args="{}")
+
+    def requests(text: str) -> set[str]:
+        return {repr(v.request()) for v in expand(parse_yaml(HEAD + text))}
+
+    assert requests(one + other) == requests(other + two)

@@ -1,0 +1,155 @@
+"""Choosing variants."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.errors import SpecError
+from pallasc.specs.matrix import expand
+from pallasc.specs.select import retarget, select
+from pallasc.specs.yaml_loader import parse_yaml
+
+TEXT = """\
+schema: 1
+targets: [h100-sxm, h200]
+models: {mine: {arch: sm_90a, sm_count: 78}}
+kernels:
+  - name: matmul
+    entry: json:loads
+    args: {a: "{dtype}[{m}]"}
+    matrix: {m: [1024, 4096], dtype: [f16, bf16]}
+  - name: softmax
+    entry: json:loads
+    args: {}
+    static: {layout: "{layout}"}
+    matrix: {layout: [row major, column]}
+    targets: [b200]
+  - name: rms_norm
+    entry: json:loads
+    args: {}
+    targets: [b200]
+"""
+SPECS = parse_yaml(TEXT)
+VARIANTS = expand(SPECS)
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("matmul", 8),
+        ("MatMul", 8),
+        ("ma", 10),
+        ("m", 11),
+        ("*max", 2),
+        ("s?ftmax", 2),
+        ("[mr]*", 9),
+        ("name=matmul", 8),
+        ("m=1024", 4),
+        ("m=10*", 4),
+        ("dtype=bf16", 4),
+        ("dtype=*f16", 8),
+        ("target=h200", 4),
+        ("target=sm_90a", 8),
+        ("target=b200 or target=h200", 7),
+        ("matmul and m=1024 and not dtype=bf16", 2),
+        ("not (matmul or softmax)", 1),
+        ("not not matmul", 8),
+        ("matmul or softmax and layout=column", 9),
+        ("(matmul or softmax) and layout=column", 1),
+        ('layout="row major"', 1),
+        ("layout=row*", 1),
+        ("rms_norm@b200", 1),
+        ("matmul[m=1024,dtype=f16]@h200", 1),
+        ("matmul*@h200", 4),
+        ("rms_norm@*", 1),
+    ],
+)
+def test_an_expression_selects(expression: str, count: int) -> None:
+    chosen = select(VARIANTS, expression)
+    assert len(chosen) == count
+    assert chosen == [variant for variant in VARIANTS if variant in chosen]
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("matmull", "-k 'matmull' selects none of 11 variants.\n  Did you mean 'matmul'?"),
+        ("m=1025", "-k 'm=1025' selects none of 11 variants.\n  Did you mean 'm=1024'?"),
+        (
+            "target=h20",
+            "-k 'target=h20' selects none of 11 variants.\n  Did you mean 'target=h200'?",
+        ),
+        (
+            "xyz",
+            "-k 'xyz' selects none of 11 variants.\n  Kernels: matmul, rms_norm, softmax.",
+        ),
+        (
+            "matmul and softmax",
+            "-k 'matmul and softmax' selects none of 11 variants."
+            "\n  Every term fits some variant; together they fit none.",
+        ),
+    ],
+)
+def test_no_match_names_the_nearest(expression: str, text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        select(VARIANTS, expression)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("expression", "what"),
+    [
+        ("", "it is empty"),
+        ("  ", "it is empty"),
+        ("a and", "a term is missing at the end"),
+        ("and a", "a term is missing before 'and'"),
+        ("a b", "unexpected 'b'"),
+        ("(a", "a ')' is missing"),
+        ("a)", "unexpected ')'"),
+        ("()", "a term is missing before ')'"),
+        ("not", "a term is missing at the end"),
+        ('"a', "a quote is not closed"),
+        ("(" * 200 + "a" + ")" * 200, "it is nested too deep"),
+    ],
+)
+def test_a_wrong_expression_is_refused(expression: str, what: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        select(VARIANTS, expression)
+    assert caught.value.message == f"-k {expression!r}: {what}."
+
+
+def test_a_very_long_expression_is_refused() -> None:
+    with pytest.raises(SpecError, match="at most 2000 characters"):
+        select(VARIANTS, "a" * 2001)
+
+
+@given(st.lists(st.sampled_from(["and", "or", "not", "(", ")", "m", '"', "m=1*"]), max_size=8))
+def test_any_expression_selects_or_is_refused(words: list[str]) -> None:
+    with suppress(SpecError):
+        assert select(VARIANTS, " ".join(words))
+
+
+def test_retarget_puts_other_targets_in_place() -> None:
+    ids = [variant.id for variant in expand(retarget(SPECS[2:], ["sm_80", "mine"]))]
+    assert ids == ["rms_norm@a100-sxm", "rms_norm@mine"]
+
+
+def test_retarget_counts_a_model_once() -> None:
+    (spec,) = retarget(SPECS[2:], ["sm_90a", "h100-sxm", "sm_90a"])
+    assert spec.targets == ("h100-sxm",)
+
+
+def test_retarget_without_names_changes_nothing() -> None:
+    assert retarget(SPECS, []) == SPECS
+
+
+def test_retarget_refuses_an_unknown_target() -> None:
+    with pytest.raises(SpecError) as caught:
+        retarget(SPECS, ["sm_90"])
+    assert str(caught.value) == (
+        "sm_90: Mosaic GPU needs the accelerated target.\n  Pass --target sm_90a."
+    )

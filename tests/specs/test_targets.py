@@ -1,0 +1,118 @@
+"""Targets and models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.targets import DEFAULT_MODELS, MODELS, Target, make_model, resolve_target
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "sm_count", "smem_optin_bytes"),
+    [
+        ("a100-sxm", "sm_80", 108, 166912),
+        ("a100-pcie", "sm_80", 108, 166912),
+        ("a6000", "sm_86", 84, 101376),
+        ("l40s", "sm_89", 142, 101376),
+        ("h100-sxm", "sm_90a", 132, 232448),
+        ("h100-pcie", "sm_90a", 114, 232448),
+        ("h200", "sm_90a", 132, 232448),
+        ("gh200", "sm_90a", 132, 232448),
+        ("b200", "sm_100a", 148, 232448),
+        ("gb200", "sm_100a", 152, 232448),
+        ("b300", "sm_103a", 158, 232448),
+        ("gb300", "sm_103a", 152, 232448),
+        ("thor", "sm_110a", 20, 232448),
+        ("rtx-pro-6000", "sm_120a", 188, 101376),
+    ],
+)
+def test_every_model_has_its_architecture_and_figures(
+    name: str, arch: str, sm_count: int, smem_optin_bytes: int
+) -> None:
+    target = resolve_target(name)
+    assert (target.arch, target.sm_count, target.smem_optin_bytes) == (
+        arch,
+        sm_count,
+        smem_optin_bytes,
+    )
+
+
+def test_no_model_is_left_out_of_the_table_above() -> None:
+    assert len(MODELS) == 14
+
+
+@pytest.mark.parametrize(("arch", "model"), DEFAULT_MODELS.items())
+def test_an_architecture_alone_means_its_default_model(arch: str, model: str) -> None:
+    assert resolve_target(arch) is MODELS[model]
+    assert MODELS[model].arch == arch
+
+
+@pytest.mark.parametrize("target", MODELS.values(), ids=lambda target: target.name)
+def test_one_kibibyte_of_shared_memory_belongs_to_the_system(target: Target) -> None:
+    assert target.smem_optin_bytes <= target.smem_per_sm_bytes - 1024
+
+
+@pytest.mark.parametrize(
+    ("arch", "parts"),
+    [("sm_80", (8, 0, "")), ("sm_90a", (9, 0, "a")), ("sm_103a", (10, 3, "a"))],
+)
+def test_an_architecture_splits_into_major_minor_and_suffix(
+    arch: str, parts: tuple[int, int, str]
+) -> None:
+    target = resolve_target(arch)
+    assert (target.major, target.minor, target.suffix) == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sm_90", "sm_90: Mosaic GPU needs the accelerated target.\n  Pass --target sm_90a."),
+        ("sm_100", "sm_100: Mosaic GPU needs the accelerated target.\n  Pass --target sm_100a."),
+        ("sm_103", "sm_103: Mosaic GPU needs the accelerated target.\n  Pass --target sm_103a."),
+        ("sm_110", "sm_110: Mosaic GPU needs the accelerated target.\n  Pass --target sm_110a."),
+        ("sm_120", "sm_120: Mosaic GPU needs the accelerated target.\n  Pass --target sm_120a."),
+        (
+            "sm_100f",
+            "sm_100f: a family target is not enough; Mosaic GPU needs the accelerated target."
+            "\n  Pass --target sm_100a.",
+        ),
+        ("sm_80a", "sm_80a: this architecture has no suffix.\n  Pass --target sm_80."),
+        ("h100-smx", "unknown target 'h100-smx'.\n  Did you mean 'h100-sxm'?"),
+        ("H100-SXM", "unknown target 'H100-SXM'.\n  Did you mean 'h100-sxm'?"),
+    ],
+)
+def test_a_wrong_target_is_refused_with_the_right_name(name: str, text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_target(name)
+    assert str(caught.value) == text
+
+
+def test_in_a_spec_the_hint_says_what_to_write() -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_target("sm_90", location=Location("specs.yaml", 2, 11))
+    assert str(caught.value) == (
+        "specs.yaml:2:11: sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a."
+    )
+
+
+def test_a_users_model_takes_what_it_does_not_say_from_another() -> None:
+    model = make_model("my-h20", {"sm_count": 78}, arch="sm_90a", like="h200")
+    assert model == replace(
+        MODELS["h200"], name="my-h20", sm_count=78, description="my-h20", arch="sm_90a"
+    )
+    assert resolve_target("my-h20", {"my-h20": model}) is model
+
+
+def test_a_users_model_can_be_like_another_of_the_user() -> None:
+    first = make_model("first", {"sm_count": 78}, arch="sm_90a")
+    second = make_model("second", {"l2_bytes": 1}, like="first", known={"first": first})
+    assert (second.sm_count, second.l2_bytes, second.arch) == (78, 1, "sm_90a")
+
+
+def test_figures_leave_only_the_name_out() -> None:
+    target = resolve_target("h200")
+    assert target.figures().keys() == {*Target.__slots__} - {"name"}
+    assert replace(target, name="other").figures() == target.figures()

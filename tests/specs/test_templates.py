@@ -1,0 +1,98 @@
+"""Text with parameters in braces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.errors import SpecError
+from pallasc.specs.templates import Scalar, parse_template
+
+PARAMS: dict[str, Scalar] = {"m": 96, "flag": True, "dtype": "f16", "none": None, "rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{m}", 96),
+        ("{flag}", True),
+        ("{none}", None),
+        ("{rate}", 0.5),
+        ("{ m }", 96),
+        ("tile_{m}", "tile_96"),
+        ("{m}{m}", "9696"),
+        ("{flag}-{none}", "true-null"),
+        ("{m // 5 * 2 + 1}", 39),
+        ("{-m % 10}", 4),
+        ("{(m + 1) * -2}", -194),
+        ("{7}", 7),
+        ("plain", "plain"),
+        ("{{m}}", "{m}"),
+        ("", ""),
+    ],
+)
+def test_fill_keeps_the_type_of_a_lone_parameter(text: str, value: Scalar) -> None:
+    filled = parse_template(text).fill(PARAMS)
+    assert filled == value
+    assert type(filled) is type(value)
+
+
+def test_names_are_listed_once_in_order() -> None:
+    assert parse_template("{n + m}x{m}").names == ("n", "m")
+
+
+@pytest.mark.parametrize("text", ["{", "}", "{m", "a}", "{{m}", "{m{n}}"])
+def test_a_brace_without_partner_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="a brace has no partner"):
+        parse_template(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "{m **  2}",
+        "{m / 2}",
+        "{m.real}",
+        "{m()}",
+        "{__import__('os')}",
+        "{1.5}",
+        "{True}",
+        "{m if m else n}",
+        "{m, n}",
+        "{m := 2}",
+        "{~m}",
+        "{+m}",
+        "{m; n}",
+        "{" + "(" * 150 + "m" + ")" * 150 + "}",
+        "{" + "m+" * 100 + "m}",
+        "{'\x00'}",
+    ],
+)
+def test_anything_but_whole_number_arithmetic_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="is not an expression"):
+        parse_template(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{mm}", "unknown parameter 'mm' in {mm}.\n  Did you mean 'm'?"),
+        ("{m // (m - 96)}", "{m // (m - 96)} divides by zero."),
+        ("{m % 0}", "{m % 0} divides by zero."),
+        ("{dtype * 2}", "{dtype * 2} needs whole numbers, and dtype is 'f16'."),
+        ("{flag + 1}", "{flag + 1} needs whole numbers, and flag is true."),
+        ("{m * 4611686018427387904}", "{m * 4611686018427387904} does not fit into 64 bits."),
+    ],
+)
+def test_fill_says_what_cannot_be_evaluated(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_template(text).fill(PARAMS)
+    assert str(caught.value).startswith(message)
+
+
+@given(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 50))
+def test_arithmetic_is_that_of_python(a: int, b: int, c: int) -> None:
+    filled = parse_template("{(a + b) // c - a * b % c}").fill({"a": a, "b": b, "c": c})
+    assert filled == (a + b) // c - a * b % c

@@ -1,0 +1,58 @@
+"""Specs and variants between processes."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from pallasc.specs.matrix import expand
+from pallasc.specs.spec import Spec
+from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
+from pallasc.specs.yaml_loader import load_specs, parse_yaml
+
+TEXT = """\
+schema: 1
+models: {mine: {arch: sm_90a, sm_count: 78}}
+kernels:
+  - name: k
+    entry: json:loads
+    args: {z: "f32[{m}]", a: [null, {b: "{dtype}[2]"}]}
+    static: {s: {$call: "math:floor", x: 0.5}, t: [1, true, null, "{m}"]}
+    matrix: {m: [2, 1], dtype: [f16]}
+    include: [{m: 3, dtype: i4}]
+    exclude: [{m: 1}]
+    targets: [mine, sm_80]
+    tolerance: {rtol: 1.0e-3}
+    budget: {registers: "{m}"}
+    reference: json:dumps
+"""
+
+
+@pytest.fixture(scope="module")
+def specs() -> list[Spec]:
+    library = Path(str(resources.files("pallasc.specs.library")))
+    return [*parse_yaml(TEXT), *load_specs([library / "elementwise.yaml"])]
+
+
+def test_a_spec_survives_json(specs: list[Spec]) -> None:
+    for spec in specs:
+        back = spec_from_json(json.loads(json.dumps(spec_to_json(spec))))
+        assert back == spec
+        assert back.locations == spec.locations
+        assert list(back.matrix) == list(spec.matrix)
+
+
+def test_a_variant_survives_json(specs: list[Spec]) -> None:
+    for variant in expand(specs):
+        back = variant_from_json(json.loads(json.dumps(variant_to_json(variant))))
+        assert back == variant
+        assert back.id == variant.id
+        assert back.request() == variant.request()
+
+
+def test_a_spec_expands_the_same_on_the_other_side(specs: list[Spec]) -> None:
+    back = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
+    assert expand(back) == expand(specs)

@@ -1,0 +1,315 @@
+"""Imports go in one direction, and importing pallasc does nothing and pulls in little."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("api", "specs", "cache", "compiler", "runtime", "cli")
+
+# part -> parts of pallasc it may import; "errors" is pallasc.errors, "version" the one name
+# `pallasc.__version__`. The errors module and the library of kernels count as parts of their own.
+MAY_IMPORT = {
+    "errors": set(),
+    "specs": {"errors"},
+    "library": {"pallasc", "specs"},
+    "cache": {"errors", "specs", "version"},
+    "compiler": {"errors", "specs", "cache", "version"},
+    "runtime": {"errors", "specs", "version"},
+    "cli": {"errors", "specs", "cache", "compiler", "runtime", "version"},
+}
+
+# part -> what it may import from outside, apart from the standard library.
+MAY_IMPORT_FROM_OUTSIDE = {
+    "errors": set(),
+    "api": set(),
+    "specs": {"yaml"},
+    "library": {"jax", "jaxlib", "numpy"},
+    "cache": {"sqlite_utils"},
+    "compiler": {"absl", "cramjam", "google", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numpy"},
+    "runtime": {"cuda"},
+    "cli": {"click"},
+}
+
+
+# What the command line must never load into its own process.
+HEAVY = {"jax", "jaxlib", "numpy", "llvmlite", "google", "cuda", "torch", "cupy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name, dotted, and the line it stands on."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One source file of the package, with all its imports."""
+
+    name: str
+    path: Path
+    imports: tuple[Import, ...]
+
+    @property
+    def part(self) -> str:
+        """The folder whose rules hold, with `errors` and `library` as folders of their own."""
+        if self.name == "pallasc.errors":
+            return "errors"
+        if self.name.startswith("pallasc.specs.library."):
+            return "library"
+        return self.path.relative_to(ROOT).parts[0]
+
+
+def _names_of(node: ast.AST, package: str) -> list[str]:
+    """Return the dotted names that this one node imports; empty where it imports nothing."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            base = ".".join([*package.split(".")[: 1 - node.level or None], *filter(None, [base])])
+        return [f"{base}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+        "__import__",
+        "import_module",
+        "importlib.import_module",
+    ):
+        return [
+            a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+        ]
+    return []
+
+
+def _imports(tree: ast.AST, package: str) -> tuple[Import, ...]:
+    """Return every import of a file, those in functions and for type checkers included."""
+    return tuple(
+        Import(name, getattr(node, "lineno", 0))
+        for node in ast.walk(tree)
+        for name in _names_of(node, package)
+    )
+
+
+def _module_of(path: Path) -> Module:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    dotted = ["pallasc", *parts[1:]] if parts[0] == "api" else ["pallasc", *parts]
+    is_package = dotted[-1] == "__init__"
+    name = ".".join(dotted[:-1] if is_package else dotted)
+    package = name if is_package else ".".join(dotted[:-1])
+    return Module(name, path, _imports(ast.parse(path.read_text()), package))
+
+
+@functools.cache
+def _modules() -> tuple[Module, ...]:
+    return tuple(_module_of(path) for part in PARTS for path in sorted((ROOT / part).rglob("*.py")))
+
+
+def _imported_part(name: str) -> str:
+    """Return the part of pallasc that a dotted name `pallasc...` belongs to."""
+    pieces = name.split(".")
+    if len(pieces) == 1:
+        return "pallasc"
+    if pieces[1:3] == ["specs", "library"]:
+        return "library"
+    return {"__version__": "version"}.get(pieces[1], pieces[1])
+
+
+def _violations(module: Module) -> list[str]:
+    """Return one line for every import that the rules of this module's part forbid."""
+    wrong = []
+    for one in module.imports:
+        top = one.name.split(".")[0]
+        if top == "pallasc":
+            part = _imported_part(one.name)
+            allowed = module.part == "api" or part in {module.part, *MAY_IMPORT[module.part]}
+        else:
+            allowed = top in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[module.part]
+        if not allowed:
+            where = f"{module.path.relative_to(ROOT)}:{one.line}"
+            wrong.append(f"{where}: {module.part} may not import {one.name}")
+    return wrong
+
+
+@pytest.mark.parametrize("part", [*PARTS, "errors", "library"])
+def test_each_part_imports_only_what_its_folder_may(part: str) -> None:
+    wrong = [line for module in _modules() if module.part == part for line in _violations(module)]
+    assert wrong == []
+
+
+def test_every_module_of_the_folders_was_read() -> None:
+    assert {"pallasc", "pallasc.errors", "pallasc.cli", "pallasc.runtime"} <= {
+        module.name for module in _modules()
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("from pallasc.runtime import launch", "cache may not import pallasc.runtime.launch"),
+        ("from ..compiler import build", "cache may not import pallasc.compiler.build"),
+        ("def late():\n    import jax.numpy", "cache may not import jax.numpy"),
+        ("import_module('click')", "cache may not import click"),
+        ("import pallasc", "cache may not import pallasc"),
+        ("if TYPE_CHECKING:\n    import cuda", "cache may not import cuda"),
+    ],
+)
+def test_a_forbidden_import_is_found(source: str, complaint: str) -> None:
+    imports = _imports(ast.parse(source), "pallasc.cache")
+    (line,) = _violations(Module("pallasc.cache.x", ROOT / "cache" / "x.py", imports))
+    assert line.endswith(complaint)
+
+
+def test_the_errors_module_imports_only_the_standard_library() -> None:
+    (errors,) = (module for module in _modules() if module.name == "pallasc.errors")
+    assert {one.name.split(".")[0] for one in errors.imports} <= sys.stdlib_module_names
+
+
+def _run(code: str) -> list[str]:
+    """Run code in a fresh interpreter and return the JSON list that it prints last."""
+    result = subprocess.run(
+        [sys.executable, "-P", "-B", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    loaded: list[str] = json.loads(result.stdout.splitlines()[-1])
+    return loaded
+
+
+def _loaded_by(modules: list[str]) -> set[str]:
+    """Return the top-level modules that importing these adds to a fresh interpreter."""
+    return set(
+        _run(
+            "import sys, json\n"
+            "from importlib import import_module\n"
+            "before = set(sys.modules)\n"
+            f"for name in {modules!r}: import_module(name)\n"
+            "print(json.dumps(sorted({n.split('.')[0] for n in set(sys.modules) - before})))"
+        )
+    )
+
+
+def _outside(loaded: set[str]) -> set[str]:
+    """Return what does not belong to the standard library or to pallasc itself."""
+    ours = {name for name in loaded if name == "pallasc" or name.startswith("__")}
+    return loaded - sys.stdlib_module_names - ours
+
+
+def _named(part: str) -> list[str]:
+    return [
+        module.name
+        for module in _modules()
+        if module.part == part and not module.name.endswith("__main__")
+    ]
+
+
+def test_import_pallasc_loads_nothing_but_the_standard_library() -> None:
+    loaded = _loaded_by(["pallasc"])
+    assert _outside(loaded) == set()
+    assert "sqlite3" not in loaded
+
+
+def test_import_pallasc_loads_no_other_module_of_pallasc() -> None:
+    loaded = _run(
+        "import sys, json, pallasc\n"
+        "print(json.dumps([n for n in sys.modules if n.startswith('pallasc.')]))"
+    )
+    assert loaded == []
+
+
+def _compiler_modules_of_the_command_line() -> list[str]:
+    """Return the modules of compiler/ that any function of cli/ imports."""
+    known = {module.name for module in _modules() if module.part == "compiler"}
+    names = {one.name for module in _modules() if module.part == "cli" for one in module.imports}
+    return sorted(known & (names | {name.rpartition(".")[0] for name in names}))
+
+
+@pytest.mark.parametrize("part", ["errors", "specs", "runtime"])
+def test_a_part_loads_nothing_from_outside(part: str) -> None:
+    assert _outside(_loaded_by(_named(part))) == set()
+
+
+def test_cache_loads_no_jax_and_no_click_of_its_own() -> None:
+    of_sqlite_utils = _loaded_by(["sqlite_utils"])
+    assert _outside(_loaded_by(_named("cache"))) - of_sqlite_utils == set()
+
+
+def test_cache_loads_no_part_but_specs_and_errors() -> None:
+    loaded = _run(
+        f"import sys, json\nfrom importlib import import_module\n"
+        f"for name in {_named('cache')!r}: import_module(name)\n"
+        "print(json.dumps([n for n in sys.modules if n.startswith('pallasc.')]))"
+    )
+    assert {name.split(".")[1] for name in loaded} <= {"cache", "specs", "errors"}
+
+
+def test_the_command_line_process_loads_no_jax() -> None:
+    loaded = _loaded_by(_named("cli") + _compiler_modules_of_the_command_line())
+    assert loaded & HEAVY == set()
+
+
+# Writing, starting processes, changing the environment: what an import must not do.
+_WATCH = """
+import sys, json, os
+from importlib import import_module
+seen = []
+EVENTS = {"os.mkdir", "os.remove", "os.rename", "os.putenv", "os.unsetenv", "os.chdir",
+          "os.system", "os.posix_spawn", "os.fork", "os.exec", "subprocess.Popen",
+          "socket.connect", "sqlite3.connect", "signal.pthread_kill"}
+def watch(event, arguments):
+    if event in EVENTS or (event == "open" and set(str(arguments[1] or "r")) & set("wax+")):
+        seen.append(f"{event} {arguments[0]!r}")
+sys.addaudithook(watch)
+"""
+
+
+@pytest.mark.parametrize("part", ["errors", "api", "specs", "cache", "runtime", "cli"])
+def test_importing_a_part_does_nothing(part: str) -> None:
+    names = _named(part) + (_compiler_modules_of_the_command_line() if part == "cli" else [])
+    assert (
+        _run(f"{_WATCH}for name in {names!r}: import_module(name)\nprint(json.dumps(seen))") == []
+    )
+
+
+def test_the_watch_sees_what_an_import_could_do(tmp_path: Path) -> None:
+    seen = _run(f"{_WATCH}\nos.mkdir({str(tmp_path / 'made')!r})\nprint(json.dumps(seen))")
+    assert seen == [f"os.mkdir {str(tmp_path / 'made')!r}"]
+
+
+def test_every_public_name_is_found_and_listed() -> None:
+    missing = _run(
+        "import json, pallasc\n"
+        "missing = [n for n in pallasc.__all__ if not hasattr(pallasc, n)]\n"
+        "missing += [n for n in pallasc.__all__ if n not in dir(pallasc)]\n"
+        "print(json.dumps(missing))"
+    )
+    assert missing == []
+
+
+def test_public_names_and_their_table_agree() -> None:
+    extra = _run(
+        "import json, pallasc\n"
+        "print(json.dumps(sorted({*pallasc._MODULE_OF, '__version__'} ^ {*pallasc.__all__})))"
+    )
+    assert extra == []
+
+
+def test_an_unknown_public_name_is_refused_with_the_nearest_one() -> None:
+    (message,) = _run(
+        "import json, traceback, pallasc\n"
+        "try:\n"
+        "    pallasc.kernl\n"
+        "except AttributeError as error:\n"
+        "    print(json.dumps(traceback.format_exception_only(error)))"
+    )
+    assert "module 'pallasc' has no attribute 'kernl'" in message

@@ -1,0 +1,250 @@
+"""The wheel holds what the folders hold, works when installed, and bad surroundings are refused."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = {".py", ".yaml", ".json"}
+NOT_SOURCES = shutil.ignore_patterns(
+    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
+)
+
+
+def _project() -> dict[str, dict[str, object]]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _copy_sources(to: Path) -> Path:
+    shutil.copytree(ROOT, to, ignore=NOT_SOURCES, symlinks=True)
+    return to
+
+
+def _build(sources: Path, out: Path, *arguments: str) -> Path:
+    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out)]
+    result = subprocess.run(
+        [*command, *arguments, str(sources)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def _shipped_files(wheel: Path) -> set[str]:
+    """Return the files of the package in a wheel, without the wheel's own records."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def _metadata(wheel: Path, name: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (entry for entry in archive.namelist() if entry.endswith(f".dist-info/{name}"))
+        return archive.read(path).decode()
+
+
+def _files_in_folders() -> set[str]:
+    """Return every file that has to ship, by the name it is installed under."""
+    top_folders = {"": "api"} | {
+        f"{name}/": name for name in ("specs", "cache", "compiler", "runtime", "cli")
+    }
+    return {
+        f"pallasc/{prefix}{path.relative_to(ROOT / folder).as_posix()}"
+        for prefix, folder in top_folders.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in SHIPPED or path.name == "py.typed"
+    }
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel in a folder where an earlier build left a file that was deleted since."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = _copy_sources(folder / "sources")
+    stale = sources / "build" / "lib" / "pallasc" / "cache" / "deleted.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("raise SystemExit('a file that was deleted still ships')\n")
+    return _build(sources, folder / "dist", "--wheel")
+
+
+def test_the_wheel_holds_exactly_the_files_of_the_folders(wheel: Path) -> None:
+    assert sorted(_shipped_files(wheel)) == sorted(_files_in_folders())
+
+
+def test_the_wheel_is_marked_as_typed(wheel: Path) -> None:
+    assert "pallasc/py.typed" in _shipped_files(wheel)
+
+
+def test_a_file_deleted_since_the_last_build_does_not_ship(wheel: Path) -> None:
+    assert "pallasc/cache/deleted.py" not in _shipped_files(wheel)
+
+
+def test_the_wheel_built_from_the_source_archive_holds_the_same_files(
+    wheel: Path, tmp_path: Path
+) -> None:
+    from_archive = _build(_copy_sources(tmp_path / "sources"), tmp_path / "dist")
+    assert sorted(_shipped_files(from_archive)) == sorted(_shipped_files(wheel))
+
+
+def test_the_metadata_names_version_licence_and_command(wheel: Path) -> None:
+    metadata = Parser().parsestr(_metadata(wheel, "METADATA"))
+    assert metadata["Version"] == _project()["project"]["version"]
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata.get_all("Provides-Extra") == ["cuda13", "cuda12", "dev"]
+    assert "pallasc = pallasc.cli.main:main" in _metadata(wheel, "entry_points.txt")
+
+
+def test_the_installed_wheel_is_imported_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    install = [sys.executable, "-P", "-m", "pip", "--python", str(python), "install"]
+    subprocess.run(
+        [*install, "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    result = subprocess.run(
+        [python, "-I", "-c", "import pallasc; print(pallasc.__version__, pallasc.__file__)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=elsewhere,
+    )
+    version, file = result.stdout.split(maxsplit=1)
+    assert version == _project()["project"]["version"]
+    assert Path(file.strip()).is_relative_to(tmp_path / "env")
+
+
+def _load_preflight() -> ModuleType:
+    location = importlib.util.spec_from_file_location("preflight", ROOT / ".ci" / "preflight.py")
+    assert location is not None
+    assert location.loader is not None
+    module = importlib.util.module_from_spec(location)
+    location.loader.exec_module(module)
+    return module
+
+
+GOOD = {
+    "python": (3, 12, 1),
+    "implementation": "CPython",
+    "system": "Linux",
+    "machine": "x86_64",
+    "libc": "glibc",
+    "missing_module": None,
+}
+
+
+@pytest.mark.parametrize("change", [{}, {"python": (3, 11, 0)}, {"machine": "aarch64"}])
+def test_preflight_accepts_supported_surroundings(change: dict[str, object]) -> None:
+    assert _load_preflight().refusal(**{**GOOD, **change}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"python": (3, 10, 13)},
+            "pallasc needs Python 3.11 or newer, and this is 3.10.13: pass PYTHON=python3.12.",
+        ),
+        (
+            {"python": (2, 7, 18)},
+            "pallasc needs Python 3.11 or newer, and this is 2.7.18: pass PYTHON=python3.12.",
+        ),
+        (
+            {"implementation": "PyPy"},
+            "pallasc needs CPython, as JAX does, and this is PyPy 3.12.1.",
+        ),
+        (
+            {"system": "Darwin", "machine": "arm64"},
+            "pallasc needs Linux, as NVIDIA's assembler wheels do, and this is Darwin.",
+        ),
+        (
+            {"machine": "riscv64"},
+            "pallasc needs x86_64 or aarch64, as JAX's CUDA wheels do, and this is riscv64.",
+        ),
+        (
+            {"libc": ""},
+            "pallasc needs glibc, as JAX's CUDA wheels do, and this Python is linked to another "
+            "C library.",
+        ),
+        (
+            {"missing_module": "ensurepip"},
+            "pallasc needs the module ensurepip, which this Python lacks: install python3-venv.",
+        ),
+    ],
+)
+def test_preflight_refuses_in_one_sentence(change: dict[str, object], sentence: str) -> None:
+    assert _load_preflight().refusal(**{**GOOD, **change}) == sentence
+
+
+def test_preflight_passes_where_the_tests_run() -> None:
+    script = [sys.executable, str(ROOT / ".ci" / "preflight.py")]
+    result = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_preflight_keeps_to_the_syntax_of_old_pythons() -> None:
+    tree = ast.parse((ROOT / ".ci" / "preflight.py").read_text(), feature_version=(3, 4))
+    newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.AsyncFunctionDef, ast.Nonlocal)
+    assert not [node for node in ast.walk(tree) if isinstance(node, newer)]
+
+
+def _make(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run make as if from a shell, also where make started these tests."""
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("target", ["test", "demo"])
+def test_make_with_an_old_python_says_so_and_installs_nothing(target: str, tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    old = tmp_path / "old-python"
+    # An interpreter that runs everything as the real one, but calls itself 3.10.13.
+    old.write_text(
+        f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '\n"
+        "import runpy, sys\n"
+        "sys.version_info = (3, 10, 13)\n"
+        'if sys.argv[1] == "-c":\n'
+        "    exec(sys.argv[2])\n"
+        "else:\n"
+        "    sys.argv = sys.argv[1:]\n"
+        '    runpy.run_path(sys.argv[0], run_name="__main__")\n'
+        '\' "$@"\n'
+    )
+    old.chmod(0o755)
+    before = sorted(tmp_path.iterdir())
+    result = _make(target, f"PYTHON={old}", folder=tmp_path)
+    first_line = result.stderr.splitlines()[0]
+    assert result.returncode != 0
+    assert first_line == (
+        "pallasc needs Python 3.11 or newer, and this is 3.10.13: pass PYTHON=python3.12."
+    )
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_make_help_lists_every_public_target() -> None:
+    result = _make(folder=ROOT)
+    listed = [line.split()[0] for line in result.stdout.splitlines()[1:]]
+    assert listed == ["help", "demo", "test", "check", "lint", "types", "docs", "bench", "clean"]
