@@ -95,11 +95,13 @@ def import_function(entry: str, base_dir: str) -> Callable[..., Any]:
 def static_value(value: Any, base_dir: str) -> Any:
     """Return a static argument with its `$call` and `$ref` nodes carried out.
 
+    Lists become tuples: static arguments of functions that JAX compiles must be hashable.
+
     Raises:
         SpecError: what a node names cannot be imported, or the call fails.
     """
     if isinstance(value, list):
-        return [static_value(item, base_dir) for item in value]
+        return tuple(static_value(item, base_dir) for item in value)
     if not isinstance(value, Mapping):
         return value
     if "$ref" in value:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pallasc.compiler.jax_0_10 import adapt_before_hopper
 from pallasc.compiler.topology import device_for
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import ArraySpec
@@ -137,6 +138,7 @@ def _one_architecture(target: Target) -> Iterator[None]:
     Mosaic answers sm_90 where it cannot tell, and registers its assembler pass once a process for
     the architecture of the first kernel.
     """
+    import jax
     from jax.experimental.mosaic.gpu import core, utils
 
     # It moved from `core` to `utils` between JAX 0.10 and 0.12.
@@ -146,6 +148,8 @@ def _one_architecture(target: Target) -> Iterator[None]:
     if infer() != (target.major, target.minor):
         raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{infer()}")
     claimed = _process_architecture.setdefault("arch", target.arch)
+    if target.major < 9 and jax.__version_info__[:2] == (0, 10):
+        adapt_before_hopper()
     if claimed != target.arch:
         raise CompileError(
             f"this process compiles for {claimed} and cannot compile for {target.arch} as well",

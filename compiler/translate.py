@@ -11,8 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pallasc.compiler.allocations import (
+    Places,
+    constant_bytes,
+    number_buffers,
+    output_allocations,
+)
 from pallasc.compiler.host_stub import locate
-from pallasc.compiler.literals import literal_bytes
 from pallasc.compiler.mosaic_kernel import MosaicKernel, read_mosaic_kernel
 from pallasc.compiler.tensor_maps import from_mosaic, from_xla
 from pallasc.compiler.unsupported import describe_call, describe_thunk, source_frames
@@ -35,7 +40,6 @@ MOSAIC_TARGET = "mosaic_gpu_v2"
 MOSAIC_ALIGNMENT = 256
 """What Mosaic assumes of every buffer (`kExpectedHbmAlignment` in jaxlib/mosaic/gpu)."""
 
-_TUPLE = 13
 _RELOCATION_ABSOLUTE_64 = 1
 
 
@@ -59,10 +63,6 @@ class Translation:
     mosaic: list[MosaicKernel] = field(default_factory=list)
 
 
-# Where the slices of a thunk point: allocation index -> (buffer, byte offset of the allocation).
-_Places = Mapping[int, tuple[int, int]]
-
-
 def translate(executable: Any) -> Translation:
     """Translate the `GpuExecutableProto` of a function whose unused arguments were kept.
 
@@ -70,76 +70,17 @@ def translate(executable: Any) -> Translation:
         UnsupportedStepError: the function contains what cannot be launched from a cubin.
         CompileError: the executable is not made as those of the supported JAX versions.
     """
-    buffers, places = _buffers(executable)
-    result = Translation(buffers, [])
-    _add_constants(executable, places, result)
-    result.output_buffers = [places[index][0] for index in _output_allocations(executable)]
+    buffers, places = number_buffers(executable)
+    outputs = [places[index][0] for index in output_allocations(executable)]
+    result = Translation(buffers, outputs)
+    for number, data in constant_bytes(executable, places, buffers).items():
+        key = digest(data)
+        result.blobs[key] = data
+        buffers[number] = Buffer("constant", len(data), digest=key)
     module = executable.hlo_module_with_config.hlo_module
     translator = _Translator(module, executable.binary, result)
     translator.run(executable.thunks, places)
     return result
-
-
-def _output_allocations(executable: Any) -> list[int]:
-    """Return the allocation of each output leaf."""
-    places = {
-        tuple(entry.shape_index.indexes): entry.output_info.allocation_index
-        for entry in executable.output_info_map
-    }
-    shape = executable.program_shape.result
-    if shape.element_type != _TUPLE:
-        return [places[()]]
-    return [places[(leaf,)] for leaf in range(len(shape.tuple_shapes))]
-
-
-def _buffers(executable: Any) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
-    """Number the allocations: parameters in order, then outputs, constants, temporaries."""
-    allocations = [
-        allocation
-        for allocation in executable.buffer_allocations.values
-        if not allocation.is_thread_local and not allocation.is_tuple
-    ]
-    outputs = {index: rank for rank, index in enumerate(_output_allocations(executable))}
-
-    def order(allocation: Any) -> tuple[int, int]:
-        if allocation.is_entry_computation_parameter:
-            return 0, allocation.parameter_number
-        if allocation.index in outputs:
-            return 1, outputs[allocation.index]
-        return 2 if allocation.is_constant else 3, allocation.index
-
-    roles: tuple[Literal["input", "output", "constant", "temporary"], ...]
-    roles = ("input", "output", "constant", "temporary")
-    ordered = sorted(allocations, key=order)
-    buffers = [Buffer(roles[order(item)[0]], item.size) for item in ordered]
-    return buffers, {item.index: (number, 0) for number, item in enumerate(ordered)}
-
-
-def _add_constants(executable: Any, places: _Places, result: Translation) -> None:
-    literals = {
-        instruction.name: instruction.literal
-        for computation in executable.hlo_module_with_config.hlo_module.computations
-        for instruction in computation.instructions
-        if instruction.opcode == "constant"
-    }
-    for constant in executable.constants:
-        if constant.allocation_index not in places:
-            continue
-        buffer, _ = places[constant.allocation_index]
-        name = constant.symbol_name.removeprefix("buffer_for_")
-        data = constant.content.data
-        if not data and name in literals:
-            data = literal_bytes(literals[name])
-        if len(data) != result.buffers[buffer].size:
-            raise CompileError(
-                f"constant {name} has {len(data)} bytes, its buffer {result.buffers[buffer].size}"
-            )
-        key = digest(data)
-        result.blobs[key] = data
-        result.buffers[buffer] = Buffer("constant", len(data), digest=key)
-    for index, buffer in enumerate(result.buffers):
-        if buffer.role == "constant" and buffer.digest is None:
-            raise CompileError(f"the executable does not say what constant buffer {index} holds")
 
 
 @dataclass(slots=True)
@@ -149,7 +90,7 @@ class _Translator:
     result: Translation
     _kernels: dict[str, Mapping[str, Kernel]] = field(default_factory=dict)
 
-    def run(self, thunks: Sequence[Any], places: _Places) -> None:
+    def run(self, thunks: Sequence[Any], places: Places) -> None:
         for thunk in thunks:
             kind, body = self._kind(thunk)
             handler = _HANDLERS.get(kind)
@@ -175,16 +116,16 @@ class _Translator:
         error.frames = source_frames(self.module, name)
         raise error
 
-    def sequential(self, _: Any, body: Any, places: _Places) -> None:
+    def sequential(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks, places)
 
-    def async_start(self, _: Any, body: Any, places: _Places) -> None:
+    def async_start(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks.thunks, places)
 
-    def nothing(self, _: Any, __: Any, ___: _Places) -> None:
+    def nothing(self, _: Any, __: Any, ___: Places) -> None:
         """Do nothing: what was started is finished already."""
 
-    def copy(self, _: Any, body: Any, places: _Places) -> None:
+    def copy(self, _: Any, body: Any, places: Places) -> None:
         copy = body.copy_thunk if hasattr(body, "copy_thunk") else body
         source, source_offset = _place(copy.source_buffer.slice, places)
         target, target_offset = _place(copy.destination_buffer.slice, places)
@@ -193,18 +134,18 @@ class _Translator:
                 Copy(source, source_offset, target, target_offset, copy.mem_size)
             )
 
-    def memzero(self, _: Any, body: Any, places: _Places) -> None:
+    def memzero(self, _: Any, body: Any, places: Places) -> None:
         self._fill(body.dest_buffer.slice, places, 0, 1)
 
-    def memset32(self, _: Any, body: Any, places: _Places) -> None:
+    def memset32(self, _: Any, body: Any, places: Places) -> None:
         self._fill(body.dest_buffer, places, body.value, 4)
 
-    def _fill(self, where: Any, places: _Places, value: int, width: Literal[1, 4]) -> None:
+    def _fill(self, where: Any, places: Places, value: int, width: Literal[1, 4]) -> None:
         if where.size:
             buffer, offset = _place(where, places)
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
-    def kernel(self, thunk: Any, body: Any, places: _Places) -> None:
+    def kernel(self, thunk: Any, body: Any, places: Places) -> None:
         """A kernel of XLA's in the cubin of the whole module."""
         self._launch_xla(
             thunk,
@@ -221,7 +162,7 @@ class _Translator:
             smem=body.shmem_bytes,
         )
 
-    def custom_kernel(self, thunk: Any, body: Any, places: _Places) -> None:
+    def custom_kernel(self, thunk: Any, body: Any, places: Places) -> None:
         """A kernel of XLA's that brings its own cubin."""
         kernel = body.custom_kernel
         spec = kernel.kernel_spec
@@ -244,7 +185,7 @@ class _Translator:
 
     def _launch_xla(
         self, thunk: Any, *, cubin: bytes, kernel: str, slices: list[Any], body: Any,
-        places: _Places, shape: tuple[Dim3, Dim3, Dim3 | None], smem: int,
+        places: Places, shape: tuple[Dim3, Dim3, Dim3 | None], smem: int,
     ) -> None:  # fmt: skip
         for index in body.zeroed_output_buffer_indices:
             self._fill(slices[index], places, 0, 1)
@@ -267,7 +208,7 @@ class _Translator:
             )
         )  # fmt: skip
 
-    def custom_call(self, thunk: Any, body: Any, places: _Places) -> None:
+    def custom_call(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
             self._refuse(thunk, describe_call(body.target_name))
         attributes = {entry.key: entry.value for entry in body.attributes.attrs}
@@ -304,7 +245,7 @@ class _Translator:
             )
         )
 
-    def dynamic_slice(self, thunk: Any, body: Any, places: _Places) -> None:
+    def dynamic_slice(self, thunk: Any, body: Any, places: Places) -> None:
         """Thunks on slices of the arguments; only with offsets that are constants."""
         inner = {}
         for index, (argument, offsets) in enumerate(
@@ -319,7 +260,7 @@ class _Translator:
                 inner[index] = (buffer, start + _slice_bytes(shape, constants))
         self.run(body.embedded_thunk.thunks, inner)
 
-    def dynamic_slice_fusion(self, thunk: Any, body: Any, places: _Places) -> None:
+    def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
         """The same from JAX 0.12 on: allocation i is parameter i, results follow."""
         inner = {}
         slices = [(p.slice_offsets, p.HasField("slice_config"), p.slice_config, buffer)
@@ -362,7 +303,7 @@ _HANDLERS = {
 }
 
 
-def _place(piece: Any, places: _Places) -> tuple[int, int]:
+def _place(piece: Any, places: Places) -> tuple[int, int]:
     if piece.buffer_allocation_index not in places:
         raise CompileError(f"a step uses allocation {piece.buffer_allocation_index}, not known")
     buffer, offset = places[piece.buffer_allocation_index]

@@ -8,7 +8,7 @@ Field numbers as in the OpenXLA repository: `xla/service/gpu/gpu_executable.prot
 Where two XLA versions give one number two meanings, the message is declared once for each.
 
 One line a message: `Name: field number type, ...`; `*` marks a repeated field. A field that is
-only named, never read into, has type `bytes`. A test compares every line with the descriptors that
+only named, never read into, has type `bytes`, and floats are read as the bits that they are. A test compares every line with the descriptors that
 the installed CUDA plugin carries.
 """
 
@@ -53,8 +53,8 @@ StackFrameIndex: file_names 1 *string, function_names 2 *string, \
 FileLocation: file_name_id 1 int64, function_name_id 2 int64, line 3 int64, column 4 int64
 StackFrame: file_location_id 1 int64, parent_frame_id 2 int64
 Literal: shape 1 Shape, preds 2 *bool, u8s 3 bytes, s32s 4 *int32, s64s 5 *int64, u32s 6 *uint32, \
-  u64s 7 *uint64, f32s 8 *float, f64s 9 *double, tuple_literals 10 *Literal, f16s 11 bytes, \
-  c64s 12 *float, bf16s 13 bytes, s8s 15 bytes, u16s 16 bytes, s16s 17 bytes, c128s 18 *double, \
+  u64s 7 *uint64, f32s 8 *fixed32, f64s 9 *fixed64, tuple_literals 10 *Literal, f16s 11 bytes, \
+  c64s 12 *fixed32, bf16s 13 bytes, s8s 15 bytes, u16s 16 bytes, s16s 17 bytes, c128s 18 *fixed64, \
   f8e5m2s 19 bytes, f8e4m3fns 20 bytes, s4s 21 bytes, u4s 22 bytes, f8e4m3b11fnuzs 23 bytes, \
   f8e5m2fnuzs 24 bytes, f8e4m3fnuzs 25 bytes, s2s 26 bytes, u2s 27 bytes, f8e4m3s 28 bytes, \
   f8e3m4s 29 bytes, s1s 30 bytes, u1s 31 bytes, f4e2m1fns 32 bytes, f8e8m0fnus 33 bytes
@@ -154,8 +154,8 @@ MosaicGpuKernelProto: version 1 int64, object_file 2 bytes, is_nvshmem_used 3 bo
 """
 
 _SCALARS = {
-    "double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5,
-    "bool": 8, "string": 9, "bytes": 12, "uint32": 13,
+    "int64": 3, "uint64": 4, "int32": 5, "fixed64": 6, "fixed32": 7, "bool": 8, "string": 9,
+    "bytes": 12, "uint32": 13,
 }  # fmt: skip
 """Numbers of `google.protobuf.FieldDescriptorProto.Type`."""
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pallasc.errors import CorruptError
 
 Dim3 = tuple[int, int, int]
+Role = Literal["input", "output", "constant", "temporary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Buffer:
     under `digest`) or the runtime (`temporary`).
     """
 
-    role: Literal["input", "output", "constant", "temporary"]
+    role: Role
     size: int
     alignment: int = 256
     digest: str | None = None

@@ -1,0 +1,61 @@
+"""Turn errors into the text that a user sees and the exit code of the process: only here."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+import click
+
+from pallasc.errors import CompileError, Location, PallascError
+
+USAGE = 2
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+"""As shells report a program that wrote into a closed pipe: 128 + SIGPIPE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a run ends: what goes to the standard error output, and the exit code."""
+
+    text: str
+    exit_code: int
+
+
+def failure(error: BaseException) -> Failure | None:
+    """Return how a run ends with this error; None for a mistake of pallasc's own."""
+    if isinstance(error, PallascError):
+        return Failure(f"error: {error_text(error)}", error.exit_code)
+    if isinstance(error, click.UsageError):
+        return Failure(_usage_text(error), USAGE)
+    if isinstance(error, click.ClickException):
+        return Failure(f"error: {error.format_message()}", USAGE)
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return Failure("interrupted", INTERRUPTED)
+    return None
+
+
+def error_text(error: PallascError) -> str:
+    """Return an error's own text; a kernel that failed to compile shows its source line too."""
+    text = str(error)
+    line = _source_line(error.location) if isinstance(error, CompileError) else ""
+    if not line:
+        return text
+    first, _, hint = text.rpartition(f"\n  {error.hint}") if error.hint else (text, "", "")
+    after = f"\n  {error.hint}{hint}" if error.hint else ""
+    return f"{first}\n    {line}{after}"
+
+
+def _source_line(location: Location | None) -> str:
+    """Return `12 | the text of the line`, or nothing where it cannot be read."""
+    if location is None or not location.line:
+        return ""
+    text = linecache.getline(location.file, location.line).strip()
+    return f"{location.line} | {text}" if text else ""
+
+
+def _usage_text(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "pallasc"
+    message = error.format_message()
+    return f"error: {message}\n  See {command} --help."

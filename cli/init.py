@@ -1,0 +1,107 @@
+"""`pallasc init`: write a small spec that works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallasc.cli.options import traceback_option
+from pallasc.errors import SpecError
+
+SPEC = """\
+# Kernels for pallasc: `pallasc build kernels.yaml` compiles every variant of them.
+schema: 1
+targets: [sm_90a]        # all of them: pallasc targets
+
+kernels:
+  - name: scale_add
+    entry: kernels.py:scale_add
+    args: {x: "{dtype}[{n}]", y: "{dtype}[{n}]"}
+    static: {scale: 2.0}
+    matrix: {n: [4096, 1048576], dtype: [f32, bf16]}
+    reference: kernels.py:scale_add_reference
+    tolerance: {rtol: 1.0e-2, atol: 1.0e-2}
+"""
+
+KERNELS = '''\
+"""Kernels that kernels.yaml declares."""
+
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def scale_add(x, y, *, scale, block_size=2048):
+    """Return `scale * x + y`.
+
+    Args:
+        x: f32[n] or bf16[n], n a multiple of block_size.
+        y: as x.
+        scale: a number.
+        block_size: elements of one block, a multiple of 128: the threads that work on it.
+    """
+    if x.size % block_size:
+        raise ValueError(f"x has {x.size} elements, not a multiple of {block_size=}")
+
+    def body(x_gmem, y_gmem, out_gmem):
+        elements = pl.ds(lax.axis_index("block") * block_size, block_size)
+        out_gmem[elements] = scale * x_gmem[elements] + y_gmem[elements]
+
+    kernel = plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        grid=(x.size // block_size,),
+        grid_names=("block",),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+    )
+    return kernel(x, y)
+
+
+def scale_add_reference(x, y, *, scale, block_size=2048):
+    """Return what scale_add must give."""
+    return scale * x + y
+'''
+
+NEXT = """\
+Now try:
+  pallasc list {spec}
+  pallasc build {spec}
+  pallasc inspect {spec} --plan -k "n=4096 and dtype=f32"\
+"""
+
+
+@click.command("init", short_help="Write a small spec that works.")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
+@traceback_option()
+def command(folder: Path) -> None:
+    """Write kernels.yaml and kernels.py into FOLDER, this one when left out.
+
+    They declare an element-wise kernel in four variants, to build at once and to change. Files that
+    are there already are never overwritten.
+
+    \b
+    Examples:
+      pallasc init
+      pallasc init my_kernels
+    """
+    files = {folder / "kernels.yaml": SPEC, folder / "kernels.py": KERNELS}
+    for path in files:
+        if path.exists():
+            raise SpecError(
+                f"{path} is there already.", hint="Move it away, or name another folder."
+            )
+    _write(files)
+    click.echo("\n".join(f"wrote {path}" for path in files), err=True)
+    click.echo(NEXT.format(spec=folder / "kernels.yaml"), err=True)
+
+
+def _write(files: dict[Path, str]) -> None:
+    for path, text in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise SpecError(f"{path} cannot be written: {error.strerror}.") from error

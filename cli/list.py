@@ -1,0 +1,95 @@
+"""`pallasc list`: the variants that specs declare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.options import (
+    json_option,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+
+if TYPE_CHECKING:
+    from pallasc.specs.spec import Variant
+
+
+@click.command("list", short_help="List the variants that specs declare.")
+@specs_argument()
+@selection_options
+@store_option
+@json_option("the variants")
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    store_root: Path | None,
+    as_json: bool,
+) -> None:
+    """List the variants that SPECS declare: one for each point of a matrix on each target.
+
+    Nothing is compiled and JAX is not imported, except by a Python spec that imports it.
+
+    \b
+    Examples:
+      pallasc list kernels.yaml
+      pallasc list specs/ -k "target=sm_90a and not dtype=f32"
+      pallasc list specs/ --json | jq -r ".variants[].id"
+
+    \b
+    --json prints one object:
+      schema    1
+      variants  a list; of each: id, name, params, target, arch, entry, args (arrays in their
+                notation), arrays (path: array), static, reference, file, line
+    """
+    from pallasc.cli.output import json_text
+    from pallasc.cli.selection import load_variants, open_store
+
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    if as_json:
+        click.echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
+    else:
+        click.echo(variants_table(variants))
+
+
+def variants_table(variants: list[Variant]) -> str:
+    """Return the variants as a table: id, architecture, entry, arrays."""
+    from pallasc.cli.output import table
+
+    rows = [
+        [
+            variant.id,
+            variant.target.arch,
+            variant.entry,
+            ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
+        ]
+        for variant in variants
+    ]
+    return table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows)
+
+
+def variant_json(variant: Variant) -> dict[str, Any]:
+    """Return what `--json` prints of a variant."""
+    from pallasc.specs.spec import plain_args
+
+    return {
+        "id": variant.id,
+        "name": variant.name,
+        "params": dict(variant.params),
+        "target": variant.target.name,
+        "arch": variant.target.arch,
+        "entry": variant.entry,
+        "args": plain_args(variant.args),
+        "arrays": {path: str(array) for path, array in variant.arrays()},
+        "static": variant.static,
+        "reference": variant.reference,
+        "file": variant.location.file,
+        "line": variant.location.line or None,
+    }

@@ -1,0 +1,149 @@
+"""The root of the command line: finds a command's file by name, and ends every run in one place.
+
+Nothing but click is imported before the command is known.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from pallasc.cli.options import Talk, traceback_option
+
+COMMANDS = ("build", "list", "inspect", "targets", "doctor", "init")
+"""Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command, None where there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"pallasc.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments start with, or say which one is nearest.
+
+        Raises:
+            click.UsageError: there is no such command.
+        """
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            from pallasc.specs.spelling import suggestion
+
+            hint = suggestion(name, COMMANDS, otherwise="Commands")
+            raise click.UsageError(f"no such command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader that goes away, as `head` does, ends it without a word."""
+        from pallasc.cli.failures import CLOSED_PIPE
+
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_output()
+            ctx.exit(CLOSED_PIPE)
+        return code
+
+
+def _discard_output() -> None:
+    """Point closed streams at nothing, so that Python's own flush at the end says nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from pallasc import __version__
+
+        click.echo(f"pallasc {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+@traceback_option(hidden=False)
+@click.pass_context
+def root(ctx: click.Context) -> int:
+    """Compile Pallas Mosaic GPU kernels ahead of time, on a machine without a GPU.
+
+    A spec (YAML, or Python with @pallasc.kernel) names kernels, their arrays and the targets. What
+    is compiled lies in a store, so that the same thing is never compiled twice. Data goes to
+    the standard output, everything else to the standard error output.
+
+    \b
+    Examples:
+      pallasc init                               write a small spec to start from
+      pallasc build kernels.yaml                 compile it
+      pallasc inspect kernels.yaml --plan        look at what came out
+      pallasc build specs/ --target b200 -k matmul
+
+    \b
+    Exit codes:
+      0    done
+      1    a kernel failed to compile, or a check found a difference
+      2    wrong usage, or a mistake in a spec
+      3    not in the store, or not as locked
+      4    a tool, a package or a device is missing
+      5    corrupt content, or a budget exceeded
+      130  interrupted
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        return 2
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: what follows the program's name; those of this process when left out.
+    """
+    talk = Talk()
+    given = None if arguments is None else list(arguments)
+    try:
+        code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
+    except Exception as error:
+        from pallasc.cli.failures import failure
+
+        found = failure(error)
+        if found is None:
+            raise
+        if talk.traceback:
+            import traceback
+
+            traceback.print_exception(error)
+        click.echo(found.text, err=True)
+        return found.exit_code
+    return int(code or 0)

@@ -1,0 +1,111 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+
+@dataclass(slots=True)
+class Talk:
+    """What one run of the command line was asked to say about its errors."""
+
+    traceback: bool = False
+
+
+def _want_traceback(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    talk = ctx.find_object(Talk)
+    if wanted and talk is not None:
+        talk.traceback = True
+
+
+def traceback_option(*, hidden: bool = True) -> Decorator[F]:
+    """Return the option `--traceback`, which works before and after the command's name."""
+    return click.option(
+        "--traceback",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        hidden=hidden,
+        callback=_want_traceback,
+        help="Show Python's traceback of an error as well, for a bug report.",
+    )
+
+
+def specs_argument(*, required: bool = True) -> Decorator[F]:
+    """Return the argument SPECS: files and folders of specs."""
+    return click.argument(
+        "specs",
+        nargs=-1,
+        required=required,
+        type=click.Path(),
+        metavar="SPECS..." if required else "[SPECS]...",
+    )
+
+
+def json_option(what: str) -> Decorator[F]:
+    """Return the option `--json`, described as printing `what`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+def selection_options(function: F) -> F:
+    """Add the options that choose variants: `--target` and `-k`."""
+    for option in (
+        click.option(
+            "-k",
+            "expression",
+            metavar="EXPR",
+            help="Take only variants that EXPR means: a part of a name, param=value, "
+            "target=sm_90a, with and, or, not and parentheses.",
+        ),
+        click.option(
+            "--target",
+            "targets",
+            multiple=True,
+            metavar="NAME",
+            help="A model or architecture in place of the spec's own targets; repeatable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def store_option(function: F) -> F:
+    """Add the option `--store`."""
+    return click.option(
+        "--store",
+        "store_root",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        envvar="PALLASC_CACHE_DIR",
+        show_envvar=True,
+        help="The folder of the store.",
+    )(function)
+
+
+def compile_options(function: F) -> F:
+    """Add the options of everything that may compile: `--jobs` and `--ptxas`."""
+    for option in (
+        click.option(
+            "--ptxas",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="The assembler to use instead of the one in NVIDIA's wheel.",
+        ),
+        click.option(
+            "-j",
+            "--jobs",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Compile in at most N processes at once.",
+        ),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,89 @@
+"""`pallasc targets`: the models and architectures that can be compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.options import json_option, specs_argument, store_option, traceback_option
+
+if TYPE_CHECKING:
+    from pallasc.specs.targets import Target
+
+COLUMNS = ("MODEL", "ARCH", "SMS", "SMEM PER BLOCK", "L2", "MEMORY", "DEVICE")
+FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
+"""Columns of numbers; sizes in bytes, MiB and GiB."""
+
+
+@click.command("targets", short_help="List the models and architectures to compile for.")
+@specs_argument(required=False)
+@store_option
+@json_option("the models with all their figures")
+@traceback_option()
+def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> None:
+    """List the models that kernels can be compiled for, those that SPECS add included.
+
+    A star marks the model that the bare name of an architecture stands for: --target sm_90a means
+    the model h100-sxm.
+
+    \b
+    Examples:
+      pallasc targets
+      pallasc targets kernels.yaml
+      pallasc targets --json
+
+    \b
+    --json prints one object:
+      schema         1
+      architectures  architecture: the model that its bare name stands for
+      models         a list; of each: name, arch, description, sm_count, smem_optin_bytes (what one
+                     block may ask for), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
+                     memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
+    """
+    from pallasc.cli.output import json_text, table
+    from pallasc.specs.targets import DEFAULT_MODELS, MODELS
+
+    models = [*MODELS.values(), *_added(specs, store_root)]
+    if as_json:
+        data: dict[str, Any] = {
+            "architectures": dict(DEFAULT_MODELS),
+            "models": [asdict(model) for model in models],
+        }
+        click.echo(json_text(data))
+    else:
+        click.echo(table(COLUMNS, rows(models), right=FIGURES))
+
+
+def rows(models: Iterable[Target]) -> list[list[str]]:
+    """Return one row of `COLUMNS` for each model."""
+    from pallasc.specs.targets import DEFAULT_MODELS
+
+    return [
+        [
+            model.name,
+            model.arch + ("*" if DEFAULT_MODELS.get(model.arch) == model.name else ""),
+            str(model.sm_count),
+            f"{model.smem_optin_bytes:,}",
+            f"{model.l2_bytes / 2**20:.0f} MiB",
+            f"{model.memory_bytes / 2**30:.0f} GiB",
+            model.description,
+        ]
+        for model in models
+    ]
+
+
+def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
+    """Return the models that specs add."""
+    if not specs:
+        return []
+    from pallasc.cli.selection import open_store
+    from pallasc.compiler.collect import collect
+
+    found: dict[str, Target] = {}
+    for spec in collect(specs, store=open_store(store_root)):
+        found |= spec.models
+    return list(found.values())

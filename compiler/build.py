@@ -1,0 +1,177 @@
+"""Build variants: look each up in the store, compile the misses in workers, report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pallasc.cache.store import Store
+from pallasc.compiler.manifest import Context, find, request_key, stored_artifact
+from pallasc.compiler.messages import blobs_from_json, error_from_json
+from pallasc.compiler.pool import Answer, Pool, Task
+from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
+from pallasc.compiler.setup import Setup, prepare
+from pallasc.errors import CompileError, PallascError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import variant_to_json
+
+_WORKER_BYTES = 700_000_000
+"""What a compiling process may hold: about 480 MB after JAX is imported, and room to compile."""
+
+
+def build(
+    variants: Sequence[Variant],
+    *,
+    store: Store,
+    jobs: int | None = None,
+    keep_going: bool = True,
+    ptxas: Path | None = None,
+    on_event: OnEvent = lambda event: None,
+) -> Report:
+    """Build `variants`; what the store has is not compiled again.
+
+    Args:
+        variants: what to build.
+        store: where artifacts lie and will lie.
+        jobs: how many processes compile at a time; as many as cores and memory allow by default.
+        keep_going: go on with the others when a variant fails.
+        ptxas: an assembler to use instead of the installed wheel's.
+        on_event: is told of each variant as it goes on.
+
+    Returns:
+        The report; failures are in it, not raised.
+
+    Raises:
+        ToolError: the toolchain is not complete.
+    """
+    started = time.monotonic()
+    setup = prepare(ptxas)
+    count = jobs or default_jobs(len(variants))
+    with Pool(count, setup.environment) as pool:
+        if variants and not store.folder.exists():
+            pool.warm(min(count, len(variants)))
+        context = setup.context(store)
+        run = _Build(list(variants), store, context, on_event)
+        run.look_up()
+        if run.misses:
+            pool.context = setup.message(context, store)
+            run.compile(pool, keep_going=keep_going)
+        context.digests.save()
+    return Report(run.finished(), time.monotonic() - started, tuple([*store.warnings, *run.notes]))
+
+
+def default_jobs(tasks: int) -> int:
+    """Return how many workers the cores and the free memory of this process allow."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, _free_bytes() // _WORKER_BYTES, tasks))
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class _Build:
+    """The state of one build: a result for each variant, by its position."""
+
+    variants: list[Variant]
+    store: Store
+    context: Context
+    on_event: OnEvent
+    results: dict[int, VariantResult] = field(default_factory=dict)
+    misses: dict[str, list[int]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def look_up(self) -> None:
+        """Settle the variants that the store has; group the others by request."""
+        for index, variant in enumerate(self.variants):
+            began = time.monotonic()
+            try:
+                key = request_key(variant, self.context)
+                found = find(variant, self.context, self.store)
+            except PallascError as error:
+                self._settle(index, VariantResult(variant, "failed", error=error))
+                continue
+            if found.artifact is None:
+                self.misses.setdefault(key, []).append(index)
+                self.reasons[key] = found.reason
+                continue
+            seconds = time.monotonic() - began
+            self._settle(
+                index,
+                VariantResult(variant, "hit", seconds, found.action_key, found.artifact),
+            )
+
+    def compile(self, pool: Pool, *, keep_going: bool) -> None:
+        """Have the misses compiled, each request once."""
+        requests = list(self.misses)
+        tasks = [self._task(number, requests[number]) for number in range(len(requests))]
+        for kind, task, answer in pool.run(tasks):
+            request = requests[task.label]
+            if kind == "started" or answer is None:
+                variant = self.variants[self.misses[request][0]]
+                self._tell("started", variant, None)
+                continue
+            for position, index in enumerate(self.misses[request]):
+                self._settle(index, self._result(index, request, answer, first=position == 0))
+            if not keep_going and any(r.status == "failed" for r in self.results.values()):
+                return
+
+    def _task(self, label: int, request: str) -> Task:
+        variant = self.variants[self.misses[request][0]]
+        message = {"op": "compile", "variant": variant_to_json(variant), "request": request}
+        return Task(label, (variant.target.arch, variant.base_dir), message)
+
+    def _result(self, index: int, request: str, answer: Answer, *, first: bool) -> VariantResult:
+        variant = self.variants[index]
+        result = VariantResult(variant, "failed", reason=self.reasons[request])
+        if answer.message is None:
+            error: PallascError = answer.error or CompileError("the worker gave no answer")
+            error.location = error.location or variant.location
+            return replace(result, error=error, output=answer.output)
+        message = answer.message
+        if not message["ok"]:
+            error = error_from_json(message["error"])
+            return replace(result, error=error, output=answer.output)
+        if "conflict" in message and first:
+            self.notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
+        artifact = self._artifact(message)
+        if artifact is None:
+            return replace(result, error=CompileError("the store lost what was just compiled"))
+        status = message["status"] if first else "hit"
+        return replace(
+            result, status=status, seconds=message["seconds"] if first else 0.0,
+            action_key=message["action"], artifact=artifact,
+        )  # fmt: skip
+
+    def _artifact(self, message: dict[str, object]) -> Artifact | None:
+        if "record" not in message:
+            return stored_artifact(self.store, str(message["action"]))
+        blobs = blobs_from_json(message["blobs"])  # type: ignore[arg-type]
+        return Artifact(message["record"], blobs.__getitem__)  # type: ignore[arg-type]
+
+    def _settle(self, index: int, result: VariantResult) -> None:
+        if result.artifact is not None:
+            over = check_budget(result.artifact, result.variant.budget)
+            if over is not None:
+                over.location = result.variant.location
+                result = replace(result, status="failed", error=over)
+        self.results[index] = result
+        self._tell(result.status, result.variant, result)
+
+    def _tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
+        self.on_event(
+            Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
+        )
+
+    def finished(self) -> tuple[VariantResult, ...]:
+        """Return all results; what was never begun is skipped."""
+        return tuple(
+            self.results.get(index) or VariantResult(variant, "skipped")
+            for index, variant in enumerate(self.variants)
+        )

@@ -1,0 +1,79 @@
+"""Load spec files: YAML in this process, Python in a worker.
+
+What a Python file declares is remembered in the store, under the digests of all files that were
+read to find out, so that an unchanged one is not executed again.
+
+Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, a text of JSON
+whose mappings keep their order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler.identity import own_digest
+from pallasc.compiler.manifest import changed_source, make_manifest
+from pallasc.compiler.messages import error_from_json
+from pallasc.compiler.pool import Pool, Task
+from pallasc.specs.canonical import labelled_key
+from pallasc.specs.spec import Spec
+from pallasc.specs.wire import spec_from_json
+from pallasc.specs.yaml_loader import load_specs
+
+_SCHEMA = "1"
+
+
+def collect(paths: Sequence[str], *, store: Store) -> list[Spec]:
+    """Return the specs that the files and folders `paths` declare.
+
+    Raises:
+        SpecError: one is missing or wrong.
+    """
+    return load_specs(paths, collect_python=lambda path: _collect_python(path, store))
+
+
+def _collect_python(path: str, store: Store) -> list[Spec]:
+    digests = FileDigests(store.root)
+    folder = str(Path(path).resolve().parent)
+    key = labelled_key(
+        {
+            "collect": _SCHEMA,
+            "folder": folder,
+            "path": path,
+            "python": sys.version,
+            "pallasc": own_digest(digests.digest),
+        }
+    )
+    manifest = store.get_manifest(key)
+    if manifest is not None and changed_source(manifest, folder, digests) is None:
+        return _specs(json.loads(manifest["specs"]))
+    answer = _ask_worker(path)
+    files = {label: Path(place) for label, place in answer["files"].items()}
+    manifest = make_manifest("", files, set(answer["packages"]), digests)
+    store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
+    digests.save()
+    return _specs(answer["specs"])
+
+
+def _specs(data: Sequence[Mapping[str, Any]]) -> list[Spec]:
+    return [spec_from_json(dict(item)) for item in data]
+
+
+def _ask_worker(path: str) -> dict[str, Any]:
+    task = Task(0, ("", ""), {"op": "collect", "path": path})
+    with Pool(1, {**os.environ, "JAX_PLATFORMS": "cpu"}) as pool:
+        for kind, _, answer in pool.run([task]):
+            if kind == "done" and answer is not None:
+                if answer.error is not None:
+                    raise answer.error
+                if answer.message is not None and not answer.message["ok"]:
+                    raise error_from_json(answer.message["error"])
+                return answer.message or {}
+    return {}

@@ -1,0 +1,128 @@
+"""The request key, and the manifest that it leads to: a hit without importing JAX.
+
+A manifest says which files and packages the last compilation of a request read, with their digests,
+and which action key came out (as ccache's direct mode does). Where all of them still match, the
+record under that action key is the answer.
+
+Manifest, schema 1: `action`: key · `files`: label -> digest · `packages`: name -> digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler.closure import locate
+from pallasc.compiler.identity import package_digest
+from pallasc.errors import PallascError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.canonical import canonical_json, labelled_key
+from pallasc.specs.spec import Variant
+
+MANIFEST_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all variants of a build share: the toolchain's identity and the digests of files."""
+
+    identity: Mapping[str, str]
+    variables: Mapping[str, str]
+    digests: FileDigests
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to a request: an artifact and its action key, or the reason why there is none."""
+
+    action_key: str | None
+    artifact: Artifact | None
+    reason: str = ""
+
+
+def request_key(variant: Variant, context: Context) -> str:
+    """Return the key of what was asked: the variant, its data files, the toolchain.
+
+    Raises:
+        ToolError: a declared data file cannot be read.
+    """
+    data = {
+        f"data {name}": context.digests.digest(Path(variant.base_dir) / name)
+        for name in variant.files
+    }
+    return labelled_key(
+        {
+            "manifest": str(MANIFEST_SCHEMA),
+            "request": canonical_json(variant.request()),
+            "target name": variant.target.name,
+            **data,
+            **{f"tool {label}": value for label, value in context.identity.items()},
+            **{f"variable {name}": value for name, value in context.variables.items()},
+        }
+    )
+
+
+def find(variant: Variant, context: Context, store: Store) -> Found:
+    """Look a variant up without compiling or importing anything."""
+    manifest = store.get_manifest(request_key(variant, context))
+    if manifest is None:
+        return Found(None, None, "never compiled with this spec and toolchain")
+    changed = changed_source(manifest, variant.base_dir, context.digests)
+    if changed:
+        return Found(None, None, changed)
+    key = str(manifest.get("action"))
+    artifact = stored_artifact(store, key)
+    return Found(key, artifact, "" if artifact else "the store no longer has its record")
+
+
+def changed_source(
+    manifest: Mapping[str, Any], base_dir: str, digests: FileDigests
+) -> str | None:
+    """Return which source of a manifest is no longer what it was, None if all are."""
+    for label, wanted in sorted(manifest.get("files", {}).items()):
+        path = locate(label, base_dir)
+        if path is None or _digest(path, digests) != wanted:
+            return f"{label.partition(':')[2]} has changed"
+    for name, wanted in sorted(manifest.get("packages", {}).items()):
+        if package_digest(name, digests.digest) != wanted:
+            return f"the installed package {name} has changed"
+    return None
+
+
+def _digest(path: Path, digests: FileDigests) -> str | None:
+    try:
+        return digests.digest(path)
+    except PallascError:
+        return None
+
+
+def make_manifest(
+    action_key: str, files: Mapping[str, Path], packages: set[str], digests: FileDigests
+) -> dict[str, Any]:
+    """Return the manifest of a compilation that read these files and packages."""
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "action": action_key,
+        "files": {label: digests.digest(path) for label, path in sorted(files.items())},
+        "packages": {name: package_digest(name, digests.digest) for name in sorted(packages)},
+    }
+
+
+def stored_artifact(store: Store, action_key: str) -> Artifact | None:
+    """Return the artifact under an action key, all its blobs verified, or None."""
+    stored = store.get_artifact(action_key, verify=True)
+    if stored is None:
+        return None
+    try:
+        return Artifact(stored.artifact, blob_reader(stored.blob))
+    except PallascError:
+        return None
+
+
+def blob_reader(read: Callable[[str], bytes | None]) -> Callable[[str], bytes]:
+    """Return a reader of blobs that answers b"" where the store has lost one: no digest fits it."""
+    return lambda key: read(key) or b""

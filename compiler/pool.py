@@ -1,0 +1,271 @@
+"""Worker processes: start them, feed them, notice when one dies, stop them all.
+
+Workers are grouped by architecture (Mosaic takes one a process) and by the spec's folder (whose
+modules would clash with those of another). A worker that dies takes its request with it and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import IO, Any
+
+from pallasc.compiler.messages import decode, encode
+from pallasc.errors import CompileError
+
+_TAIL_BYTES = 4000
+
+Group = tuple[str, str]
+"""Architecture and folder of the spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A request to a worker of a group; `label` is for the caller to know it by."""
+
+    label: int
+    group: Group
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a task: the worker's answer, or the error that took its place.
+
+    `output` is the tail of what the worker wrote meanwhile.
+    """
+
+    task: Task
+    message: dict[str, Any] | None
+    error: CompileError | None
+    output: str
+
+
+class Worker:
+    """One worker process.
+
+    Args:
+        environment: its environment variables.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")
+        requests_read, requests_write = os.pipe()
+        answers_read, answers_write = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pallasc.compiler.worker",
+                 str(requests_read), str(answers_write), str(os.getpid())],
+                pass_fds=(requests_read, answers_write), env=dict(environment),
+                stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(requests_read)
+            os.close(answers_write)
+        self._requests = os.fdopen(requests_write, "wb", buffering=0)
+        self.answers = answers_read
+        self._partial = b""
+        self.group: Group | None = None
+        self.task: Task | None = None
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; a worker that is gone is noticed when its answer is read."""
+        with contextlib.suppress(BrokenPipeError):
+            data = encode(message)
+            while data:
+                data = data[self._requests.write(data) :]
+
+    def assign(self, task: Task) -> None:
+        """Give the worker a task."""
+        self.log.seek(0, os.SEEK_END)
+        self._start = self.log.tell()
+        self.group, self.task = task.group, task
+        self.send(task.message)
+
+    def read(self) -> bytes | None:
+        """Return a whole answer, b"" if there is none yet, None if the worker is gone."""
+        data = os.read(self.answers, 1 << 20)
+        if not data:
+            return None
+        self._partial += data
+        line, newline, rest = self._partial.partition(b"\n")
+        if not newline:
+            return b""
+        self._partial = rest
+        return line
+
+    def output(self) -> str:
+        """Return the tail of what it wrote since its task began."""
+        end = os.fstat(self.log.fileno()).st_size
+        start = max(self._start, end - _TAIL_BYTES)
+        return os.pread(self.log.fileno(), end - start, start).decode("utf-8", "replace")
+
+    def ending(self) -> str:
+        """Return how the process ended, in words."""
+        code = self._process.wait()
+        if code >= 0:
+            return f"ended with exit code {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+
+    def stop(self) -> None:
+        """Kill the process and what it started, and wait for it."""
+        with contextlib.suppress(OSError):
+            self._requests.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self.answers)
+        self.log.close()
+
+
+@dataclass(slots=True)
+class Pool:
+    """At most `jobs` workers at a time; use it as a context manager.
+
+    Args:
+        jobs: how many workers run at the same time.
+        environment: of the workers.
+        context: the message that every worker gets first, None until it is known.
+    """
+
+    jobs: int
+    environment: Mapping[str, str]
+    context: Mapping[str, Any] | None = None
+    _workers: list[Worker] = field(default_factory=list)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._workers:
+            self._workers.pop().stop()
+
+    def warm(self, count: int) -> None:
+        """Start workers that import JAX while the caller is still getting ready."""
+        for _ in range(min(count, self.jobs)):
+            worker = Worker(self.environment)
+            self._workers.append(worker)
+            worker.send({"op": "warm"})
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Task, Answer | None]]:
+        """Carry out tasks; yields ("started", task, None) and ("done", task, answer)."""
+        waiting: dict[Group, deque[Task]] = {}
+        for task in tasks:
+            waiting.setdefault(task.group, deque()).append(task)
+        fresh = list(self._workers)
+        with selectors.DefaultSelector() as selector:
+            busy: dict[int, Worker] = {}
+            while waiting or busy:
+                while waiting and len(busy) < self.jobs:
+                    task = self._start(waiting, fresh, busy, selector)
+                    yield "started", task, None
+                for key, _ in selector.select():
+                    worker = busy[key.fd]
+                    answer = _receive(worker)
+                    if answer is None:
+                        continue
+                    selector.unregister(key.fd)
+                    del busy[key.fd]
+                    self._keep(worker, answer, waiting, fresh)
+                    yield "done", answer.task, answer
+
+    def _start(
+        self,
+        waiting: dict[Group, deque[Task]],
+        fresh: list[Worker],
+        busy: dict[int, Worker],
+        selector: selectors.BaseSelector,
+    ) -> Task:
+        group = self._next_group(waiting, fresh, busy)
+        task = waiting[group].popleft()
+        if not waiting[group]:
+            del waiting[group]
+        worker = self._worker(group, fresh)
+        busy[worker.answers] = worker
+        selector.register(worker.answers, selectors.EVENT_READ)
+        worker.assign(task)
+        return task
+
+    @staticmethod
+    def _next_group(
+        waiting: dict[Group, deque[Task]], fresh: list[Worker], busy: dict[int, Worker]
+    ) -> Group:
+        """Choose a group: one that an idle worker already serves, else the most behind."""
+        for worker in fresh:
+            if worker.group in waiting:
+                return worker.group
+        serving = [worker.group for worker in busy.values()]
+        return max(waiting, key=lambda g: len(waiting[g]) / (1 + serving.count(g)))
+
+    def _worker(self, group: Group, idle: list[Worker]) -> Worker:
+        for wanted in (group, None):
+            for worker in idle:
+                if worker.group == wanted:
+                    idle.remove(worker)
+                    return self._introduced(worker)
+        worker = Worker(self.environment)
+        self._workers.append(worker)
+        return self._introduced(worker)
+
+    def _introduced(self, worker: Worker) -> Worker:
+        if worker.group is None and self.context is not None:
+            worker.send(self.context)
+        return worker
+
+    def _keep(
+        self,
+        worker: Worker,
+        answer: Answer,
+        waiting: dict[Group, deque[Task]],
+        idle: list[Worker],
+    ) -> None:
+        """Keep a worker that lives and whose group has more to do; stop it otherwise."""
+        if answer.message is not None and worker.group in waiting:
+            idle.append(worker)
+            return
+        self._workers.remove(worker)
+        worker.stop()
+
+
+def _receive(worker: Worker) -> Answer | None:
+    """Return the answer of a worker that has written or ended, None if there is more to come."""
+    task = worker.task
+    if task is None:
+        raise CompileError("a worker answered without having been asked")
+    line = worker.read()
+    if line == b"":
+        return None
+    if line is None:
+        output = worker.output()
+        return Answer(task, None, CompileError(_death(worker.ending(), output)), output)
+    try:
+        return Answer(task, decode(line), None, worker.output())
+    except ValueError:
+        error = CompileError("the worker process answered with something that is no message")
+        return Answer(task, None, error, worker.output())
+
+
+def _death(ending: str, output: str) -> str:
+    """Say how a worker died, with the compiler's last word where it left one."""
+    said = [line for line in output.splitlines() if "ERROR" in line or "rror:" in line]
+    last = f": {said[-1].strip()}" if said else ""
+    return f"the compiling process {ending}{last}"

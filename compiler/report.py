@@ -1,0 +1,114 @@
+"""What a build tells: an event as each variant goes on, and a report at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pallasc.errors import BudgetError, PallascError
+from pallasc.specs.artifact import Artifact, KernelResources
+from pallasc.specs.spec import Budget, Variant
+
+Status = Literal["hit", "compiled", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantResult:
+    """What became of one variant.
+
+    Attributes:
+        variant: the variant.
+        status: `hit` where the store had it, `skipped` where the build stopped before.
+        seconds: time of its compilation, or of looking it up.
+        action_key: what was compiled, None where that is not known.
+        artifact: the result, None where there is none.
+        error: why it failed.
+        reason: why it was not a hit.
+        output: the tail of what the compiling process wrote, where it failed.
+    """
+
+    variant: Variant
+    status: Status
+    seconds: float = 0.0
+    action_key: str | None = None
+    artifact: Artifact | None = None
+    error: PallascError | None = None
+    reason: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a variant; `done` of `total` are finished."""
+
+    kind: Literal["started", "hit", "compiled", "failed"]
+    variant: Variant
+    result: VariantResult | None
+    done: int
+    total: int
+
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of a build, in the order of the variants.
+
+    `notes` are warnings about the store and about compilations that were not deterministic.
+    """
+
+    results: tuple[VariantResult, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def having(self, status: Status) -> tuple[VariantResult, ...]:
+        """Return the results with a status."""
+        return tuple(result for result in self.results if result.status == status)
+
+    @property
+    def hits(self) -> tuple[VariantResult, ...]:
+        """Variants that the store had."""
+        return self.having("hit")
+
+    @property
+    def compiled(self) -> tuple[VariantResult, ...]:
+        """Variants that were compiled."""
+        return self.having("compiled")
+
+    @property
+    def failed(self) -> tuple[VariantResult, ...]:
+        """Variants that failed."""
+        return self.having("failed")
+
+    @property
+    def exit_code(self) -> int:
+        """0, or that of the failures: 1 if a kernel failed to compile, else the first one's."""
+        codes = [result.error.exit_code for result in self.failed if result.error]
+        return 1 if 1 in codes else next(iter(codes), 0)
+
+
+_MEASURES: tuple[tuple[str, str, Callable[[KernelResources], int | None]], ...] = (
+    ("registers", "registers", lambda kernel: kernel.registers),
+    ("spill_bytes", "spill bytes", lambda kernel: kernel.spill_bytes),
+    ("stack_bytes", "stack bytes", lambda kernel: kernel.stack_bytes),
+    ("smem_bytes", "shared memory bytes", lambda kernel: kernel.smem_bytes),
+)
+
+
+def check_budget(artifact: Artifact, budget: Budget) -> BudgetError | None:
+    """Return the error for the first limit that the artifact exceeds, None if there is none."""
+    for field, words, measure in _MEASURES:
+        limit = getattr(budget, field)
+        for kernel in artifact.kernels if limit is not None else ():
+            value = measure(kernel)
+            if value is None:
+                return BudgetError(f"{kernel.name}: {words} are not known; the budget is {limit}")
+            if value > limit:
+                return BudgetError(f"{kernel.name} takes {value} {words}; the budget is {limit}")
+    if budget.cubin_bytes is not None and artifact.cubin_bytes > budget.cubin_bytes:
+        return BudgetError(
+            f"the cubins take {artifact.cubin_bytes} bytes; the budget is {budget.cubin_bytes}"
+        )
+    return None

@@ -1,0 +1,65 @@
+"""Get ready to compile: find the toolchain, make the workers' environment, identify both."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler.environment import (
+    compiler_variables,
+    compiling_environment,
+    tool_folder,
+)
+from pallasc.compiler.identity import toolchain_identity
+from pallasc.compiler.manifest import Context
+from pallasc.compiler.toolchain import Toolchain, find_toolchain, toolchain_record
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A toolchain and the environment in which workers use it.
+
+    `kept` holds on to a temporary folder for as long as the setup lives.
+    """
+
+    toolchain: Toolchain
+    environment: Mapping[str, str]
+    kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    def context(self, store: Store) -> Context:
+        """Identify the toolchain; reads all its files unless the store remembers them."""
+        digests = FileDigests(store.root)
+        identity = toolchain_identity(self.toolchain, digests.digest)
+        return Context(identity, compiler_variables(self.environment), digests)
+
+    def record(self, context: Context) -> dict[str, object]:
+        """Return what artifacts say of the toolchain."""
+        return toolchain_record(self.toolchain, context.digests.digest)
+
+    def message(self, context: Context, store: Store) -> dict[str, Any]:
+        """Return the message that tells a worker all this."""
+        return {
+            "op": "context",
+            "record": self.record(context),
+            "ptxas": str(self.toolchain.ptxas),
+            "identity": dict(context.identity),
+            "variables": dict(context.variables),
+            "store": str(store.root),
+        }
+
+
+def prepare(ptxas: Path | None = None) -> Setup:
+    """Find the toolchain and make the environment.
+
+    Raises:
+        ToolError: something is missing, or is no tested version.
+    """
+    toolchain = find_toolchain(ptxas)
+    folder, kept = tool_folder(toolchain)
+    return Setup(toolchain, compiling_environment(os.environ, folder), kept)

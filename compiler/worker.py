@@ -1,0 +1,174 @@
+"""The worker process: imports JAX once, then compiles what it is told, for one architecture.
+
+Started as `python -m pallasc.compiler.worker REQUESTS ANSWERS PARENT` with two inherited pipe
+descriptors and the parent's process id. Standard output and error belong to whatever runs here;
+the parent keeps them in a file. The worker ends when the pipe of requests closes, or its parent
+dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler import closure
+from pallasc.compiler.compile import Job, Tools, action_key, compile_job, lower_job
+from pallasc.compiler.entry import import_function, static_value
+from pallasc.compiler.manifest import make_manifest, stored_artifact
+from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
+from pallasc.errors import CompileError, PallascError, SpecError
+from pallasc.specs.entries import parse_entry
+from pallasc.specs.modules import module_name
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import spec_to_json, variant_from_json
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class _Session:
+    """What the parent said once: the tools, the store, the digests that it knows."""
+
+    tools: Tools
+    store: Store
+    digests: FileDigests
+
+
+def main(arguments: list[str]) -> int:
+    """Serve requests until there are no more."""
+    requests, answers, parent = (int(text) for text in arguments)
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    closure.record_imports()
+    with os.fdopen(requests, "rb") as source, os.fdopen(answers, "wb") as target:
+        _serve(source, target)
+    return 0
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _serve(source: BinaryIO, target: BinaryIO) -> None:
+    session: _Session | None = None
+    for line in source:
+        message = decode(line)
+        if message["op"] == "warm":
+            _import_compiler()
+            continue
+        if message["op"] == "context":
+            session = _session(message)
+            continue
+        try:
+            answer = _answer(message, session)
+        except PallascError as error:
+            answer = {"ok": False, "error": error_to_json(error)}
+        target.write(encode(answer))
+        target.flush()
+
+
+def _import_compiler() -> None:
+    """Import what every compilation needs, while the parent is still busy."""
+    import jax
+    import jax.experimental.pallas.mosaic_gpu
+    import llvmlite.binding
+
+    del jax, llvmlite
+
+
+def _session(message: Mapping[str, Any]) -> _Session:
+    tools = Tools(
+        record=message["record"],
+        ptxas=Path(message["ptxas"]),
+        identity=message["identity"],
+        variables=message["variables"],
+    )
+    return _Session(tools, Store(message["store"]), FileDigests(message["store"]))
+
+
+def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
+    if message["op"] == "collect":
+        return _collect(message["path"])
+    if session is None:
+        raise CompileError("a worker was asked to compile before it had its context")
+    return _compile(variant_from_json(message["variant"]), message["request"], session)
+
+
+def _collect(path: str) -> dict[str, Any]:
+    from pallasc.specs.decorator import collect_python
+
+    specs = collect_python(path)
+    folder = str(Path(path).resolve().parent)
+    files, packages = closure.sources(closure.closure([module_name(path)]), folder)
+    return {
+        "ok": True,
+        "specs": [spec_to_json(spec) for spec in specs],
+        "files": {label: str(place) for label, place in files.items()},
+        "packages": sorted(packages),
+    }
+
+
+def _compile(variant: Variant, request: str, session: _Session) -> dict[str, Any]:
+    started = time.monotonic()
+    job = _job(variant)
+    lowered = lower_job(job)
+    key = action_key(job, lowered, session.tools)
+    answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
+    with session.store.single_flight(key):
+        if stored_artifact(session.store, key) is None:
+            record, blobs = compile_job(job, lowered, session.tools)
+            put = session.store.put_artifact(key, record, blobs)
+            answer["status"] = "compiled"
+            if put.conflict:
+                answer["conflict"] = put.reason
+            if not put.stored:
+                answer |= {"record": record, "blobs": blobs_to_json(blobs)}
+    files, packages = closure.sources(closure.closure(_entry_modules(variant)), variant.base_dir)
+    manifest = make_manifest(key, files, packages, session.digests)
+    session.store.put_manifest(request, manifest)
+    return answer | {"seconds": time.monotonic() - started}
+
+
+def _job(variant: Variant) -> Job:
+    try:
+        return Job(
+            function=import_function(variant.entry, variant.base_dir),
+            args=variant.args,
+            static={k: static_value(v, variant.base_dir) for k, v in variant.static.items()},
+            target=variant.target,
+        )
+    except SpecError as error:
+        error.location = error.location or variant.location
+        raise
+
+
+def _entry_modules(variant: Variant) -> list[str]:
+    """Return the modules that a variant names: of its entry, and of `$call` and `$ref`."""
+    entries = [variant.entry, *_named(variant.static)]
+    parsed = [parse_entry(entry) for entry in entries]
+    return [module_name(e.source) if e.is_file else e.source for e in parsed]
+
+
+def _named(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [name for item in value for name in _named(item)]
+    if isinstance(value, Mapping):
+        own = [value[key] for key in ("$call", "$ref") if key in value]
+        return own + [name for item in value.values() for name in _named(item)]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

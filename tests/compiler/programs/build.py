@@ -1,0 +1,89 @@
+"""Compile functions for one target in this process and write down what came out.
+
+Usage: build.py OUTPUT TARGET FILE [NAME...]. FILE defines CASES, name -> (function, args, static);
+OUTPUT gets JSON: for each case its record, blobs (base64), key and seconds, or its error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pallasc.compiler.environment import compiler_variables, compiling_environment, tool_folder
+from pallasc.compiler.toolchain import find_toolchain
+from pallasc.errors import PallascError
+
+
+def parse_args(args: Any) -> Any:
+    """Return the arrays in text as array specs."""
+    from pallasc.specs.arrays import resolve_array
+
+    if isinstance(args, str):
+        return resolve_array(args)
+    if isinstance(args, list):
+        return [parse_args(item) for item in args]
+    if isinstance(args, dict):
+        return {name: parse_args(item) for name, item in args.items()}
+    return args
+
+
+def describe(error: PallascError) -> dict[str, Any]:
+    """Return an error as data."""
+    place = error.location
+    return {
+        "type": type(error).__name__,
+        "message": error.message,
+        "file": place.file if place else None,
+        "line": place.line if place else None,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+        "text": str(error),
+    }
+
+
+def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
+    """Compile one case."""
+    from pallasc.compiler.compile import Job, action_key, compile_job, lower_job
+    from pallasc.specs.targets import resolve_target
+
+    function, args, static = case
+    start = time.perf_counter()
+    try:
+        job = Job(function, parse_args(args), static, resolve_target(target))
+        lowered = lower_job(job)
+        key = action_key(job, lowered, tools)
+        record, blobs = compile_job(job, lowered, tools)
+    except PallascError as error:
+        return {"error": describe(error), "seconds": time.perf_counter() - start}
+    encoded = {name: base64.b64encode(blob).decode() for name, blob in blobs.items()}
+    seconds = time.perf_counter() - start
+    return {"record": record, "blobs": encoded, "key": key, "seconds": seconds}
+
+
+def main(output: str, targets: str, file: str, *names: str) -> None:
+    """Compile the cases and write the results."""
+    toolchain = find_toolchain()
+    folder, keep = tool_folder(toolchain)
+    os.environ.update(compiling_environment(os.environ, folder))
+    from pallasc.compiler.compile import Tools
+
+    tools = Tools({"made": "by a test"}, toolchain.ptxas, {}, compiler_variables(os.environ))
+    cases = runpy.run_path(file)["CASES"]
+    results = {
+        f"{name}" if "," not in targets else f"{name}@{target}": build(cases[name], target, tools)
+        for target in targets.split(",")
+        for name in names or cases
+    }
+    Path(output).write_text(json.dumps(results))
+    if keep is not None:
+        keep.cleanup()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
