@@ -17,7 +17,7 @@ from pallasc.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build import Report, VariantResult
+    from pallasc.compiler.report import Report, VariantResult
     from pallasc.errors import PallascError
 
 
@@ -61,6 +61,7 @@ def command(
     --json prints one object:
       schema    1
       seconds   time of the whole build
+      notes     warnings, about the store and about compilations that gave different results
       totals    number of variants by status
       variants  a list, in the order of the specs; of each: id, name, params, target, arch,
                 status (hit, compiled, failed, skipped), seconds, reason (why it was a miss),
@@ -80,6 +81,9 @@ def command(
         variants, store=store, jobs=jobs, keep_going=keep_going, ptxas=ptxas, on_event=progress
     )
     progress.end()
+    for note in report.notes:
+        if note not in store.warnings:
+            click.echo(f"warning: {note}", err=True)
     click.echo(summary(report), err=True)
     if as_json:
         click.echo(json_text(report_json(report)))
@@ -93,6 +97,7 @@ def report_json(report: Report) -> dict[str, Any]:
         totals[result.status] += 1
     return {
         "seconds": round(report.seconds, 3),
+        "notes": list(report.notes),
         "totals": totals,
         "variants": [_result_json(result) for result in report.results],
     }

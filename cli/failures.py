@@ -23,33 +23,29 @@ class Failure:
     exit_code: int
 
 
-def failure(error: BaseException) -> Failure | None:
-    """Return how a run ends with this error; None for a mistake of pallasc's own."""
+def failure(error: PallascError | click.ClickException | click.Abort) -> Failure:
+    """Return how a run ends with this error."""
     if isinstance(error, PallascError):
         return Failure(f"error: {error_text(error)}", error.exit_code)
     if isinstance(error, click.UsageError):
         return Failure(_usage_text(error), USAGE)
     if isinstance(error, click.ClickException):
         return Failure(f"error: {error.format_message()}", USAGE)
-    if isinstance(error, click.Abort | KeyboardInterrupt):
-        return Failure("interrupted", INTERRUPTED)
-    return None
+    return Failure("interrupted", INTERRUPTED)
 
 
 def error_text(error: PallascError) -> str:
     """Return an error's own text; a kernel that failed to compile shows its source line too."""
-    text = str(error)
     line = _source_line(error.location) if isinstance(error, CompileError) else ""
     if not line:
-        return text
-    first, _, hint = text.rpartition(f"\n  {error.hint}") if error.hint else (text, "", "")
-    after = f"\n  {error.hint}{hint}" if error.hint else ""
-    return f"{first}\n    {line}{after}"
+        return str(error)
+    hint = [f"  {error.hint}"] if error.hint else []
+    return "\n".join([f"{error.location}: {error.message}", f"    {line}", *hint])
 
 
 def _source_line(location: Location | None) -> str:
-    """Return `12 | the text of the line`, or nothing where it cannot be read."""
-    if location is None or not location.line:
+    """Return `12 | the text of the line`, or nothing where it is not Python or cannot be read."""
+    if location is None or not location.line or not location.file.endswith(".py"):
         return ""
     text = linecache.getline(location.file, location.line).strip()
     return f"{location.line} | {text}" if text else ""

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from pallasc.cli.options import Talk, traceback_option
+from pallasc.errors import PallascError
 
 COMMANDS = ("build", "list", "inspect", "targets", "doctor", "init")
 """Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`."""
@@ -134,16 +135,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = None if arguments is None else list(arguments)
     try:
         code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
-    except Exception as error:
-        from pallasc.cli.failures import failure
-
-        found = failure(error)
-        if found is None:
-            raise
-        if talk.traceback:
-            import traceback
-
-            traceback.print_exception(error)
-        click.echo(found.text, err=True)
-        return found.exit_code
+    except (PallascError, click.ClickException, click.Abort) as error:
+        return _end(error, talk)
     return int(code or 0)
+
+
+def _end(error: PallascError | click.ClickException | click.Abort, talk: Talk) -> int:
+    """Say why the run ends, and return its exit code."""
+    from pallasc.cli.failures import failure
+
+    found = failure(error)
+    if talk.traceback:
+        import traceback
+
+        traceback.print_exception(error)
+    click.echo(found.text, err=True)
+    return found.exit_code

@@ -15,7 +15,7 @@ from pallasc.cli.failures import error_text
 from pallasc.cli.output import count
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build import Event, Report, VariantResult
+    from pallasc.compiler.report import Event, Report, VariantResult
     from pallasc.specs.artifact import Artifact
 
 _COLOURS = {"hit": "cyan", "compiled": "green", "failed": "red", "skipped": "yellow"}
@@ -110,11 +110,12 @@ def artifact_facts(artifact: Artifact) -> list[str]:
 
 
 def failure_lines(result: VariantResult) -> list[str]:
-    """Return why a variant failed, indented; the end of the output where only that tells."""
+    """Return why a variant failed, indented; the end of the output where no place tells more."""
     if result.error is None:
         return []
     lines = error_text(result.error).splitlines()
-    if result.error.location is None and result.output.strip():
+    nowhere = result.error.location in (None, result.variant.location)
+    if nowhere and result.output.strip():
         lines += ["output:", *result.output.strip().splitlines()[-_OUTPUT_LINES:]]
     return [f"    {line}".rstrip() for line in lines]
 

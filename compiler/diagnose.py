@@ -21,12 +21,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pallasc.errors import CompileError, Location, PallascError
+from pallasc.compiler.unsupported import UNSUPPORTED_HINT
+from pallasc.errors import CompileError, Location, PallascError, UnsupportedError
 
 _MLIR_ERROR = re.compile(r"\berror:\s*(?P<text>.+)")
 _MLIR_PLACE = re.compile(r'"(?P<file>[^"\n]+\.py)":(?P<line>\d+)')
 _STATUS = re.compile(r"^(?:[A-Z_]+: )+")
+_PTXAS = re.compile(r"ptxas exited with .*?output: (?P<text>.*?)(?=\n\n|\nptxas fatal|\Z)", re.DOTALL)
+_PTXAS_LINE = re.compile(r"^ptxas (?:/\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: ", re.MULTILINE)
+_NOISE = re.compile(
+    r"^(?:-{5,}|The error occurred while tracing the function main at |"
+    r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?",
+    re.MULTILINE,
+)
+_ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
+_CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _MOST_LINES = 12
+_MOST_LETTERS = 240
 
 
 def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
@@ -34,7 +45,23 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
     if isinstance(error, PallascError):
         return error
     place = user_place(frames(error)) or definition(function)
+    if (step := _unsupported(error)) is not None:
+        return UnsupportedError(
+            f"the function contains {step}, which cannot be launched from a cubin",
+            location=place,
+            hint=UNSUPPORTED_HINT,
+        )
     return CompileError(_message(error), location=place)
+
+
+def _unsupported(error: BaseException) -> str | None:
+    """Return what JAX could not lower because it needs more than a GPU's compiler."""
+    text = str(error)
+    if "Unknown backend: 'gpu' requested" in text:
+        names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        found = next((m for name in names if (m := _CALLBACK.fullmatch(name))), None)
+        return f"a host callback ({found['name']})" if found else "a host callback"
+    return "a cuDNN graph" if "cuDNN not found" in text else None
 
 
 def explain_compilation(
@@ -49,9 +76,8 @@ def explain_compilation(
     """
     if isinstance(error, PallascError):
         return error
-    found = _MLIR_ERROR.search(output)
     places = [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(output)]
-    message = found["text"].strip() if found else _message(error)
+    message = _compiler_message(output) or _message(error)
     return CompileError(message, location=user_place(places) or definition(function))
 
 
@@ -123,14 +149,42 @@ def definition(function: Callable[..., Any]) -> Location | None:
 
 def _message(error: BaseException) -> str:
     """Return the error's own words, without JAX's remarks on tracebacks."""
-    text = str(error).strip() or type(error).__name__
-    text = _STATUS.sub("", text.split("\nThe preceding stack trace")[0])
-    lines = [line.rstrip() for line in text.splitlines() if not line.startswith("-----")]
+    kind = type(error).__name__
+    text = str(error).split("\nThe preceding stack trace")[0]
+    body = shorten(_STATUS.sub("", _NOISE.sub("", text).strip()))
+    if not body:
+        return f"{kind}: {_failed_line(error)}"
+    return body if kind.endswith("RuntimeError") else f"{kind}: {body}"
+
+
+def _failed_line(error: BaseException) -> str:
+    """Return the source line that raised an error without words, such as a bare assertion."""
+    trace = traceback.extract_tb(error.__traceback__)
+    return trace[-1].line or "no message" if trace else "no message"
+
+
+def shorten(text: str) -> str:
+    """Return a compiler's message without requests to file issues, long lines and long dumps."""
+    lines = [_clip(line.rstrip()) for line in _ISSUE.sub("", text).splitlines()]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"… ({len(lines) - _MOST_LINES} more lines)"]
-    kind = type(error).__name__
-    body = "\n".join(lines).strip()
-    return body if kind.endswith("RuntimeError") else f"{kind}: {body}"
+    return "\n".join(lines).strip()
+
+
+def _clip(line: str) -> str:
+    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]}…"
+
+
+def _compiler_message(output: str) -> str | None:
+    """Return the first error in what the compiler wrote, the assembler's without its paths."""
+    found = _MLIR_ERROR.search(output)
+    if found is None:
+        return None
+    assembler = _PTXAS.search(output, found.start())
+    if assembler is None:
+        return shorten(found["text"])
+    lines = _PTXAS_LINE.sub(lambda m: f"{m['line']}: " if m["line"] else "", assembler["text"])
+    return shorten(f"ptxas refuses the PTX of this kernel: {lines.strip()}")
 
 
 @contextlib.contextmanager

@@ -166,11 +166,16 @@ def _ordered(
 ) -> tuple[list[str] | None, list[Any]]:
     """Return the names and values of the arrays in the order of the function's signature.
 
-    The names are None where the arrays are passed by position.
+    Arrays given by position take the names of the parameters that they fall on, so that both ways
+    to write a call give the same artifact. The names are None where there are none: behind `*args`,
+    for positional-only parameters, or where the function has no signature.
     """
-    if isinstance(args, list):
-        return None, args
     parameters = _parameters(function)
+    if isinstance(args, list):
+        names = _positional_names(parameters, len(args), static)
+        if names is None:
+            return None, args
+        args = dict(zip(names, args, strict=True))
     if parameters is None:
         return sorted(args), [args[name] for name in sorted(args)]
     _check_names(function, parameters, args, static)
@@ -184,6 +189,16 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
         return None
+
+
+def _positional_names(
+    parameters: Mapping[str, inspect.Parameter] | None, count: int, static: Mapping[str, Any]
+) -> list[str] | None:
+    taken = list((parameters or {}).values())[:count]
+    by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if len(taken) < count or any(p.kind is not by_name or p.name in static for p in taken):
+        return None
+    return [parameter.name for parameter in taken]
 
 
 def _check_names(

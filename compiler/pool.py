@@ -64,7 +64,7 @@ class Worker:
         answers_read, answers_write = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pallasc.compiler.worker",
+                [sys.executable, "-P", "-m", "pallasc.compiler.worker",
                  str(requests_read), str(answers_write), str(os.getpid())],
                 pass_fds=(requests_read, answers_write), env=dict(environment),
                 stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,

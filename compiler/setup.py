@@ -38,15 +38,15 @@ class Setup:
         identity = toolchain_identity(self.toolchain, digests.digest)
         return Context(identity, compiler_variables(self.environment), digests)
 
-    def record(self, context: Context) -> dict[str, object]:
+    def record(self, digests: FileDigests) -> dict[str, object]:
         """Return what artifacts say of the toolchain."""
-        return toolchain_record(self.toolchain, context.digests.digest)
+        return toolchain_record(self.toolchain, digests.digest)
 
     def message(self, context: Context, store: Store) -> dict[str, Any]:
         """Return the message that tells a worker all this."""
         return {
             "op": "context",
-            "record": self.record(context),
+            "record": self.record(context.digests),
             "ptxas": str(self.toolchain.ptxas),
             "identity": dict(context.identity),
             "variables": dict(context.variables),

@@ -20,7 +20,7 @@ from pallasc.compiler.allocations import (
 from pallasc.compiler.host_stub import locate
 from pallasc.compiler.mosaic_kernel import MosaicKernel, read_mosaic_kernel
 from pallasc.compiler.tensor_maps import from_mosaic, from_xla
-from pallasc.compiler.unsupported import describe_call, describe_thunk, source_frames
+from pallasc.compiler.unsupported import UNSUPPORTED_HINT, describe_call, describe_thunk, source_frames
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.canonical import digest
 from pallasc.specs.cubin import Kernel, parse_cubin
@@ -41,6 +41,8 @@ MOSAIC_ALIGNMENT = 256
 """What Mosaic assumes of every buffer (`kExpectedHbmAlignment` in jaxlib/mosaic/gpu)."""
 
 _RELOCATION_ABSOLUTE_64 = 1
+_STATEFUL = "rng_get_and_update_state"
+"""XLA's kernel that keeps a state in its module: each launch would give something else."""
 
 
 class UnsupportedStepError(UnsupportedError):
@@ -111,7 +113,7 @@ class _Translator:
         name = thunk.thunk_info.profile_annotation
         error = UnsupportedStepError(
             f"the function contains {what}, which cannot be launched from a cubin",
-            hint="Leave it out of the function, or give the kernel alone as the entry.",
+            hint=UNSUPPORTED_HINT,
         )
         error.frames = source_frames(self.module, name)
         raise error
@@ -167,7 +169,9 @@ class _Translator:
         kernel = body.custom_kernel
         spec = kernel.kernel_spec
         if not spec.cubin.data:
-            self._refuse(thunk, f"XLA's kernel {spec.kernel_name}, which comes without a cubin")
+            self._refuse(thunk, f"XLA's built-in kernel {spec.kernel_name}")
+        if spec.kernel_name.startswith(_STATEFUL):
+            self._refuse(thunk, "a random seed drawn at run time")
         self._launch_xla(
             thunk,
             cubin=spec.cubin.data,

@@ -32,6 +32,8 @@ _THUNKS = {
     "rng_seed_thunk": "a random seed drawn at run time",
 }
 
+UNSUPPORTED_HINT = "Leave it out of the function, or give the kernel alone as the entry."
+
 _HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")
 
 

@@ -6,10 +6,11 @@ it declare anything; an ordinary import of the same file does nothing more than 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,6 +182,28 @@ def _declare(
     return declare({**plain, "name": name, "entry": entry}, at, Surroundings(str(file.parent)))
 
 
+def spec_of(
+    function: Callable[..., Any], *, args: Sequence[Any], static: Mapping[str, Any], target: str
+) -> Spec:
+    """Return the spec of an importable function that no spec file declares.
+
+    Raises:
+        SpecError: the function cannot be found by name, or an argument is not plain data.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        raise SpecError(
+            f"{type(function).__name__} cannot be found by name.",
+            hint="Define a function at the top level of a module.",
+        )
+    file = Path(code.co_filename).resolve()
+    given = {"args": list(args), "static": dict(static), "targets": [target]}
+    spec = _declare(function, given, Location(str(file), code.co_firstlineno), file)
+    module = spec.entry.partition(":")[0]
+    levels = 0 if module.endswith(".py") else module.count(".") + (file.name == "__init__.py")
+    return replace(spec, base_dir=str(file.parents[levels]))
+
+
 def _plain(value: Any, at: Place, file: Path) -> Any:
     """Return a field as YAML would have given it."""
     if value is None or type(value) in (str, int, float, bool):
@@ -220,4 +243,5 @@ def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
             f"{qualname or type(function).__name__} cannot be found by name.",
             "Define it at the top level of a file.",
         )
-    return f"{file.name if module == module_name(file) else module}:{qualname}"
+    own = module in (module_name(file), "__main__")
+    return f"{file.name if own else module}:{qualname}"

@@ -45,8 +45,8 @@ def no_rule(x: Any) -> Any:
 
 def layouts(x: Any) -> Any:
     def body(x_ref: Any, o_ref: Any) -> None:
-        v = plgpu.load(x_ref, (), layout=plgpu.Layout.WGMMA)
-        w = plgpu.load(x_ref, (), layout=plgpu.Layout.WG_STRIDED((128, 128), vec_size=1))
+        v = plgpu.layout_cast(x_ref[...], plgpu.Layout.WGMMA)
+        w = plgpu.layout_cast(x_ref[...], plgpu.Layout.WG_STRIDED((128, 128), vec_size=1))
         o_ref[...] = v + w  # HERE layouts
 
     return kernel(body)(x)
@@ -70,11 +70,16 @@ def too_much_smem(x: Any) -> Any:
 
 
 def wrong_architecture(x: Any) -> Any:
-    def body(x_ref: Any, o_ref: Any, tile: Any, acc: Any) -> None:
-        plgpu.tcgen05_mma(acc, tile, tile)  # HERE wrong_architecture
+    def body(x_ref: Any, o_ref: Any, tile: Any, acc: Any, barrier: Any) -> None:
+        plgpu.tcgen05_mma(acc, tile, tile, barrier, accumulate=False)  # HERE wrong_architecture
         o_ref[...] = x_ref[...]
 
-    scratch = [plgpu.SMEM((128, 128), jnp.float16), plgpu.TMEM((128, 128), jnp.float32)]
+    swizzle = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    scratch = [
+        plgpu.SMEM((128, 128), jnp.float16, transforms=swizzle),
+        plgpu.TMEM((128, 128), jnp.float32),
+        plgpu.Barrier(orders_tensor_core=True),
+    ]
     return kernel(body, scratch_types=scratch)(x)
 
 

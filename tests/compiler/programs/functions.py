@@ -157,6 +157,38 @@ def gather(x: Any, i: Any) -> Any:
     return k(x)[i]
 
 
+def column_sum(x: Any) -> Any:
+    return x.sum(axis=0)
+
+
+def column_max(x: Any) -> Any:
+    return x.max(axis=0)
+
+
+def misaligned_slice(x: Any) -> Any:
+    return k(x[1:65])
+
+
+def big_matmul(x: Any, y: Any) -> Any:
+    return x @ y
+
+
+def batched_matmul(x: Any, y: Any) -> Any:
+    return jnp.einsum("bij,bjk->bik", x, y)
+
+
+def f64_matmul(x: Any, y: Any) -> Any:
+    return x @ y
+
+
+def i8_matmul(x: Any, y: Any) -> Any:
+    return jnp.dot(x, y, preferred_element_type=jnp.int32)
+
+
+def rbg(x: Any) -> Any:
+    return k(x) + jax.random.uniform(jax.random.key(0, impl="rbg"), x.shape)
+
+
 CONSTANTS = {
     "bool": np.arange(5) % 2 == 0,
     "i8": np.array([-128, 127, 3], np.int8),
@@ -233,6 +265,14 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "argmax": (argmax, {"x": _X}, {}),
     "scatter": (scatter, {"x": _X, "i": "i32[4]"}, {}),
     "gather": (gather, {"x": _X, "i": "i32[4]"}, {}),
+    "column_sum": (column_sum, {"x": "f32[65536, 128]"}, {}),
+    "column_max": (column_max, {"x": "f32[65536, 128]"}, {}),
+    "misaligned_slice": (misaligned_slice, {"x": "f32[128, 32]"}, {}),
+    "big_matmul": (big_matmul, {"x": "f16[4096, 4096]", "y": "f16[4096, 4096]"}, {}),
+    "batched_matmul": (batched_matmul, {"x": "f32[8, 512, 512]", "y": "f32[8, 512, 512]"}, {}),
+    "f64_matmul": (f64_matmul, {"x": "f64[512, 512]", "y": "f64[512, 512]"}, {}),
+    "i8_matmul": (i8_matmul, {"x": "i8[512, 512]", "y": "i8[512, 512]"}, {}),
+    "rbg": (rbg, {"x": _X}, {}),
     "by_position": (lambda a, b: k(a) + b, [_X, _X], {}),
     "static": (lambda x, *, n: k(x) * n, {"x": _X}, {"n": 3}),
     "all_dtypes": (

@@ -1,0 +1,86 @@
+"""`pallasc doctor`: is everything here that compiles?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.options import json_option, traceback_option
+
+if TYPE_CHECKING:
+    from pallasc.compiler.inventory import Item
+
+
+@click.command("doctor", short_help="Check that everything is here that compiles.")
+@click.option(
+    "--ptxas",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The assembler to use instead of the one in NVIDIA's wheel.",
+)
+@json_option("what was found")
+@traceback_option()
+def command(ptxas: Path | None, as_json: bool) -> None:
+    """Look for every package and tool, say what is missing and what installs it.
+
+    A GPU, its driver and a C compiler are not needed to compile. When something that is needed is
+    missing or of a wrong version, the exit code is 4.
+
+    \b
+    Examples:
+      pallasc doctor
+      pallasc doctor --ptxas /usr/local/cuda/bin/ptxas
+      pallasc doctor --json | jq -r ".items[] | select(.problem).fix"
+
+    \b
+    --json prints one object:
+      schema  1
+      ok      whether everything is here that compiling needs
+      items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
+    What there is not is an empty text.
+    """
+    from pallasc.cli.output import json_text
+    from pallasc.compiler.inventory import inventory, problem_of
+    from pallasc.errors import ToolError
+
+    items = inventory(ptxas)
+    problem = problem_of(items)
+    if as_json:
+        click.echo(json_text({"ok": problem is None, "items": [_json(item) for item in items]}))
+    else:
+        click.echo(items_text(items))
+    if problem is not None:
+        raise ToolError(problem)
+
+
+def items_text(items: Sequence[Item]) -> str:
+    """Return what was found as a table, and below it the commands that install what is missing."""
+    from pallasc.cli.output import table
+
+    rows = [[item.name, item.version or "-", _state(item), item.path] for item in items]
+    text = table(["NAME", "VERSION", "STATE", "PATH"], rows)
+    fixes = list(dict.fromkeys(item.fix for item in items if item.problem and item.fix))
+    if not fixes:
+        return text
+    return "\n".join([text, "", "To put this right:", *(f"  {fix}" for fix in fixes)])
+
+
+def _state(item: Item) -> str:
+    if not item.problem:
+        return "ok"
+    return item.problem if item.needed else f"{item.problem}; {item.purpose}"
+
+
+def _json(item: Item) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "version": item.version,
+        "path": item.path,
+        "purpose": item.purpose,
+        "needed": item.needed,
+        "problem": item.problem,
+        "fix": item.fix,
+    }

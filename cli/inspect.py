@@ -1,0 +1,163 @@
+"""`pallasc inspect`: look at what came out of a compilation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.options import (
+    compile_options,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+
+if TYPE_CHECKING:
+    from pallasc.compiler.report import Report, VariantResult
+    from pallasc.specs.artifact import Artifact
+
+SUFFIXES = {
+    "summary": ".txt",
+    "plan": ".plan.txt",
+    "ptx": ".ptx",
+    "sass": ".sass",
+    "resources": ".resources.txt",
+    "json": ".json",
+}
+"""What can be shown, and how a file with it ends."""
+
+_COMMENTS = {"ptx": "//", "sass": "//"}
+_UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
+
+
+def _view(name: str, text: str) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", "view", flag_value=name, help=text)
+
+
+@click.command("inspect", short_help="Show launch plan, PTX, SASS and resources.")
+@specs_argument()
+@_view("plan", "Show buffers and steps: launches with their parameters and tensor maps.")
+@_view("ptx", "Show the PTX.")
+@_view("sass", "Show the machine code, through nvdisasm.")
+@_view("resources", "Show registers, spills, stack, shared memory and barriers.")
+@_view("json", "Print the whole records of the artifacts as JSON.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="PATH",
+    help="Write into this file, or one file a variant into this folder (it exists, or ends in /).",
+)
+@selection_options
+@compile_options
+@store_option
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    view: str | None,
+    output: str | None,
+    targets: tuple[str, ...],
+    expression: str | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    store_root: Path | None,
+) -> int:
+    """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
+
+    A variant that is not in the store is compiled first; the standard error output says so.
+
+    \b
+    Examples:
+      pallasc inspect kernels.yaml
+      pallasc inspect kernels.yaml --plan -k "matmul and m=4096"
+      pallasc inspect kernels.yaml --sass --target sm_90a | grep HGMMA
+      pallasc inspect kernels.yaml --ptx --output ptx/
+
+    \b
+    --json prints one object:
+      schema     1
+      artifacts  a list, in the order of the specs; of each: id, digest, action_key, and record:
+                 schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
+                 input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
+    """
+    from pallasc.cli.progress import stderr_progress, summary
+    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.compiler.build import build
+
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    progress = stderr_progress(hits=False)
+    report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress)
+    progress.end()
+    if len(report.hits) < len(report.results):
+        click.echo(summary(report), err=True)
+    show(report, view or "summary", output)
+    return report.exit_code
+
+
+def show(report: Report, view: str, output: str | None) -> None:
+    """Print or write the view of every variant that has an artifact."""
+    from pallasc.cli.output import write_text
+
+    shown = [result for result in report.results if result.artifact is not None]
+    if output is not None and is_folder(output):
+        for result in shown:
+            write_text(Path(output, file_name(result.variant.id, view)), document([result], view))
+    elif output is not None:
+        write_text(Path(output), document(shown, view))
+    elif shown:
+        click.echo(document(shown, view), nl=False)
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether a path that the user gave means a folder: it is one, or ends in a slash."""
+    return path.endswith("/") or Path(path).is_dir()
+
+
+def file_name(identifier: str, view: str) -> str:
+    """Return the name of the file for a variant's view."""
+    return _UNSAFE.sub("_", identifier) + SUFFIXES[view]
+
+
+def document(results: list[VariantResult], view: str) -> str:
+    """Return the view of some variants as one text; several get a heading each."""
+    if view == "json":
+        from pallasc.cli.output import json_text
+
+        return json_text({"artifacts": [_record(result) for result in results]}) + "\n"
+    parts = []
+    for result in results:
+        if result.artifact is not None:
+            heading = f"{_COMMENTS.get(view, '')} {result.variant.id}".strip()
+            text = view_text(result.artifact, view)
+            parts.append(f"{heading}\n{text}" if len(results) > 1 or view == "summary" else text)
+    return "\n\n".join(parts) + "\n"
+
+
+def view_text(artifact: Artifact, view: str) -> str:
+    """Return one view of an artifact as text."""
+    from pallasc.cli import artifact_text
+    from pallasc.cli.plan_text import plan_text
+
+    views: dict[str, Callable[[Artifact], str]] = {
+        "summary": artifact_text.summary_text,
+        "plan": lambda shown: plan_text(shown.plan),
+        "ptx": artifact_text.ptx_text,
+        "sass": artifact_text.sass_text,
+        "resources": artifact_text.resources_text,
+    }
+    return views[view](artifact)
+
+
+def _record(result: VariantResult) -> dict[str, Any]:
+    return {
+        "id": result.variant.id,
+        "action_key": result.action_key,
+        "digest": result.artifact.digest if result.artifact else None,
+        "record": dict(result.artifact.record) if result.artifact else None,
+    }

@@ -1,0 +1,131 @@
+"""`pallasc.compile`: one callable, from Python, to an artifact."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler.setup import Setup, prepare
+from pallasc.errors import SpecError
+from pallasc.specs.arrays import ArraySpec, resolve_array
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.decorator import spec_of
+from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.matrix import expand
+from pallasc.specs.spec import plain_args
+from pallasc.specs.targets import Target, resolve_target
+
+
+def compile(
+    function: Callable[..., Any],
+    *arrays: Any,
+    target: str | Target = "sm_90a",
+    isolated: bool = False,
+    ptxas: str | Path | None = None,
+    store: Store | None = None,
+    **static: Any,
+) -> Artifact:
+    """Compile `function` for a GPU that need not be there.
+
+    Args:
+        function: what JAX can trace; closures too, unless `isolated`.
+        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, anything with `shape` and
+            `dtype`, None, or lists and dicts of these.
+        target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
+        isolated: compile in a worker process; the function must be importable. Otherwise this
+            process compiles, and can do so for one architecture only.
+        ptxas: an assembler to use instead of the installed wheel's.
+        store: where to look first and to keep the result; only with `isolated`.
+        static: further keyword arguments, passed as they are. Isolated, they must be plain data,
+            `pallasc.Call` or `pallasc.Ref`.
+
+    Returns:
+        The artifact; `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, `artifact.kernels`.
+
+    Raises:
+        SpecError: a wrong array or target, or a function that cannot be imported.
+        CompileError: it does not compile; or, in this process, a second architecture.
+        ToolError: the toolchain is not complete.
+    """
+    chosen = resolve_target(target) if isinstance(target, str) else target
+    args = [_array(item, f"array {index}") for index, item in enumerate(arrays)]
+    assembler = Path(ptxas) if ptxas else None
+    if isolated:
+        return _compile_isolated(function, args, chosen, static, assembler, store)
+    return _compile_here(function, args, chosen, static, prepare(assembler))
+
+
+def _compile_here(
+    function: Callable[..., Any],
+    args: list[Any],
+    target: Target,
+    static: Mapping[str, Any],
+    setup: Setup,
+) -> Artifact:
+    from pallasc.compiler.compile import Job, Tools, compile_job, lower_job
+
+    _adopt(setup.environment)
+    digests = FileDigests(Store().root)
+    record = setup.record(digests)
+    digests.save()
+    tools = Tools(record, setup.toolchain.ptxas, {}, {})
+    job = Job(function, args, static, target)
+    result, blobs = compile_job(job, lower_job(job), tools)
+    return Artifact(result, blobs.__getitem__)
+
+
+def _adopt(environment: Mapping[str, str]) -> None:
+    """Give this process the environment that compiling needs; what is there already stays.
+
+    `JAX_PLATFORMS` is left alone: the process may have devices of its own.
+    """
+    for name in ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "PATH"):
+        os.environ[name] = environment[name]
+
+
+def _compile_isolated(
+    function: Callable[..., Any],
+    args: list[Any],
+    target: Target,
+    static: Mapping[str, Any],
+    ptxas: Path | None,
+    store: Store | None,
+) -> Artifact:
+    from pallasc.compiler.build import build
+
+    notation = [plain_args(item) for item in args]
+    spec = spec_of(function, args=notation, static=static, target=target.name)
+    variant = replace(expand([spec])[0], target=target)
+    result = build([variant], store=store or Store(), jobs=1, ptxas=ptxas).results[0]
+    if result.error is not None:
+        raise result.error
+    if result.artifact is None:
+        raise SpecError(f"{variant.name} was not compiled.")
+    return result.artifact
+
+
+def _array(item: Any, what: str) -> Any:
+    """Return an argument as a tree of `ArraySpec`.
+
+    Raises:
+        SpecError: it is neither text, nor has shape and dtype, nor holds such.
+    """
+    if item is None or isinstance(item, ArraySpec):
+        return item
+    if isinstance(item, str):
+        return resolve_array(item)
+    if hasattr(item, "shape") and hasattr(item, "dtype"):
+        return ArraySpec(parse_dtype(str(item.dtype)).name, tuple(int(n) for n in item.shape))
+    if isinstance(item, Mapping):
+        return {str(key): _array(value, f"{what}.{key}") for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_array(value, f"{what}.{index}") for index, value in enumerate(item)]
+    raise SpecError(
+        f"{what} is a {type(item).__name__}, which is no array.",
+        hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
+    )
