@@ -30,9 +30,12 @@ help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12] [CUDA=12]"
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
 
-demo: $(VENV)/installed ## build the demo spec and show what came out
+demo: export PALLASC_CACHE_DIR = build/demo-store
+demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came out
 	$(BIN)/pallasc build $(DEMO_SPEC)
-	$(BIN)/pallasc list $(DEMO_SPEC)
+	$(BIN)/pallasc inspect $(DEMO_SPEC) -k "name=jax_hopper_matmul and m=1024" --plan
+	$(BIN)/pallasc inspect $(DEMO_SPEC) --resources
+	$(BIN)/pallasc build $(DEMO_SPEC)
 
 test: $(VENV)/installed-dev ## run the tests (PYTEST_ARGS="-k name" for some)
 	@$(BIN)/python -P -m pytest $(PYTEST_ARGS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     json_option,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pallasc.errors import PallascError
 
 
-@click.command("build", short_help="Compile specs into the store.")
+@click.command("build", cls=Command, short_help="Compile specs into the store.")
 @specs_argument()
 @selection_options
 @compile_options
@@ -50,14 +51,12 @@ def command(
     gets one line on the standard error output: "hit" was in the store, "compiled" was not,
     "failed" comes with its message and the line of your source.
 
-    \b
     Examples:
       pallasc build kernels.yaml
       pallasc build kernels.yaml --target sm_90a --target b200
       pallasc build specs/ -k "matmul and m=4096" --jobs 4
       pallasc build specs/ --fail-fast --json > report.json
 
-    \b
     --json prints one object:
       schema    1
       seconds   time of the whole build

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
 
 if TYPE_CHECKING:
     from pallasc.compiler.inventory import Item
 
 
-@click.command("doctor", short_help="Check that everything is here that compiles.")
+@click.command("doctor", cls=Command, short_help="Check that everything is here that compiles.")
 @click.option(
     "--ptxas",
     type=click.Path(path_type=Path),
@@ -29,13 +30,11 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     A GPU, its driver and a C compiler are not needed to compile. When something that is needed is
     missing or of a wrong version, the exit code is 4.
 
-    \b
     Examples:
       pallasc doctor
       pallasc doctor --ptxas /usr/local/cuda/bin/ptxas
       pallasc doctor --json | jq -r ".items[] | select(.problem).fix"
 
-    \b
     --json prints one object:
       schema  1
       ok      whether everything is here that compiling needs

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pallasc.cli.layout import Command
 from pallasc.cli.options import traceback_option
 from pallasc.errors import SpecError
 
@@ -72,7 +73,7 @@ Now try:
 """
 
 
-@click.command("init", short_help="Write a small spec that works.")
+@click.command("init", cls=Command, short_help="Write a small spec that works.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 @traceback_option()
 def command(folder: Path) -> None:
@@ -81,7 +82,6 @@ def command(folder: Path) -> None:
     They declare an element-wise kernel in four variants, to build at once and to change. Files that
     are there already are never overwritten.
 
-    \b
     Examples:
       pallasc init
       pallasc init my_kernels

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     selection_options,
@@ -39,7 +40,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
     return click.option(f"--{name}", "view", flag_value=name, help=text)
 
 
-@click.command("inspect", short_help="Show launch plan, PTX, SASS and resources.")
+@click.command("inspect", cls=Command, short_help="Show launch plan, PTX, SASS and resources.")
 @specs_argument()
 @_view("plan", "Show buffers and steps: launches with their parameters and tensor maps.")
 @_view("ptx", "Show the PTX.")
@@ -71,14 +72,12 @@ def command(
 
     A variant that is not in the store is compiled first; the standard error output says so.
 
-    \b
     Examples:
       pallasc inspect kernels.yaml
       pallasc inspect kernels.yaml --plan -k "matmul and m=4096"
       pallasc inspect kernels.yaml --sass --target sm_90a | grep HGMMA
       pallasc inspect kernels.yaml --ptx --output ptx/
 
-    \b
     --json prints one object:
       schema     1
       artifacts  a list, in the order of the specs; of each: id, digest, action_key, and record:

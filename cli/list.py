@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     json_option,
     selection_options,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-@click.command("list", short_help="List the variants that specs declare.")
+@click.command("list", cls=Command, short_help="List the variants that specs declare.")
 @specs_argument()
 @selection_options
 @store_option
@@ -36,13 +37,11 @@ def command(
 
     Nothing is compiled and JAX is not imported, except by a Python spec that imports it.
 
-    \b
     Examples:
       pallasc list kernels.yaml
       pallasc list specs/ -k "target=sm_90a and not dtype=f32"
       pallasc list specs/ --json | jq -r ".variants[].id"
 
-    \b
     --json prints one object:
       schema    1
       variants  a list; of each: id, name, params, target, arch, entry, args (arrays in their

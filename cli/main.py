@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pallasc.cli.layout import keep_layout
 from pallasc.cli.options import Talk, traceback_option
 from pallasc.errors import PallascError
 
@@ -22,6 +23,9 @@ COMMANDS = ("build", "list", "inspect", "targets", "doctor", "init")
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for."""
+
+    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, help=keep_layout(help or ""), **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -102,14 +106,12 @@ def root(ctx: click.Context) -> int:
     is compiled lies in a store, so that the same thing is never compiled twice. Data goes to
     the standard output, everything else to the standard error output.
 
-    \b
     Examples:
       pallasc init                               write a small spec to start from
       pallasc build kernels.yaml                 compile it
       pallasc inspect kernels.yaml --plan        look at what came out
       pallasc build specs/ --target b200 -k matmul
 
-    \b
     Exit codes:
       0    done
       1    a kernel failed to compile, or a check found a difference

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
 
 
 @dataclass(slots=True)
@@ -26,7 +25,7 @@ def _want_traceback(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
         talk.traceback = True
 
 
-def traceback_option(*, hidden: bool = True) -> Decorator[F]:
+def traceback_option(*, hidden: bool = True) -> Callable[[F], F]:
     """Return the option `--traceback`, which works before and after the command's name."""
     return click.option(
         "--traceback",
@@ -39,7 +38,7 @@ def traceback_option(*, hidden: bool = True) -> Decorator[F]:
     )
 
 
-def specs_argument(*, required: bool = True) -> Decorator[F]:
+def specs_argument(*, required: bool = True) -> Callable[[F], F]:
     """Return the argument SPECS: files and folders of specs."""
     return click.argument(
         "specs",
@@ -50,7 +49,7 @@ def specs_argument(*, required: bool = True) -> Decorator[F]:
     )
 
 
-def json_option(what: str) -> Decorator[F]:
+def json_option(what: str) -> Callable[[F], F]:
     """Return the option `--json`, described as printing `what`."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 

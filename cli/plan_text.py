@@ -43,9 +43,8 @@ def array_text(binding: Binding) -> str:
 
 def _lines(plan: LaunchPlan) -> Iterator[str]:
     yield f"buffers: {len(plan.buffers)}"
-    width = len(str(max(len(plan.buffers) - 1, 0)))
     for number, buffer in enumerate(plan.buffers):
-        yield f"  {number:>{width}}: {_buffer(number, buffer, plan)}"
+        yield f"{number:>4}: {_buffer(number, buffer, plan)}"
     yield f"steps: {len(plan.steps)}"
     for number, step in enumerate(plan.steps):
         yield from _step(number, step)
@@ -59,33 +58,32 @@ def _buffer(number: int, buffer: Buffer, plan: LaunchPlan) -> str:
         facts.append(buffer.digest[:SHORT_DIGEST])
     for word, bindings in (("input", plan.inputs), ("output", plan.outputs)):
         facts += [
-            f"{word} {binding.path}: {array_text(binding)}" if binding.path else
-            f"{word}: {array_text(binding)}"
+            f"{word} {binding.path}: {array_text(binding)}"
             for binding in bindings
             if binding.buffer == number
-        ]  # fmt: skip
+        ]
     return "  ".join(facts)
 
 
 def _step(number: int, step: Step) -> Iterator[str]:
     if isinstance(step, Fill):
-        yield f"  {number}: fill {_range(step.buffer, step.offset, step.size)} with {_value(step)}"
+        yield f"{number:>4}: fill {_range(step.buffer, step.offset, step.size)} with {_value(step)}"
     elif isinstance(step, Copy):
         source = _range(step.source, step.source_offset, step.size)
-        yield f"  {number}: copy {source} to {_place(step.target, step.target_offset)}"
+        yield f"{number:>4}: copy {source} to {_place(step.target, step.target_offset)}"
     else:
         yield from _launch(number, step)
 
 
 def _launch(number: int, step: Launch) -> Iterator[str]:
-    yield f"  {number}: launch {launch_text(step)}"
+    yield f"{number:>4}: launch {launch_text(step)}"
     label = f" {step.label}" if step.label else ""
-    yield f"       {step.origin}{label}, cubin {step.cubin[:SHORT_DIGEST]}"
+    yield f"      {step.origin}{label}, cubin {step.cubin[:SHORT_DIGEST]}"
     for index, parameter in enumerate(step.parameters):
-        yield f"       param {index}: {_parameter(parameter)}"
+        yield f"      param {index}: {_parameter(parameter)}"
         if isinstance(parameter, Bytes):
             for offset, tensor_map in parameter.tensor_maps:
-                yield f"         at {offset}: {_tensor_map(tensor_map)}"
+                yield f"        at {offset}: {_tensor_map(tensor_map)}"
 
 
 def _parameter(parameter: Parameter) -> str:

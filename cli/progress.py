@@ -90,14 +90,11 @@ def stderr_progress(*, hits: bool = True) -> Progress:
 
 
 def result_line(result: VariantResult) -> str:
-    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`; a hit is only named."""
+    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`; others are only named."""
     line = f"{result.status:<8}  {result.variant.id}"
-    if result.status in ("hit", "skipped"):
+    if result.status != "compiled" or result.artifact is None:
         return line
-    facts = [f"{result.seconds:.2f} s"]
-    if result.artifact is not None:
-        facts += artifact_facts(result.artifact)
-    return f"{line}  {', '.join(facts)}"
+    return f"{line}  {', '.join([f'{result.seconds:.2f} s', *artifact_facts(result.artifact)])}"
 
 
 def artifact_facts(artifact: Artifact) -> list[str]:
@@ -122,7 +119,7 @@ def failure_lines(result: VariantResult) -> list[str]:
 
 def summary(report: Report) -> str:
     """Return `3 variants in 1.2 s: 1 hit, 1 compiled, 1 failed`."""
-    counts = {status: 0 for status in _COLOURS}
+    counts = dict.fromkeys(_COLOURS, 0)
     for result in report.results:
         counts[result.status] += 1
     words = {"hit": count(counts.pop("hit"), "hit")}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, specs_argument, store_option, traceback_option
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
 """Columns of numbers; sizes in bytes, MiB and GiB."""
 
 
-@click.command("targets", short_help="List the models and architectures to compile for.")
+@click.command(
+    "targets", cls=Command, short_help="List the models and architectures to compile for."
+)
 @specs_argument(required=False)
 @store_option
 @json_option("the models with all their figures")
@@ -30,13 +33,11 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
     A star marks the model that the bare name of an architecture stands for: --target sm_90a means
     the model h100-sxm.
 
-    \b
     Examples:
       pallasc targets
       pallasc targets kernels.yaml
       pallasc targets --json
 
-    \b
     --json prints one object:
       schema         1
       architectures  architecture: the model that its bare name stands for

@@ -17,6 +17,8 @@ from pallasc.compiler.diagnose import (
     definition,
     explain,
     explain_compilation,
+    is_mosaic,
+    operation_place,
     user_place,
 )
 from pallasc.compiler.executable import parse_executable
@@ -24,7 +26,7 @@ from pallasc.compiler.lower import Lowered, Signature, lower
 from pallasc.compiler.resources import kernel_resources
 from pallasc.compiler.topology import target_config
 from pallasc.compiler.translate import Translation, UnsupportedStepError, translate
-from pallasc.errors import CompileError
+from pallasc.errors import CompileError, Location
 from pallasc.specs.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
 from pallasc.specs.canonical import canonical_json, labelled_key
 from pallasc.specs.cubin import parse_cubin
@@ -69,7 +71,19 @@ def lower_job(job: Job) -> Lowered:
     try:
         return lower(job.function, job.args, job.static, job.target)
     except Exception as error:
-        raise explain(error, job.function) from error
+        explained = explain(error, job.function)
+        if is_mosaic(error):
+            explained.location = _place_in_kernel(job) or explained.location
+        raise explained from error
+
+
+def _place_in_kernel(job: Job) -> Location | None:
+    """Lower once more with locations on, for the line that one of Mosaic's passes failed at."""
+    try:
+        lower(job.function, job.args, job.static, job.target, locations=True)
+    except Exception as again:
+        return operation_place(again)
+    return None
 
 
 def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:

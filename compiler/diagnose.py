@@ -36,6 +36,8 @@ _NOISE = re.compile(
 )
 _ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
+_MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
+_OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _MOST_LINES = 12
 _MOST_LETTERS = 240
 
@@ -44,7 +46,7 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
     """Return the error to show for `error`, raised while `function` was traced or lowered."""
     if isinstance(error, PallascError):
         return error
-    place = user_place(frames(error)) or definition(function)
+    place = user_place(frames(error)) or equation_place(error) or definition(function)
     if (step := _unsupported(error)) is not None:
         return UnsupportedError(
             f"the function contains {step}, which cannot be launched from a cubin",
@@ -76,9 +78,48 @@ def explain_compilation(
     """
     if isinstance(error, PallascError):
         return error
-    places = [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(output)]
     message = _compiler_message(output) or _message(error)
-    return CompileError(message, location=user_place(places) or definition(function))
+    return CompileError(message, location=user_place(_places(output)) or definition(function))
+
+
+def equation_place(error: BaseException) -> Location | None:
+    """Return the user's line of the innermost equation that was being lowered.
+
+    JAX lowers a function equation by equation; each remembers the Python stack that made it.
+    """
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        source = getattr(trace.tb_frame.f_locals.get("eqn"), "source_info", None)
+        stack = getattr(getattr(source, "traceback", None), "frames", ())
+        found = user_place([(frame.file_name, frame.line_num) for frame in stack]) or found
+        trace = trace.tb_next
+    return found
+
+
+def operation_place(error: BaseException) -> Location | None:
+    """Return the user's line of the MLIR operation at which one of Mosaic's passes failed.
+
+    The passes are Python, and raise without a place; the operation that a pass was at is a local
+    variable of its frames, with a location if the module was made with them.
+    """
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        if _MOSAIC in trace.tb_frame.f_code.co_filename:
+            operation = trace.tb_frame.f_locals.get("op")
+            places = _places(str(getattr(operation, "location", "")))
+            found = user_place(places) or found
+        trace = trace.tb_next
+    return found
+
+
+def is_mosaic(error: BaseException) -> bool:
+    """Return whether one of Mosaic's own passes raised `error`."""
+    trace = traceback.extract_tb(error.__traceback__)
+    return bool(trace) and _MOSAIC in trace[-1].filename
+
+
+def _places(text: str) -> list[tuple[str, int]]:
+    return [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(text)]
 
 
 def frames(error: BaseException) -> list[tuple[str, int]]:
@@ -165,7 +206,8 @@ def _failed_line(error: BaseException) -> str:
 
 def shorten(text: str) -> str:
     """Return a compiler's message without requests to file issues, long lines and long dumps."""
-    lines = [_clip(line.rstrip()) for line in _ISSUE.sub("", text).splitlines()]
+    text = _OPERATION.sub("", _ISSUE.sub("", text))
+    lines = [_clip(line.rstrip()) for line in text.splitlines()]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"… ({len(lines) - _MOST_LINES} more lines)"]
     return "\n".join(lines).strip()

@@ -44,11 +44,12 @@ def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory
     The wheel's own folder serves as it is; for another assembler a temporary folder of links is
     made, which lives as long as the second result.
     """
-    own = toolchain.nvlink.parent
+    own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
     if toolchain.ptxas == own / "ptxas":
         return own, None
     folder = tempfile.TemporaryDirectory(prefix="pallasc-tools-")
     links = Path(folder.name)
     (links / "ptxas").symlink_to(toolchain.ptxas)
-    (links / "nvlink").symlink_to(toolchain.nvlink)
+    if toolchain.nvlink is not None:
+        (links / "nvlink").symlink_to(toolchain.nvlink)
     return links, folder

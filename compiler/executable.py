@@ -31,7 +31,7 @@ def parse_executable(data: bytes) -> Any:
         else:
             outer = message_type("ExecutableAndOptionsProto").FromString(body)
         return _read_split(outer.serialized_executable, "GpuExecutableProto")
-    except DecodeError as error:
+    except (DecodeError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise CompileError(f"the serialised executable is not readable: {error}") from error
 
 
@@ -60,11 +60,14 @@ def _read_split(data: bytes, name: str) -> Any:
 
 def _override(message: Any, path: Any, value: bytes) -> None:
     """Set the field that `path` leads to, adding the messages on the way."""
+    if not path:
+        raise CompileError("the serialised executable overrides a field without saying which")
     *inner, last = path
     for part in inner:
         child = getattr(message, _name(message, part.field_number))
         if hasattr(child, "add"):
-            while len(child) <= part.repeated_field_index:
+            # Parts arrive in order, so at most the next element is missing.
+            if part.repeated_field_index == len(child):
                 child.add()
             child = child[part.repeated_field_index]
         message = child

@@ -78,9 +78,11 @@ def _chunks(stream: bytes) -> Iterator[tuple[bytes, int, bytes]]:
         position += _CHUNK_HEADER
         if position + size > len(stream):
             raise CompileError("the serialised executable ends inside a Riegeli chunk")
+        if count > _CHUNK_HEADER + size:
+            # Such a chunk is padded with zeros to one byte a record; XLA writes none.
+            raise CompileError(f"a Riegeli chunk of {size} bytes counts {count} records")
         yield header[24:25], count, stream[position : position + size]
-        # A chunk is at least as long as its number of records, padded with zeros.
-        position += max(size, count)
+        position += size
 
 
 def _simple_chunk(body: bytes, count: int) -> Iterator[bytes]:
@@ -100,6 +102,8 @@ def _simple_chunk(body: bytes, count: int) -> Iterator[bytes]:
 def _decompressor(kind: bytes) -> Callable[[bytes], bytes]:
     if kind == b"\0":
         return bytes
+    if kind not in (b"s", b"z", b"b"):
+        raise CompileError(f"the serialised executable uses Riegeli compression {kind!r}")
     import cramjam
 
     decoders: dict[bytes, Callable[[bytes], object]] = {
@@ -107,14 +111,17 @@ def _decompressor(kind: bytes) -> Callable[[bytes], bytes]:
         b"z": cramjam.zstd.decompress,
         b"b": cramjam.brotli.decompress,
     }
-    if kind not in decoders:
-        raise CompileError(f"the serialised executable uses Riegeli compression {kind!r}")
     return lambda data: _expand(decoders[kind], data)
 
 
 def _expand(decode: Callable[[bytes], object], data: bytes) -> bytes:
+    import cramjam
+
     size, position = read_varint(data, 0)
-    result = bytes(decode(data[position:]))  # type: ignore[call-overload]
+    try:
+        result = bytes(decode(data[position:]))  # type: ignore[call-overload]
+    except cramjam.DecompressionError as error:
+        raise CompileError(f"a Riegeli buffer cannot be decompressed: {error}") from error
     if len(result) != size:
         raise CompileError(f"a Riegeli buffer says {size} bytes and holds {len(result)}")
     return result

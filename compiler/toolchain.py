@@ -48,7 +48,7 @@ class Toolchain:
     cuda: int
     packages: tuple[Package, ...]
     ptxas: Path
-    nvlink: Path
+    nvlink: Path | None
     nvdisasm: Path | None
     libdevice: Path
     plugin: Path
@@ -79,7 +79,7 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
         cuda=cuda,
         packages=packages,
         ptxas=_executable(ptxas) if ptxas else _existing(tools / "ptxas", "ptxas"),
-        nvlink=_existing(tools / "nvlink", "nvlink"),
+        nvlink=tools / "nvlink" if (tools / "nvlink").is_file() else None,
         nvdisasm=_disassembler(cuda) or (disassembler if disassembler.is_file() else None),
         libdevice=_existing(folder / "nvvm" / "libdevice" / "libdevice.10.bc", "libdevice"),
         plugin=_existing(
@@ -186,7 +186,8 @@ def tool_version(tool: Path) -> str:
 def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
     """Yield the binaries that decide the result, by label."""
     yield "libdevice", toolchain.libdevice
-    yield "nvlink", toolchain.nvlink
+    if toolchain.nvlink is not None:  # the wheel for CUDA 12 has none
+        yield "nvlink", toolchain.nvlink
     yield "plugin", toolchain.plugin
     yield "ptxas", toolchain.ptxas
 

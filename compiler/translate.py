@@ -71,7 +71,15 @@ def translate(executable: Any) -> Translation:
     Raises:
         UnsupportedStepError: the function contains what cannot be launched from a cubin.
         CompileError: the executable is not made as those of the supported JAX versions.
+        CorruptError: a cubin in it is damaged.
     """
+    try:
+        return _translate(executable)
+    except (LookupError, ValueError, TypeError, OverflowError) as error:
+        raise CompileError(f"the executable's parts contradict each other: {error!r}") from error
+
+
+def _translate(executable: Any) -> Translation:
     buffers, places = number_buffers(executable)
     outputs = [places[index][0] for index in output_allocations(executable)]
     result = Translation(buffers, outputs)

@@ -81,6 +81,8 @@ class Artifact:
     """
 
     def __init__(self, record: Mapping[str, Any], read_blob: Callable[[str], bytes]) -> None:
+        if not isinstance(record, Mapping) or not isinstance(record.get("blobs", {}), Mapping):
+            raise CorruptError("the artifact's record is not one")
         schema = record.get("schema")
         if schema != ARTIFACT_SCHEMA:
             raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
@@ -101,15 +103,23 @@ class Artifact:
     @cached_property
     def plan(self) -> LaunchPlan:
         """The launch plan, checked."""
-        return plan_from_json(self.record["plan"])
+        plan = plan_from_json(self.record["plan"])
+        named = [buffer.digest for buffer in plan.buffers if buffer.digest]
+        for key in (*named, *(launch.cubin for launch in plan.launches)):
+            self._size(key)
+        return plan
 
     @cached_property
     def kernels(self) -> tuple[KernelResources, ...]:
         """The kernels that the plan launches, in the order of their first launch."""
         try:
-            return tuple(KernelResources(**entry) for entry in self.record["kernels"])
+            kernels = tuple(KernelResources(**entry) for entry in self.record["kernels"])
         except TypeError as error:
             raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
+        for kernel in kernels:
+            for key in filter(None, (kernel.cubin, kernel.ptx)):
+                self._size(key)
+        return kernels
 
     @property
     def target(self) -> Mapping[str, Any]:
@@ -126,7 +136,7 @@ class Artifact:
     @property
     def cubin_bytes(self) -> int:
         """Size of all its cubins."""
-        return sum(self.record["blobs"][key] for key in {kernel.cubin for kernel in self.kernels})
+        return sum(self._size(key) for key in {kernel.cubin for kernel in self.kernels})
 
     def blob(self, key: str) -> bytes:
         """Return the bytes with the digest `key`.
@@ -134,8 +144,7 @@ class Artifact:
         Raises:
             CorruptError: the artifact does not name it, or what was read is something else.
         """
-        if key not in self.record["blobs"]:
-            raise CorruptError(f"the artifact names no blob {key}")
+        self._size(key)
         data = self._read_blob(key)
         if digest(data) != key:
             raise CorruptError(f"blob {key} holds other bytes than its digest says")
@@ -153,6 +162,12 @@ class Artifact:
     def blobs(self) -> dict[str, bytes]:
         """Return all blobs by digest."""
         return {key: self.blob(key) for key in self.record["blobs"]}
+
+    def _size(self, key: str) -> int:
+        size = self.record["blobs"].get(key)
+        if type(size) is not int:
+            raise CorruptError(f"the artifact names no blob {key}")
+        return size
 
     def _kernel(self, name: str | None) -> KernelResources:
         for kernel in self.kernels:

@@ -103,7 +103,7 @@ def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> K
         registers=registers,
         stack_bytes=stack_bytes,
         static_smem_bytes=max(0, shared.size - reserved) if shared else 0,
-        barriers=next((payload[0] for kind, payload in own if kind == _NUM_BARRIERS), 0),
+        barriers=next((value[0] for kind, value in own if kind == _NUM_BARRIERS and value), 0),
     )
 
 

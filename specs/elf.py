@@ -72,7 +72,9 @@ def parse_elf(data: bytes) -> Elf:
     machine = struct.unpack_from("<H", data, 18)[0]
     programs, sections = struct.unpack_from("<QQ", data, 32)
     flags = struct.unpack_from("<I", data, 48)[0]
-    program_size, program_count, _, count, names = struct.unpack_from("<HHHHH", data, 54)
+    program_size, program_count, row_size, count, names = struct.unpack_from("<HHHHH", data, 54)
+    if count and row_size != _SECTION.size:
+        raise CorruptError(f"an ELF file has section headers of {row_size} bytes")
     table_end = sections + count * _SECTION.size
     if table_end > len(data):
         raise CorruptError(f"an ELF file of {len(data)} bytes ends inside its section table")

@@ -9,11 +9,13 @@ JSON form, schema 1: an object with `buffers`, `inputs`, `outputs`, `input_tree`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeVar
 
-from pallasc.errors import CorruptError
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.dtypes import parse_dtype
 
 Dim3 = tuple[int, int, int]
 Role = Literal["input", "output", "constant", "temporary"]
@@ -137,6 +139,9 @@ class Launch:
 
 Step = Fill | Copy | Launch
 
+MAP_BYTES = 128
+"""Size of a tensor map (`CUtensorMap`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
@@ -193,55 +198,97 @@ def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
     """
     try:
         plan = LaunchPlan(
-            buffers=tuple(Buffer(**buffer) for buffer in data["buffers"]),
+            buffers=tuple(_make(Buffer, buffer) for buffer in data["buffers"]),
             inputs=tuple(_binding(item) for item in data["inputs"]),
             outputs=tuple(_binding(item) for item in data["outputs"]),
             steps=tuple(_step(item) for item in data["steps"]),
             input_tree=data["input_tree"],
             output_tree=data["output_tree"],
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"the launch plan is damaged: {error!r}") from error
     check_ranges(plan)
     return plan
 
 
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_ints(value: Any) -> bool:
+    return type(value) is tuple and all(map(_is_int, value))
+
+
+def _is_dim3(value: Any) -> bool:
+    return _is_ints(value) and len(value) == 3 and min(value) > 0
+
+
+# What a field's annotation asks of its value.
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "int": _is_int,
+    "bool": lambda value: type(value) is bool,
+    "str": lambda value: type(value) is str,
+    "str | None": lambda value: value is None or type(value) is str,
+    "Role": lambda value: value in ("input", "output", "constant", "temporary"),
+    "Literal[1, 4]": lambda value: _is_int(value) and value in (1, 4),
+    "tuple[int, ...]": _is_ints,
+    "Dim3": _is_dim3,
+    "Dim3 | None": lambda value: value is None or _is_dim3(value),
+    "Mapping[str, Any] | None": lambda value: value is None or isinstance(value, Mapping),
+    "tuple[Parameter, ...]": lambda _: True,
+    "tuple[tuple[int, TensorMap], ...]": lambda value: all(_is_int(at) for at, _ in value),
+}
+
+_Data = TypeVar("_Data", Buffer, Binding, Fill, Copy, Launch, Pointer, Bytes, TensorMap)
+
+
+def _make(kind: type[_Data], data: Mapping[str, Any]) -> _Data:
+    """Return the data class with these fields, each of the type that it declares."""
+    made = kind(**data)
+    for field in fields(kind):
+        value = getattr(made, field.name)
+        if not _TYPES[str(field.type)](value):
+            raise TypeError(f"{field.name} of a {kind.__name__.lower()} is {value!r}")
+    return made
+
+
 def _binding(data: Mapping[str, Any]) -> Binding:
-    return Binding(**{**data, "shape": tuple(data["shape"])})
+    return _make(Binding, {**data, "shape": tuple(data["shape"])})
 
 
 def _step(data: Mapping[str, Any]) -> Step:
-    fields = dict(data)
-    kind = fields.pop("kind")
-    if kind == "launch":
-        fields["parameters"] = tuple(_parameter(item) for item in fields["parameters"])
+    values = dict(data)
+    kind = _STEPS[values.pop("kind")]
+    if kind is Launch:
+        values["parameters"] = tuple(_parameter(item) for item in values["parameters"])
         for name in ("grid", "block", "cluster"):
-            fields[name] = None if fields[name] is None else tuple(fields[name])
-    step: Step = _STEPS[kind](**fields)
+            values[name] = None if values[name] is None else tuple(values[name])
+    step: Step = _make(kind, values)
     return step
 
 
 def _parameter(data: Mapping[str, Any]) -> Parameter:
-    fields = dict(data)
-    kind = fields.pop("kind")
-    if kind == "bytes":
-        fields["tensor_maps"] = tuple(
-            (offset, _tensor_map(item)) for offset, item in fields["tensor_maps"]
+    values = dict(data)
+    kind = _PARAMETERS[values.pop("kind")]
+    if kind is Bytes:
+        values["tensor_maps"] = tuple(
+            (offset, _tensor_map(item)) for offset, item in values["tensor_maps"]
         )
-    parameter: Parameter = _PARAMETERS[kind](**fields)
+        bytes.fromhex(values["data"])
+    parameter: Parameter = _make(kind, values)
     return parameter
 
 
 def _tensor_map(data: Mapping[str, Any]) -> TensorMap:
     sequences = ("dims", "strides", "box", "element_strides")
-    return TensorMap(**{**data, **{name: tuple(data[name]) for name in sequences}})
+    return _make(TensorMap, {**data, **{name: tuple(data[name]) for name in sequences}})
 
 
 def check_ranges(plan: LaunchPlan) -> None:
     """Check that every reference of the plan lies inside an existing buffer.
 
     Raises:
-        CorruptError: one does not.
+        CorruptError: one does not, or sizes contradict each other.
     """
     for what, buffer, offset, size in _references(plan):
         if not 0 <= buffer < len(plan.buffers):
@@ -251,10 +298,14 @@ def check_ranges(plan: LaunchPlan) -> None:
                 f"{what} takes bytes {offset} to {offset + size} of buffer {buffer}, "
                 f"which has {plan.buffers[buffer].size}"
             )
+    for broken in _broken_rules(plan):
+        raise CorruptError(f"the launch plan is damaged: {broken}")
 
 
 def _references(plan: LaunchPlan) -> list[tuple[str, int, int, int]]:
-    found = [(f"array {b.path}", b.buffer, 0, 0) for b in (*plan.inputs, *plan.outputs)]
+    found = [
+        (f"array {b.path}", b.buffer, 0, _array_bytes(b)) for b in (*plan.inputs, *plan.outputs)
+    ]
     for index, step in enumerate(plan.steps):
         what = f"step {index}"
         if isinstance(step, Fill):
@@ -267,6 +318,14 @@ def _references(plan: LaunchPlan) -> list[tuple[str, int, int, int]]:
     return found
 
 
+def _array_bytes(binding: Binding) -> int:
+    try:
+        bits = parse_dtype(binding.dtype).bits
+    except SpecError as error:
+        raise CorruptError(f"array {binding.path}: {error.message}") from error
+    return (math.prod(binding.shape) * bits + 7) // 8
+
+
 def _launch_references(step: Launch) -> list[tuple[int, int, int]]:
     found = []
     for parameter in step.parameters:
@@ -275,3 +334,39 @@ def _launch_references(step: Launch) -> list[tuple[int, int, int]]:
         else:
             found += [(m.buffer, m.offset, 0) for _, m in parameter.tensor_maps]
     return found
+
+
+def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
+    for index, buffer in enumerate(plan.buffers):
+        if buffer.size < 0 or (buffer.role == "constant") != (buffer.digest is not None):
+            yield f"{buffer.role} buffer {index} of {buffer.size} bytes has digest {buffer.digest}"
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, Fill) and (step.size % step.width or step.value >> 8 * step.width):
+            yield f"step {index} fills {step.size} bytes with {step.value:#x}"
+        if isinstance(step, Launch):
+            for parameter in step.parameters:
+                if isinstance(parameter, Bytes) and not _fits(parameter):
+                    yield f"step {index} passes {parameter.size} bytes that do not fit together"
+    for tree, bindings in ((plan.input_tree, plan.inputs), (plan.output_tree, plan.outputs)):
+        if sorted(tree_leaves(tree)) != list(range(len(bindings))):
+            yield f"a pytree does not name each of {len(bindings)} arrays once"
+
+
+def _fits(parameter: Bytes) -> bool:
+    ends = [offset + MAP_BYTES for offset, _ in parameter.tensor_maps]
+    starts = [offset for offset, _ in parameter.tensor_maps]
+    return len(parameter.data) in (0, 2 * parameter.size) and all(
+        0 <= start and end <= parameter.size for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def tree_leaves(tree: Any) -> Iterator[int]:
+    """Yield the numbers of the arrays in a pytree of a plan."""
+    if type(tree) is int:
+        yield tree
+    elif isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from tree_leaves(item)
+    elif isinstance(tree, list):
+        for item in tree:
+            yield from tree_leaves(item)

@@ -70,12 +70,13 @@ def too_much_smem(x: Any) -> Any:
 
 
 def wrong_architecture(x: Any) -> Any:
-    def body(x_ref: Any, o_ref: Any, tile: Any, acc: Any, barrier: Any) -> None:
-        plgpu.tcgen05_mma(acc, tile, tile, barrier, accumulate=False)  # HERE wrong_architecture
+    def body(x_ref: Any, o_ref: Any, a: Any, b: Any, acc: Any, barrier: Any) -> None:
+        plgpu.tcgen05_mma(acc, a, b, barrier, accumulate=False)  # HERE wrong_architecture
         o_ref[...] = x_ref[...]
 
     swizzle = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
     scratch = [
+        plgpu.SMEM((128, 128), jnp.float16, transforms=swizzle),
         plgpu.SMEM((128, 128), jnp.float16, transforms=swizzle),
         plgpu.TMEM((128, 128), jnp.float32),
         plgpu.Barrier(orders_tensor_core=True),

@@ -1,0 +1,123 @@
+"""Write the generated pages of docs/ again; with --check only tell whether they are current.
+
+* `cli.md`: the help of every command, and the exit codes with the errors that lead to them
+* `targets.md`: the models that can be compiled for
+* `spec.schema.json`: the JSON schema of spec files
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from pallasc import errors
+from pallasc.cli.failures import CLOSED_PIPE, INTERRUPTED
+from pallasc.cli.main import COMMANDS, root
+from pallasc.cli.targets import COLUMNS, rows
+from pallasc.errors import PallascError
+from pallasc.specs.json_schema import json_schema_text
+from pallasc.specs.targets import MODELS
+
+DOCS = Path(__file__).resolve().parent
+NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
+WIDTH = 100
+
+
+def cli_page() -> str:
+    """Return the reference of the command line."""
+    parts = ["# Command line", NOTE, _help("pallasc", root), *_commands(), _exit_codes()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands() -> Iterator[str]:
+    for name in COMMANDS:
+        command = root.get_command(click.Context(root), name)
+        if command is None:
+            raise SystemExit(f"docs/generate.py: the command {name} does not exist")
+        yield f"## pallasc {name}"
+        yield _help(f"pallasc {name}", command)
+
+
+def _help(name: str, command: click.Command) -> str:
+    settings = {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    names = ["-h", "--help"]
+    context = click.Context(command, info_name=name, help_option_names=names, **settings)
+    return f"```text\n{command.get_help(context).strip()}\n```"
+
+
+def _exit_codes() -> str:
+    lines = [
+        ["0", "Everything was done.", ""],
+        *([str(error.exit_code), _first_line(error), f"`{error.__name__}`"] for error in _errors()),
+        ["2", "The command line is wrong.", ""],
+        [str(INTERRUPTED), "Interrupted with Ctrl-C.", ""],
+        [str(CLOSED_PIPE), "The reader of the standard output went away, as `head` does.", ""],
+    ]
+    head = ["exit code", "when", "error in Python"]
+    return "## Exit codes\n\n" + _table(head, sorted(lines, key=lambda line: int(line[0])))
+
+
+def _errors() -> list[type[PallascError]]:
+    found = [value for value in vars(errors).values() if isinstance(value, type)]
+    return [kind for kind in found if issubclass(kind, PallascError) and kind is not PallascError]
+
+
+def _first_line(kind: type[PallascError]) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]
+
+
+def targets_page() -> str:
+    """Return the table of models."""
+    text = (
+        "A star marks the model that the bare name of an architecture stands for. "
+        "`pallasc targets --json` prints all figures; a spec adds models of its own under `models`."
+    )
+    return "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, rows(MODELS.values()))]) + "\n"
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *map(list, body)]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('*', chr(92) + '*') for cell in line)} |" for line in lines
+    )
+
+
+def pages() -> dict[str, str]:
+    """Return every generated file of docs/ with its text."""
+    return {
+        "cli.md": cli_page(),
+        "spec.schema.json": json_schema_text(),
+        "targets.md": targets_page(),
+    }
+
+
+def stale(folder: Path) -> list[str]:
+    """Return the names of the generated files in a folder that are missing or not current."""
+    return [
+        name
+        for name, text in pages().items()
+        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or check them."""
+    if list(arguments) == ["--check"]:
+        wrong = stale(DOCS)
+        for name in wrong:
+            print(f"docs/{name} is not current: run `make docs`.", file=sys.stderr)
+        return 1 if wrong else 0
+    if arguments:
+        print("usage: generate.py [--check]", file=sys.stderr)
+        return 2
+    for name in stale(DOCS):
+        (DOCS / name).write_text(pages()[name], encoding="utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
