@@ -11,8 +11,8 @@ import click
 class Command(click.Command):
     """A command whose help keeps examples and lists as its docstring has them."""
 
-    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, help=keep_layout(help or ""), **kwargs)
+    def __init__(self, *, help: str | None = None, **kwargs: Any) -> None:
+        super().__init__(help=keep_layout(help or ""), **kwargs)
 
 
 def keep_layout(text: str) -> str:

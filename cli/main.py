@@ -24,8 +24,8 @@ COMMANDS = ("build", "list", "inspect", "targets", "doctor", "init")
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for."""
 
-    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, help=keep_layout(help or ""), **kwargs)
+    def __init__(self, *, help: str | None = None, **kwargs: Any) -> None:
+        super().__init__(help=keep_layout(help or ""), **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pallasc.cache.store import Store
-from pallasc.compiler.manifest import Context, find, request_key, stored_artifact
+from pallasc.compiler.manifest import Context, data_digests, find, request_key, stored_artifact
 from pallasc.compiler.messages import blobs_from_json, error_from_json
 from pallasc.compiler.pool import Answer, Pool, Task
 from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
@@ -124,7 +124,12 @@ class _Build:
 
     def _task(self, label: int, request: str) -> Task:
         variant = self.variants[self.misses[request][0]]
-        message = {"op": "compile", "variant": variant_to_json(variant), "request": request}
+        message = {
+            "op": "compile",
+            "variant": variant_to_json(variant),
+            "request": request,
+            "data": data_digests(variant, self.context.digests),
+        }
         return Task(label, (variant.target.arch, variant.base_dir), message)
 
     def _result(self, index: int, request: str, answer: Answer, *, first: bool) -> VariantResult:
@@ -140,6 +145,8 @@ class _Build:
             return replace(result, error=error, output=answer.output)
         if "conflict" in message and first:
             self.notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
+        if message["uncached"] and first:
+            self.notes.append(f"{variant.id} will be lowered again: {message['uncached']}")
         artifact = self._artifact(message)
         if artifact is None:
             return replace(result, error=CompileError("the store lost what was just compiled"))

@@ -14,6 +14,7 @@ import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,23 @@ def record_imports() -> None:
     importlib.import_module = recording_import_module
 
 
+def read_sources_afresh() -> None:
+    """Never load bytecode of files outside the installed packages from now on.
+
+    Bytecode counts as fresh while size and modification time, in whole seconds, are those of the
+    source: an edit right after an import would not be seen.
+    """
+    external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
+    plain = external["cache_from_source"]
+
+    def cache_from_source(path: Any, *arguments: Any, **options: Any) -> Any:
+        if not _is_installed(str(path)) and not _is_pythons(str(path)):
+            raise NotImplementedError("no bytecode for this file")
+        return plain(path, *arguments, **options)
+
+    external["cache_from_source"] = cache_from_source
+
+
 def _absolute(name: str, globals: Any, level: int) -> str:
     package = globals.get("__package__") or globals.get("__name__", "").rpartition(".")[0]
     try:
@@ -80,14 +98,39 @@ def closure(entries: Iterable[str]) -> set[str]:
     return found
 
 
-def sources(names: Iterable[str], base_dir: str) -> tuple[dict[str, Path], set[str]]:
-    """Split a closure into source files, by label, and top-level names of installed packages.
+@dataclass(slots=True)
+class Sources:
+    """What a closure consists of.
 
-    A label is `file:<path relative to base_dir>` for a file of the spec's folder that was loaded by
-    path, else `module:<name>`; `locate` finds it again.
+    Attributes:
+        files: source files by label: `file:<path relative to base_dir>` for a file of the spec's
+            folder that was loaded by path, else `module:<name>`; `locate` finds it again.
+        packages: top-level names of installed packages.
+        unknown: modules that have no file, and so no digest.
     """
-    files: dict[str, Path] = {}
-    packages: set[str] = set()
+
+    files: dict[str, Path] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+
+    def changed_since(self, start_ns: int) -> list[str]:
+        """Return the labels of files that were changed after a time, or are gone."""
+        return [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
+
+
+def _touched_ns(path: Path) -> int:
+    """Return when a file was last changed, infinitely late if that cannot be said."""
+    try:
+        status = path.stat()
+    except OSError:
+        return sys.maxsize
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
+def sources(names: Iterable[str], base_dir: str) -> Sources:
+    """Split a closure into source files and installed packages."""
+    found = Sources()
+    files, packages = found.files, found.packages
     by_path = _loaded_by_path(base_dir)
     for name in sorted(names):
         top = name.split(".")[0]
@@ -100,7 +143,9 @@ def sources(names: Iterable[str], base_dir: str) -> tuple[dict[str, Path], set[s
             packages.add(top)
         elif file is not None:
             files[f"module:{name}"] = Path(file)
-    return files, packages
+        elif not getattr(sys.modules[name], "__path__", None):
+            found.unknown.add(name)
+    return found
 
 
 def _loaded_by_path(base_dir: str) -> dict[str, str]:
@@ -152,6 +197,15 @@ def is_standard(name: str) -> bool:
 def _site_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     return tuple({str(Path(paths[key]).resolve()) + "/" for key in ("purelib", "platlib")})
+
+
+@cache
+def _python_folder() -> str:
+    return str(Path(sysconfig.get_paths()["stdlib"]).resolve()) + "/"
+
+
+def _is_pythons(file: str) -> bool:
+    return str(Path(file).resolve()).startswith(_python_folder())
 
 
 def _is_installed(file: str) -> bool:

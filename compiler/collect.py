@@ -18,6 +18,7 @@ from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
+from pallasc.compiler.closure import Sources
 from pallasc.compiler.identity import own_digest
 from pallasc.compiler.manifest import changed_source, make_manifest
 from pallasc.compiler.messages import error_from_json
@@ -55,10 +56,11 @@ def _collect_python(path: str, store: Store) -> list[Spec]:
     if manifest is not None and changed_source(manifest, folder, digests) is None:
         return _specs(json.loads(manifest["specs"]))
     answer = _ask_worker(path)
-    files = {label: Path(place) for label, place in answer["files"].items()}
-    manifest = make_manifest("", files, set(answer["packages"]), digests)
-    store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
-    digests.save()
+    if not answer["uncached"]:
+        files = {label: Path(place) for label, place in answer["files"].items()}
+        manifest = make_manifest("", Sources(files, set(answer["packages"])), digests)
+        store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
+        digests.save()
     return _specs(answer["specs"])
 
 

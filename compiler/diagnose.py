@@ -45,6 +45,8 @@ _MOST_LETTERS = 240
 def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
     """Return the error to show for `error`, raised while `function` was traced or lowered."""
     if isinstance(error, PallascError):
+        if isinstance(error, CompileError) and error.location is None:
+            error.location = equation_place(error) or definition(function)
         return error
     place = user_place(frames(error)) or equation_place(error) or definition(function)
     if (step := _unsupported(error)) is not None:

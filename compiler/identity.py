@@ -10,15 +10,18 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from pallasc.compiler.toolchain import Toolchain, toolchain_files
+from pallasc.errors import ToolError
 
 _COMPUTED_WITH = ("ml_dtypes", "numpy", "opt_einsum", "scipy")
-_SKIPPED_SUFFIXES = (".pyc", ".pyi", ".h", ".a")
 _OWN = ("compiler", "specs")
+_BYTECODE = (".pyc", ".pyo")
+_NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
+"""What neither JAX nor pallasc reads when it compiles."""
 
 Digest = Callable[[Path], str]
 
@@ -32,7 +35,10 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
     """
     identity = {"python": "{}.{}.{}".format(*sys.version_info[:3])}
     for package in toolchain.packages:
-        identity[package.name] = tree_digest(_folders(package.name, package.root), digest)
+        folders = _folders(package.name, package.root)
+        identity[package.name] = tree_digest(
+            folders, digest, without=("include",), skipped=_NO_INPUTS
+        )
     for label, path in toolchain_files(toolchain):
         identity[label] = digest(path)
     identity["pallasc"] = own_digest(digest)
@@ -41,28 +47,59 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
 
 
 def own_digest(digest: Digest) -> str:
-    """Return the digest of the parts of pallasc that decide the result."""
-    return tree_digest(_own_folders(), digest)
+    """Return the digest of the parts of pallasc that decide the result.
+
+    Its library of kernels does not: a kernel's closure has the files that it comes from.
+    """
+    return tree_digest(_own_folders(), digest, without=("library",), skipped=_NO_INPUTS)
 
 
-def tree_digest(folders: Iterable[Path], digest: Digest) -> str:
-    """Return one digest over names and contents of all files below `folders`, in order."""
+def tree_digest(
+    folders: Iterable[Path],
+    digest: Digest,
+    *,
+    without: Sequence[str] = (),
+    skipped: tuple[str, ...] = _BYTECODE,
+) -> str:
+    """Return one digest over names and contents of all files below `folders`.
+
+    Bytecode never counts. What cannot be read counts by its name, as unreadable.
+
+    Args:
+        folders: whose own names count too, not where they lie.
+        digest: SHA-256 of a file.
+        without: names of folders whose contents do not count.
+        skipped: ends of the names of files that do not count.
+    """
     state = hashlib.sha256()
     for folder in folders:
-        for path in sorted(_walk(folder)):
+        for path in sorted(_walk(folder, {"__pycache__", *without}, skipped)):
             name = path.relative_to(folder.parent).as_posix()
-            state.update(f"{name}\0{digest(path)}\n".encode())
+            state.update(os.fsencode(name) + f"\0{_readable(path, digest)}\n".encode())
     return state.hexdigest()
 
 
-def package_digest(top_level: str, digest: Digest) -> str | None:
-    """Return the digest of the installed package or module `top_level`, None if there is none."""
+def package_digest(name: str, digest: Digest) -> str | None:
+    """Return the digest of the installed package or module `name`, None if there is none.
+
+    The name is dotted where the package lies in a namespace that several distributions share.
+    """
     from pallasc.compiler.closure import locate_module
 
-    place = locate_module(top_level, ())
+    place = locate_module(name, ())
     if place is None:
         return None
-    return tree_digest([place.parent], digest) if place.name == "__init__.py" else digest(place)
+    if place.name.startswith("__init__."):
+        return tree_digest([place.parent], digest)
+    return _readable(place, digest)
+
+
+def _readable(path: Path, digest: Digest) -> str:
+    """Return the digest of a file; "unreadable" for a dangling link, a socket and the like."""
+    try:
+        return digest(path)
+    except ToolError:
+        return "unreadable"
 
 
 def _folders(name: str, root: Path) -> list[Path]:
@@ -80,18 +117,23 @@ def _own_folders() -> list[Path]:
     return [here.parent / name for name in _OWN]
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that matter; pallasc's own library of kernels does not."""
+def _walk(folder: Path, without: Collection[str], skipped: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files below a folder that count."""
     try:
         entries = list(os.scandir(folder))
     except OSError:
         return
     for entry in entries:
+        path = Path(entry.path)
         if entry.is_dir():
-            if entry.name not in ("__pycache__", "include", "library"):
-                yield from _walk(Path(entry.path))
-        elif not entry.name.endswith(_SKIPPED_SUFFIXES):
-            yield Path(entry.path)
+            # A link to a folder above would lead round in circles.
+            round_again = entry.is_symlink() and path.parent.resolve().is_relative_to(
+                path.resolve()
+            )
+            if entry.name not in without and not round_again:
+                yield from _walk(path, without, skipped)
+        elif not entry.name.endswith(skipped):
+            yield path
 
 
 def _recorded(names: Iterable[str]) -> str:
@@ -99,7 +141,8 @@ def _recorded(names: Iterable[str]) -> str:
     state = hashlib.sha256()
     for name in names:
         try:
-            text = metadata.distribution(name).read_text("RECORD") or ""
+            found = metadata.distribution(name)
+            text = found.read_text("RECORD") or found.version
         except metadata.PackageNotFoundError:
             text = "absent"
         lines = sorted(line for line in text.splitlines() if "__pycache__" not in line)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.compiler.jax_0_10 import adapt_before_hopper
+from pallasc.compiler.instructions import check_instructions
 from pallasc.compiler.topology import device_for
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import ArraySpec
@@ -72,6 +73,7 @@ def lower(
     arrays = [_abstract(value, sharding) for value in values]
     with _settings(device, args, locations), _one_architecture(target):
         traced = jax.jit(_callee(function, names, static), keep_unused=True).trace(*arrays)
+        check_instructions(traced.jaxpr, target)
         stage = traced.lower(lowering_platforms=("cuda",))
         signature = _signature(names, arrays, stage)
     return Lowered(stage, "" if locations else stage.as_text(), signature)

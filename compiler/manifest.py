@@ -16,7 +16,7 @@ from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.closure import locate
+from pallasc.compiler.closure import Sources, locate
 from pallasc.compiler.identity import package_digest
 from pallasc.errors import PallascError
 from pallasc.specs.artifact import Artifact
@@ -50,20 +50,26 @@ def request_key(variant: Variant, context: Context) -> str:
     Raises:
         ToolError: a declared data file cannot be read.
     """
-    data = {
-        f"data {name}": context.digests.digest(Path(variant.base_dir) / name)
-        for name in variant.files
-    }
+    data = data_digests(variant, context.digests)
     return labelled_key(
         {
             "manifest": str(MANIFEST_SCHEMA),
             "request": canonical_json(variant.request()),
             "target name": variant.target.name,
-            **data,
+            **{f"data {name}": value for name, value in data.items()},
             **{f"tool {label}": value for label, value in context.identity.items()},
             **{f"variable {name}": value for name, value in context.variables.items()},
         }
     )
+
+
+def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
+    """Return the digests of the data files that a variant declares.
+
+    Raises:
+        ToolError: one cannot be read.
+    """
+    return {name: digests.digest(Path(variant.base_dir) / name) for name in variant.files}
 
 
 def find(variant: Variant, context: Context, store: Store) -> Found:
@@ -101,14 +107,14 @@ def _digest(path: Path, digests: FileDigests) -> str | None:
 
 
 def make_manifest(
-    action_key: str, files: Mapping[str, Path], packages: set[str], digests: FileDigests
+    action_key: str, read: Sources, digests: FileDigests
 ) -> dict[str, Any]:
-    """Return the manifest of a compilation that read these files and packages."""
+    """Return the manifest of a compilation that read these sources."""
     return {
         "schema": MANIFEST_SCHEMA,
         "action": action_key,
-        "files": {label: digests.digest(path) for label, path in sorted(files.items())},
-        "packages": {name: package_digest(name, digests.digest) for name in sorted(packages)},
+        "files": {label: digests.digest(path) for label, path in sorted(read.files.items())},
+        "packages": {name: package_digest(name, digests.digest) for name in sorted(read.packages)},
     }
 
 

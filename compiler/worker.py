@@ -23,7 +23,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler import closure
 from pallasc.compiler.compile import Job, Tools, action_key, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.manifest import make_manifest, stored_artifact
+from pallasc.compiler.manifest import data_digests, make_manifest, stored_artifact
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.entries import parse_entry
@@ -32,6 +32,8 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.wire import spec_to_json, variant_from_json
 
 _PR_SET_PDEATHSIG = 1
+_STARTED_NS = time.time_ns() - 20_000_000
+"""When this process began, less the grain of file times; no source is read before."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ def main(arguments: list[str]) -> int:
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     closure.record_imports()
+    closure.read_sources_afresh()
     with os.fdopen(requests, "rb") as source, os.fdopen(answers, "wb") as target:
         _serve(source, target)
     return 0
@@ -103,7 +106,7 @@ def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, A
         return _collect(message["path"])
     if session is None:
         raise CompileError("a worker was asked to compile before it had its context")
-    return _compile(variant_from_json(message["variant"]), message["request"], session)
+    return _compile(variant_from_json(message["variant"]), message, session)
 
 
 def _collect(path: str) -> dict[str, Any]:
@@ -111,16 +114,27 @@ def _collect(path: str) -> dict[str, Any]:
 
     specs = collect_python(path)
     folder = str(Path(path).resolve().parent)
-    files, packages = closure.sources(closure.closure([module_name(path)]), folder)
+    read = closure.sources(closure.closure([module_name(path)]), folder)
     return {
         "ok": True,
         "specs": [spec_to_json(spec) for spec in specs],
-        "files": {label: str(place) for label, place in files.items()},
-        "packages": sorted(packages),
+        "files": {label: str(place) for label, place in read.files.items()},
+        "packages": sorted(read.packages),
+        "uncached": _why_uncached(read),
     }
 
 
-def _compile(variant: Variant, request: str, session: _Session) -> dict[str, Any]:
+def _why_uncached(read: closure.Sources) -> str:
+    """Return why no manifest may say what was read, "" if one may."""
+    if read.unknown:
+        return f"{', '.join(sorted(read.unknown))} has no file to take a digest of"
+    changed = read.changed_since(_STARTED_NS)
+    return f"{changed[0].partition(':')[2]} was changed meanwhile" if changed else ""
+
+
+def _compile(
+    variant: Variant, message: Mapping[str, Any], session: _Session
+) -> dict[str, Any]:
     started = time.monotonic()
     job = _job(variant)
     lowered = lower_job(job)
@@ -135,9 +149,13 @@ def _compile(variant: Variant, request: str, session: _Session) -> dict[str, Any
                 answer["conflict"] = put.reason
             if not put.stored:
                 answer |= {"record": record, "blobs": blobs_to_json(blobs)}
-    files, packages = closure.sources(closure.closure(_entry_modules(variant)), variant.base_dir)
-    manifest = make_manifest(key, files, packages, session.digests)
-    session.store.put_manifest(request, manifest)
+    read = closure.sources(closure.closure(_entry_modules(variant)), variant.base_dir)
+    answer["uncached"] = _why_uncached(read)
+    if message["data"] != data_digests(variant, session.digests):
+        answer["uncached"] = "a data file of its spec was changed meanwhile"
+    if not answer["uncached"]:
+        manifest = make_manifest(key, read, session.digests)
+        session.store.put_manifest(message["request"], manifest)
     return answer | {"seconds": time.monotonic() - started}
 
 

@@ -1,7 +1,8 @@
 """Compile functions for one target in this process and write down what came out.
 
-Usage: build.py OUTPUT TARGET FILE [NAME...]. FILE defines CASES, name -> (function, args, static);
-OUTPUT gets JSON: for each case its record, blobs (base64), key and seconds, or its error.
+Usage: build.py OUTPUT TARGETS FILE [NAME...]. FILE defines CASES, name -> (function, args, static);
+OUTPUT gets JSON: for each case its record, blobs, the serialised executable, key and seconds, or its
+error. Bytes are in base64. TARGETS are joined by commas; the second is there to be refused.
 """
 
 from __future__ import annotations
@@ -47,8 +48,21 @@ def describe(error: PallascError) -> dict[str, Any]:
     }
 
 
+def keep_executable(kept: list[bytes]) -> None:
+    """Make the compiler put every serialised executable that it reads into `kept`."""
+    from pallasc.compiler import compile, executable
+
+    def parse(data: bytes) -> Any:
+        kept.append(data)
+        return executable.parse_executable(data)
+
+    compile.parse_executable = parse
+
+
 def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     """Compile one case."""
+    kept: list[bytes] = []
+    keep_executable(kept)
     from pallasc.compiler.compile import Job, action_key, compile_job, lower_job
     from pallasc.specs.targets import resolve_target
 
@@ -61,9 +75,14 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
         record, blobs = compile_job(job, lowered, tools)
     except PallascError as error:
         return {"error": describe(error), "seconds": time.perf_counter() - start}
-    encoded = {name: base64.b64encode(blob).decode() for name, blob in blobs.items()}
     seconds = time.perf_counter() - start
-    return {"record": record, "blobs": encoded, "key": key, "seconds": seconds}
+    return {
+        "record": record,
+        "blobs": {name: base64.b64encode(blob).decode() for name, blob in blobs.items()},
+        "executable": base64.b64encode(kept[0]).decode(),
+        "key": key,
+        "seconds": seconds,
+    }
 
 
 def main(output: str, targets: str, file: str, *names: str) -> None:

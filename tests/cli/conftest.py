@@ -1,0 +1,116 @@
+"""What the tests of the command line share: a spec, a store it was built into once, ways to run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pallasc.cli.main import main
+
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: add
+    entry: pallasc.specs.library.elementwise:add
+    args: {x: "{dtype}[{m}, 4096]", y: "{dtype}[{m}, 4096]"}
+    static: {block_size: 2048}
+    matrix: {m: [1024], dtype: [f32, bf16]}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of the command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+RunCommand = Callable[..., Run]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
+    """Run the command line in this process."""
+
+    def run_here(*arguments: str | Path) -> Run:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Run(code, *capfd.readouterr())
+
+    return run_here
+
+
+# Runs the command line and writes down which modules its process has loaded at the end.
+LISTING = """
+import atexit, pathlib, sys
+listing = pathlib.Path(sys.argv.pop(1))
+atexit.register(lambda: listing.write_text("\\n".join(sys.modules)))
+from pallasc.cli.main import main
+sys.exit(main())
+"""
+
+
+def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
+    """Run the command line in a process of its own.
+
+    Args:
+        arguments: those of the command line.
+        modules: a file to write the names of all modules to that the process has loaded.
+    """
+    start = ["-m", "pallasc"] if modules is None else ["-c", LISTING, str(modules)]
+    result = subprocess.run(
+        [sys.executable, "-P", *start, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Run(result.returncode, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def process() -> RunCommand:
+    """Run the command line in a process of its own; `modules=` names a file for what it loaded."""
+    return run_process
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A spec of two variants, the store it was built into, and how that build went and what it loaded."""
+
+    spec: Path
+    store: Path
+    first: Run
+    modules: frozenset[str]
+
+    @property
+    def arguments(self) -> tuple[Path | str, ...]:
+        """What every command takes to find both."""
+        return (self.spec, "--store", self.store)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build the spec once, with real JAX and a real assembler."""
+    folder = tmp_path_factory.mktemp("built")
+    spec = folder / "kernels.yaml"
+    spec.write_text(SPEC)
+    store = folder / "store"
+    modules = folder / "modules"
+    first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
+    return Built(spec, store, first, frozenset(modules.read_text().splitlines()))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """Return a spec file that nothing was built from."""
+    path = tmp_path / "kernels.yaml"
+    path.write_text(SPEC)
+    return path

@@ -1,0 +1,125 @@
+"""`pallasc build`, with a real build behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RunCommand = Callable[..., Any]
+
+COMPILED = re.compile(
+    r"\[(?P<done>\d)/2\] compiled  (?P<id>add\[m=1024,dtype=\w+\]@h100-sxm)  "
+    r"\d+\.\d\d s, [\d,]+ bytes, \d+ registers"
+)
+FAILING = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: raises
+    entry: kernels.py:raises
+    args: {x: "f32[2048]"}
+  - name: exits
+    entry: kernels.py:exits
+    args: {x: "f32[2048]"}
+"""
+FAILING_KERNELS = """\
+import os
+
+
+def raises(x):
+    raise ValueError(f"no kernel for {x.shape}")
+
+
+def exits(x):
+    print("last words", flush=True)
+    os._exit(3)
+"""
+
+
+def test_a_first_build_compiles_each_variant_and_says_so_in_one_line(built: Any) -> None:
+    lines = built.first.err.splitlines()
+    matches = [COMPILED.fullmatch(line) for line in lines[:-1]]
+    assert (built.first.code, built.first.out) == (0, "")
+    assert [match and match["done"] for match in matches] == ["1", "2"]
+    assert {match and match["id"] for match in matches} == {
+        "add[m=1024,dtype=f32]@h100-sxm",
+        "add[m=1024,dtype=bf16]@h100-sxm",
+    }
+    assert re.fullmatch(r"2 variants in \d+\.\d s: 2 compiled", lines[-1])
+
+
+def test_the_process_of_a_build_that_compiles_imports_no_jax(built: Any) -> None:
+    assert "pallasc.compiler.build" in built.modules
+    assert built.modules & {"jax", "jaxlib", "numpy", "llvmlite", "google.protobuf"} == set()
+
+
+def test_a_second_build_compiles_nothing(run: RunCommand, built: Any) -> None:
+    result = run("build", *built.arguments)
+    assert (result.code, result.out) == (0, "")
+    lines = result.err.splitlines()
+    assert lines[:2] == [
+        "[1/2] hit       add[m=1024,dtype=f32]@h100-sxm",
+        "[2/2] hit       add[m=1024,dtype=bf16]@h100-sxm",
+    ]
+    assert re.fullmatch(r"2 variants in \d+\.\d s: 2 hits", lines[2])
+
+
+def test_the_store_is_found_through_the_environment(
+    run: RunCommand, built: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store))
+    assert run("build", built.spec).err.endswith(": 2 hits\n")
+
+
+def test_the_report_is_json(run: RunCommand, built: Any) -> None:
+    result = run("build", *built.arguments, "--json", "-k", "dtype=f32")
+    data = json.loads(result.out)
+    (variant,) = data["variants"]
+    assert (data["schema"], data["notes"]) == (1, [])
+    assert data["totals"] == {"compiled": 0, "failed": 0, "hit": 1, "skipped": 0}
+    assert variant["id"] == "add[m=1024,dtype=f32]@h100-sxm"
+    assert (variant["status"], variant["error"]) == ("hit", None)
+    assert re.fullmatch("[0-9a-f]{64}", variant["digest"])
+    assert re.fullmatch("[0-9a-f]{64}", variant["action_key"])
+    assert variant["cubin_bytes"] > 0
+    assert variant["kernels"][0]["registers"] > 0
+
+
+def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
+    process: RunCommand, tmp_path: Path
+) -> None:
+    spec = tmp_path / "kernels.yaml"
+    spec.write_text(FAILING)
+    kernels = tmp_path / "kernels.py"
+    kernels.write_text(FAILING_KERNELS)
+    result = process("build", spec, "--store", tmp_path / "store", "--json", "--jobs", "1")
+    text = result.err
+    assert result.code == 1
+    assert (
+        f"failed    raises@h100-sxm\n"
+        f"    {kernels}:5: ValueError: no kernel for (2048,)\n"
+        f'        5 | raise ValueError(f"no kernel for {{x.shape}}")\n'
+    ) in text
+    assert "failed    exits@h100-sxm\n" in text
+    assert "ended with exit code 3\n    output:\n    last words\n" in text
+    assert text.endswith(": 2 failed\n")
+    assert "Traceback" not in text
+    raises, exits = json.loads(result.out)["variants"]
+    assert raises["error"] == {
+        "column": None,
+        "exit_code": 1,
+        "file": str(kernels),
+        "hint": None,
+        "line": 5,
+        "message": "ValueError: no kernel for (2048,)",
+    }
+    assert (exits["status"], exits["output"]) == ("failed", "last words\n")
+
+
+def test_a_missing_assembler_ends_with_4(run: RunCommand, built: Any, tmp_path: Path) -> None:
+    result = run("build", *built.arguments, "--ptxas", tmp_path / "none")
+    assert (result.code, result.out) == (4, "")
+    assert result.err.startswith(f"error: There is no assembler {tmp_path / 'none'}.")

@@ -1,0 +1,50 @@
+"""The generated pages of docs/ are current, and a stale one is noticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pallasc.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """Return docs/generate.py as a module."""
+    location = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert location is not None
+    assert location.loader is not None
+    module = importlib.util.module_from_spec(location)
+    location.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_in_the_repository_are_current() -> None:
+    script = [sys.executable, "-P", str(ROOT / "docs" / "generate.py"), "--check"]
+    result = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_page_that_is_missing_or_changed_is_stale(generate: ModuleType, tmp_path: Path) -> None:
+    for name, text in generate.pages().items():
+        (tmp_path / name).write_text(text)
+    assert generate.stale(tmp_path) == []
+    (tmp_path / "cli.md").write_text("old")
+    (tmp_path / "targets.md").unlink()
+    assert generate.stale(tmp_path) == ["cli.md", "targets.md"]
+
+
+def test_the_reference_has_every_command(generate: ModuleType) -> None:
+    page = generate.pages()["cli.md"]
+    assert [f"\n## pallasc {name}\n" in page for name in COMMANDS] == [True] * len(COMMANDS)
+
+
+def test_a_wrong_argument_is_refused(generate: ModuleType) -> None:
+    assert generate.main(["--chekc"]) == 2

@@ -1,0 +1,152 @@
+"""`pallasc inspect`, of what a real build left in the store."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cli.inspect import SUFFIXES, file_name, is_folder
+
+RunCommand = Callable[..., Any]
+
+F32 = "add[m=1024,dtype=f32]@h100-sxm"
+BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
+VIEWS = ["plan", "ptx", "sass", "resources", "json"]
+
+
+@pytest.fixture
+def inspect(run: RunCommand, built: Any) -> RunCommand:
+    """Inspect the variant in f32."""
+
+    def inspect_one(*arguments: str | Path) -> Any:
+        return run("inspect", *built.arguments, "-k", "dtype=f32", *arguments)
+
+    return inspect_one
+
+
+def test_inspect_of_a_hit_says_nothing_but_data(inspect: RunCommand) -> None:
+    result = inspect()
+    assert (result.code, result.err) == (0, "")
+
+
+def test_the_summary_names_target_arrays_launches_and_resources(inspect: RunCommand) -> None:
+    lines = inspect().out.splitlines()
+    assert lines[0] == F32
+    assert re.fullmatch("artifact   [0-9a-f]{64}", lines[1])
+    assert lines[2] == "target     h100-sxm (sm_90a)"
+    assert re.fullmatch(r"toolchain  jax \d[\d.]+, ptxas \d[\d.]+", lines[3])
+    assert re.fullmatch(r"driver     CUDA \d+\.\d, Linux \d[\d.]+ or newer", lines[4])
+    assert lines[5] == "inputs     x: f32[1024, 4096], y: f32[1024, 4096]"
+    assert lines[6].startswith("outputs    ")
+    assert lines[7] == "buffers    2 inputs, 1 output; 50,331,648 bytes"
+    assert lines[8] == "steps      1 launch"
+    assert re.fullmatch(r"  \w+ grid=\(2048,1,1\) block=\(128,1,1\) smem=\d+", lines[10])
+    assert lines[11] == "resources"
+    assert len(lines) == 14
+
+
+def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: RunCommand) -> None:
+    lines = inspect("--plan").out.splitlines()
+    assert lines[0] == "buffers: 3"
+    assert lines[1] == "   0: input      16777216 bytes  input x: f32[1024, 4096]"
+    assert lines[4] == "steps: 1"
+    assert [line.strip() for line in lines[7:]] == [
+        f"param {index}: pointer to buffer {index}" for index in range(3)
+    ]
+
+
+def test_the_ptx_is_for_the_target(inspect: RunCommand) -> None:
+    text = inspect("--ptx").out
+    assert "\n.target sm_90a" in text
+    assert ".visible .entry" in text
+
+
+def test_the_sass_is_that_of_the_kernel(inspect: RunCommand) -> None:
+    text = inspect("--sass").out
+    assert "FADD" in text
+    assert "EXIT" in text
+
+
+def test_the_resources_are_a_table(inspect: RunCommand) -> None:
+    head, row = inspect("--resources").out.splitlines()
+    assert head.split()[:4] == ["KERNEL", "ORIGIN", "REGISTERS", "STACK"]
+    assert row.split()[1] == "mosaic"
+    assert int(row.split()[2]) > 0
+
+
+def test_json_holds_the_record_under_its_digest(inspect: RunCommand) -> None:
+    from pallasc.specs.canonical import canonical_json, digest
+
+    data = json.loads(inspect("--json").out)
+    (artifact,) = data["artifacts"]
+    assert (data["schema"], artifact["id"]) == (1, F32)
+    assert artifact["digest"] == digest(canonical_json(artifact["record"]))
+    assert artifact["record"]["target"]["name"] == "h100-sxm"
+
+
+def test_several_variants_get_a_heading_each(run: RunCommand, built: Any) -> None:
+    text = run("inspect", *built.arguments, "--plan").out
+    assert text.startswith(f"{F32}\nbuffers: 3\n")
+    assert f"\n\n{BF16}\nbuffers: 3\n" in text
+    assert run("inspect", *built.arguments, "--ptx").out.startswith(f"// {F32}\n")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_output_writes_what_would_have_been_printed(
+    inspect: RunCommand, tmp_path: Path, view: str
+) -> None:
+    file = tmp_path / "folder" / "file"
+    result = inspect(f"--{view}", "--output", file)
+    assert (result.code, result.out, result.err) == (0, "", f"wrote {file}\n")
+    assert file.read_text() == inspect(f"--{view}").out
+
+
+def test_output_into_a_folder_writes_one_file_a_variant(
+    run: RunCommand, built: Any, tmp_path: Path
+) -> None:
+    result = run("inspect", *built.arguments, "--ptx", "--output", f"{tmp_path}/new/")
+    assert result.out == ""
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        f"{BF16}.ptx",
+        f"{F32}.ptx",
+    ]
+
+
+def test_inspect_of_a_miss_compiles_it_and_says_so(
+    run: RunCommand, built: Any, tmp_path: Path
+) -> None:
+    result = run(
+        "inspect", built.spec, "--store", tmp_path, "-k", "dtype=f32", "--resources", "--jobs", "1"
+    )
+    assert result.code == 0
+    assert result.err.startswith(f"[1/1] compiled  {F32}  ")
+    assert result.err.endswith(": 1 compiled\n")
+    assert result.out.startswith("KERNEL ")
+
+
+@pytest.mark.parametrize(
+    ("identifier", "name"),
+    [
+        (F32, f"{F32}.ptx"),
+        ("a[name=x/y z]@b200", "a[name=x_y_z]@b200.ptx"),
+        ("../up@b200", ".._up@b200.ptx"),
+    ],
+)
+def test_file_names_keep_an_id_within_its_folder(identifier: str, name: str) -> None:
+    assert file_name(identifier, "ptx") == name
+
+
+def test_every_view_has_an_ending_of_its_own() -> None:
+    assert sorted(SUFFIXES) == sorted(["summary", *VIEWS])
+    assert len(set(SUFFIXES.values())) == len(SUFFIXES)
+
+
+def test_a_path_means_a_folder_where_it_is_one_or_ends_in_a_slash(tmp_path: Path) -> None:
+    assert is_folder(str(tmp_path))
+    assert is_folder("new/")
+    assert not is_folder(str(tmp_path / "new"))

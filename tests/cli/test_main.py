@@ -1,0 +1,187 @@
+"""The root: finding commands, help, exit codes, errors as text, interrupts, closed pipes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import pallasc
+from pallasc import errors
+from pallasc.cli.main import COMMANDS
+from pallasc.errors import Location, PallascError
+
+RunCommand = Callable[..., Any]
+
+EXIT_CODES = {
+    "CompileError": 1,
+    "UnsupportedError": 1,
+    "CheckError": 1,
+    "SpecError": 2,
+    "NotCachedError": 3,
+    "ToolError": 4,
+    "CorruptError": 5,
+    "BudgetError": 5,
+}
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Make `pallasc list` end with an error."""
+
+    def fail_with(error: BaseException) -> None:
+        def collect(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("pallasc.compiler.collect.collect", collect)
+
+    return fail_with
+
+
+def test_version_prints_name_and_version(run: RunCommand) -> None:
+    result = run("--version")
+    assert (result.code, result.out, result.err) == (0, f"pallasc {pallasc.__version__}\n", "")
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(run: RunCommand, command: str, option: str) -> None:
+    result = run(command, option)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: pallasc {command} ")
+    assert f"\n  Examples:\n    pallasc {command}" in result.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_says_what_it_does(command: str) -> None:
+    found: click.Command = import_module(f"pallasc.cli.{command}").command
+    options = [param for param in found.params if isinstance(param, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+
+
+def test_help_lists_the_commands_in_the_order_of_their_use(run: RunCommand) -> None:
+    listed = run("--help").out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+
+
+def test_no_command_shows_the_help_as_a_usage_mistake(run: RunCommand) -> None:
+    result = run()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: pallasc ")
+
+
+def test_an_unknown_command_is_answered_with_the_nearest_one(run: RunCommand) -> None:
+    result = run("biuld")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
+        "error: no such command 'biuld'. Did you mean 'build'?\n  See pallasc --help.\n"
+    )
+
+
+def test_a_missing_argument_names_the_command_whose_help_to_read(run: RunCommand) -> None:
+    result = run("build")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.endswith("\n  See pallasc build --help.\n")
+    assert result.err.startswith("error: Missing argument")
+
+
+def test_an_unknown_option_is_a_usage_mistake(run: RunCommand) -> None:
+    result = run("list", "kernels.yaml", "--jsno")
+    assert result.code == 2
+    assert "--jsno" in result.err
+    assert "--json" in result.err
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+def test_a_wrong_number_of_jobs_is_a_usage_mistake(run: RunCommand, jobs: str) -> None:
+    result = run("build", "kernels.yaml", "--jobs", jobs)
+    assert result.code == 2
+    assert "--jobs" in result.err
+
+
+@pytest.mark.parametrize(("name", "code"), EXIT_CODES.items())
+def test_every_error_ends_with_its_exit_code_and_its_text(
+    run: RunCommand, failing: Callable[[BaseException], None], name: str, code: int
+) -> None:
+    failing(getattr(errors, name)("it broke.", location=Location("a.yaml", 3), hint="Mend it."))
+    result = run("list", "kernels.yaml")
+    assert (result.code, result.out) == (code, "")
+    assert result.err == "error: a.yaml:3: it broke.\n  Mend it.\n"
+
+
+def test_every_error_class_has_an_exit_code_in_the_table() -> None:
+    public = [value for value in vars(errors).values() if isinstance(value, type)]
+    names = {kind.__name__ for kind in public if issubclass(kind, PallascError)}
+    assert names - {"PallascError"} == set(EXIT_CODES)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_traceback_is_shown_where_it_is_asked_for(
+    run: RunCommand, failing: Callable[[BaseException], None], before: bool
+) -> None:
+    failing(errors.SpecError("it broke."))
+    arguments = ["--traceback", "list", "k.yaml"] if before else ["list", "k.yaml", "--traceback"]
+    result = run(*arguments)
+    assert result.code == 2
+    assert result.err.startswith("Traceback (most recent call last):\n")
+    assert result.err.endswith("\nerror: it broke.\n")
+
+
+def test_a_mistake_of_the_user_shows_no_traceback(run: RunCommand, tmp_path: Path) -> None:
+    result = run("list", tmp_path / "missing.yaml")
+    assert result.code == 2
+    assert result.err == f"error: {tmp_path}/missing.yaml: there is no such file.\n"
+
+
+def test_an_interrupt_ends_with_130(
+    run: RunCommand, failing: Callable[[BaseException], None]
+) -> None:
+    failing(KeyboardInterrupt())
+    result = run("list", "kernels.yaml")
+    assert (result.code, result.out, result.err.strip()) == (130, "", "interrupted")
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", "targets"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["build", "--help"]])
+def test_talk_about_itself_imports_neither_yaml_nor_sqlite(
+    process: RunCommand, tmp_path: Path, arguments: list[str]
+) -> None:
+    process(*arguments, modules=tmp_path / "modules")
+    loaded = set((tmp_path / "modules").read_text().splitlines())
+    assert "click" in loaded
+    assert loaded & {"yaml", "sqlite3", "jax", "numpy", "pallasc.cache.store"} == set()
+
+
+def test_a_command_imports_no_other_command(process: RunCommand, tmp_path: Path) -> None:
+    process("targets", modules=tmp_path / "modules")
+    loaded = set((tmp_path / "modules").read_text().splitlines())
+    assert {f"pallasc.cli.{name}" for name in COMMANDS} & loaded == {"pallasc.cli.targets"}
+
+
+@pytest.mark.parametrize("command", ["list", "build", "inspect"])
+def test_no_command_imports_jax_for_what_is_in_the_store(
+    process: RunCommand, built: Any, tmp_path: Path, command: str
+) -> None:
+    assert process(command, *built.arguments, modules=tmp_path / "modules").code == 0
+    loaded = set((tmp_path / "modules").read_text().splitlines())
+    assert "pallasc.compiler.collect" in loaded
+    assert loaded & {"jax", "jaxlib", "numpy", "llvmlite", "google.protobuf"} == set()

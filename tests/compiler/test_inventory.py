@@ -1,0 +1,81 @@
+"""What is installed: all of it is listed, whatever is missing."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pallasc.compiler.inventory import Item, inventory, jax_problem, problem_of
+
+
+def _by_name(items: list[Item]) -> dict[str, Item]:
+    return {item.name: item for item in items}
+
+
+def test_versions_are_those_of_the_installed_packages() -> None:
+    items = _by_name(inventory())
+    assert items["jax"].version == metadata.version("jax")
+    assert items["llvmlite"].version == metadata.version("llvmlite")
+    assert Path(items["ptxas"].path).is_file()
+    assert items["ptxas"].version.split(".")[0] in ("12", "13")
+    assert problem_of(list(items.values())) is None
+
+
+def test_nothing_is_left_out_when_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = [item.name for item in inventory()]
+
+    def nowhere(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", nowhere)
+    monkeypatch.setattr(metadata, "files", nowhere)
+    items = _by_name(inventory())
+    assert sorted(items) == sorted(everything)
+    wrong = [item for item in items.values() if item.needed and item.problem]
+    assert {item.problem for item in wrong} == {"missing"}
+    assert {item.fix for item in wrong} == {'pip install "pallasc[cuda13]"'}
+    assert problem_of(list(items.values())) == (
+        "nothing can be compiled: see jax, jaxlib, jax-cuda13-plugin, jax-cuda13-pjrt, ptxas, "
+        "nvlink, libdevice, llvmlite, protobuf, cramjam in the list."
+    )
+
+
+def test_an_assembler_that_cannot_be_run_is_a_problem(tmp_path: Path) -> None:
+    tool = tmp_path / "ptxas"
+    tool.write_text("#!/bin/sh\necho nothing\n")
+    tool.chmod(0o755)
+    item = _by_name(inventory(tool))["ptxas"]
+    assert (item.version, item.path) == ("", str(tool))
+    assert "does not print a version" in item.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "problem"),
+    [
+        ("jax", {"jax": "0.12.0.1"}, ""),
+        ("jax", {"jax": ""}, "missing"),
+        ("jaxlib", {"jax": "0.12.0", "jaxlib": "0.12.0"}, ""),
+        ("jaxlib", {"jax": "0.12.0", "jaxlib": ""}, "missing"),
+        (
+            "jaxlib",
+            {"jax": "0.12.0", "jaxlib": "0.10.2"},
+            "JAX is 0.12.0: they must have one version",
+        ),
+        ("jaxlib", {"jax": "", "jaxlib": "0.10.2"}, ""),
+    ],
+)
+def test_the_parts_of_jax_must_be_there_and_of_one_version(
+    name: str, versions: dict[str, str], problem: str
+) -> None:
+    assert jax_problem(name, versions) == problem
+
+
+def test_an_untested_jax_is_a_problem() -> None:
+    assert jax_problem("jax", {"jax": "99.1"}).startswith("JAX 99.1 is not a version")
+
+
+def test_what_is_not_needed_keeps_nothing_from_compiling() -> None:
+    driver = Item("driver", "", "launches", needed=False, problem="none")
+    assert problem_of([driver]) is None

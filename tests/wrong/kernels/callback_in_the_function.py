@@ -1,0 +1,16 @@
+"""Calls back into Python."""
+
+import jax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def double(x):
+    def body(x_gmem, out_gmem):
+        out_gmem[...] = 2.0 * x_gmem[...]
+
+    return plgpu.kernel(body, out_type=x)(x)
+
+
+def scale(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.pure_callback(lambda x: x, shape, double(x))

@@ -1,0 +1,16 @@
+"""Leaves a product to cuBLAS."""
+
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def double(x):
+    def body(x_gmem, out_gmem):
+        out_gmem[...] = 2.0 * x_gmem[...]
+
+    return plgpu.kernel(body, out_type=x)(x)
+
+
+def scale(x):
+    y = double(x).reshape(4, 4)
+    return jnp.linalg.solve(y, y)

@@ -1,0 +1,16 @@
+"""Prints from the host."""
+
+import jax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def double(x):
+    def body(x_gmem, out_gmem):
+        out_gmem[...] = 2.0 * x_gmem[...]
+
+    return plgpu.kernel(body, out_type=x)(x)
+
+
+def scale(x):
+    jax.debug.print("x[0] is {}", x[0])
+    return double(x)
