@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pallasc.cache.store import Store
-from pallasc.compiler.manifest import Context, data_digests, find, request_key, stored_artifact
+from pallasc.compiler.manifest import Context, data_digests, find, request_fields, request_key, stored_artifact
 from pallasc.compiler.messages import blobs_from_json, error_from_json
 from pallasc.compiler.pool import Answer, Pool, Task
 from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
@@ -128,6 +128,7 @@ class _Build:
             "op": "compile",
             "variant": variant_to_json(variant),
             "request": request,
+            "fields": request_fields(variant, self.context),
             "data": data_digests(variant, self.context.digests),
         }
         return Task(label, (variant.target.arch, variant.base_dir), message)

@@ -11,31 +11,38 @@ import builtins
 import importlib
 import importlib.machinery
 import importlib.util
+import os
+import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
 from pallasc.specs.modules import module_name
 
-_UNRECORDED = ("jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.")
+_UNRECORDED = (
+    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.modules",
+)  # fmt: skip
 _COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
 
+_LIBRARY = "pallasc.specs.library"
+
 _edges: dict[str, set[str]] = {}
+_loaded_by_hand: dict[str, ModuleType] = {}
+"""Modules made from a spec, which need not be in `sys.modules`."""
 
 
 def record_imports() -> None:
     """Record from now on which module imports which; for compiling processes."""
     plain_import = builtins.__import__
     plain_import_module = importlib.import_module
-
-    def record(importer: str, name: str) -> None:
-        if importer and not importer.startswith(_UNRECORDED):
-            _edges.setdefault(importer, set()).add(name)
+    plain_module_from_spec = importlib.util.module_from_spec
 
     def recording_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
@@ -43,18 +50,47 @@ def record_imports() -> None:
         result = plain_import(name, globals, locals, fromlist, level)
         importer = (globals or {}).get("__name__", "")
         full = name if not level else _absolute(name, globals, level)
-        record(importer, full)
-        for item in fromlist or ():
-            record(importer, f"{full}.{item}")
+        items = list(fromlist or ())
+        if "*" in items:
+            items += getattr(sys.modules.get(full), "__all__", ())
+        _record(importer, [full, *(f"{full}.{item}" for item in items)])
         return result
 
     def recording_import_module(name: str, package: str | None = None) -> Any:
         result = plain_import_module(name, package)
-        record(sys._getframe(1).f_globals.get("__name__", ""), result.__name__)
+        full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
+        _record(sys._getframe(1).f_globals.get("__name__", ""), [full])
+        return result
+
+    def recording_module_from_spec(spec: Any) -> Any:
+        result = plain_module_from_spec(spec)
+        importer = sys._getframe(1).f_globals.get("__name__", "")
+        if not importer.startswith(_UNRECORDED):
+            _loaded_by_hand[spec.name] = result
+            _record(importer, [spec.name])
         return result
 
     builtins.__import__ = recording_import
     importlib.import_module = recording_import_module
+    importlib.util.module_from_spec = recording_module_from_spec
+
+
+def _record(importer: str, names: list[str]) -> None:
+    if is_standard(importer) and not is_standard(names[0]):
+        importer = _on_behalf_of()
+    if importer and not importer.startswith(_UNRECORDED):
+        _edges.setdefault(importer, set()).update(names)
+
+
+def _on_behalf_of() -> str:
+    """Return the module that had Python's own library import something, as `pkgutil` does."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name and name != __name__ and not is_standard(name):
+            return str(name)
+        frame = frame.f_back
+    return ""
 
 
 def read_sources_afresh() -> None:
@@ -88,7 +124,7 @@ def closure(entries: Iterable[str]) -> set[str]:
     waiting = list(entries)
     while waiting:
         name = waiting.pop()
-        if name in found or name not in sys.modules:
+        if name in found or _module(name) is None:
             continue
         found.add(name)
         parent = name.rpartition(".")[0]
@@ -98,14 +134,18 @@ def closure(entries: Iterable[str]) -> set[str]:
     return found
 
 
+def _module(name: str) -> ModuleType | None:
+    return sys.modules.get(name) or _loaded_by_hand.get(name)
+
+
 @dataclass(slots=True)
 class Sources:
     """What a closure consists of.
 
     Attributes:
-        files: source files by label: `file:<path relative to base_dir>` for a file of the spec's
-            folder that was loaded by path, else `module:<name>`; `locate` finds it again.
-        packages: top-level names of installed packages.
+        files: source files by label: `module:<name>` for what Python finds by that name, else
+            `file:<path relative to the spec's folder>`; `locate` finds it again.
+        packages: names of installed packages; dotted for one in a shared namespace.
         unknown: modules that have no file, and so no digest.
     """
 
@@ -127,86 +167,137 @@ def _touched_ns(path: Path) -> int:
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
-def sources(names: Iterable[str], base_dir: str) -> Sources:
-    """Split a closure into source files and installed packages."""
+def sources(
+    names: Iterable[str],
+    base_dir: str,
+    *,
+    folders: Sequence[str] | None = None,
+    by_path: Mapping[str, str] | None = None,
+) -> Sources:
+    """Split a closure into source files and installed packages.
+
+    Args:
+        names: of the modules.
+        base_dir: the spec's folder.
+        folders: where modules are looked for first, the spec's folder by default.
+        by_path: the modules that were loaded by path, with their paths relative to `base_dir`.
+    """
     found = Sources()
-    files, packages = found.files, found.packages
-    by_path = _loaded_by_path(base_dir)
     for name in sorted(names):
-        top = name.split(".")[0]
-        if is_standard(name) or top in _COVERED or _is_own(name):
+        module = _module(name)
+        if is_standard(name) or name.split(".")[0] in _COVERED or _is_own(name):
             continue
-        file = getattr(sys.modules[name], "__file__", None)
-        if name in by_path:
-            files[f"file:{by_path[name]}"] = Path(base_dir) / by_path[name]
-        elif file is not None and _is_installed(file):
-            packages.add(top)
-        elif file is not None:
-            files[f"module:{name}"] = Path(file)
-        elif not getattr(sys.modules[name], "__path__", None):
+        if by_path and name in by_path:
+            found.files[f"file:{by_path[name]}"] = Path(base_dir) / by_path[name]
+        elif name.startswith(module_name("")):
+            continue  # the entry of another variant
+        elif file := getattr(module, "__file__", None):
+            _add(found, name, Path(file), base_dir, folders or (base_dir,))
+        elif not getattr(module, "__path__", None):
             found.unknown.add(name)
     return found
 
 
-def _loaded_by_path(base_dir: str) -> dict[str, str]:
-    """Return the modules that were loaded from files, with their paths relative to `base_dir`."""
-    base = Path(base_dir).resolve()
-    result = {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name.startswith(module_name("")) and file and Path(file).is_relative_to(base):
-            result[name] = Path(file).relative_to(base).as_posix()
-    return result
+def _add(found: Sources, name: str, file: Path, base_dir: str, folders: Sequence[str]) -> None:
+    if _is_installed(str(file)) and not name.startswith(_LIBRARY):
+        found.packages.add(_package(name))
+        return
+    place = locate_module(name, folders)
+    if place is not None and place.resolve() == file.resolve():
+        found.files[f"module:{name}"] = file
+    else:
+        found.files[f"file:{os.path.relpath(file.resolve(), base_dir)}"] = file
 
 
-def locate(label: str, base_dir: str) -> Path | None:
+def _package(name: str) -> str:
+    """Return the outermost package of a module that is not just a namespace."""
+    parts = name.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return next(p for p in prefixes if getattr(sys.modules.get(p), "__file__", None) or p == name)
+
+
+def locate(label: str, base_dir: str, folders: Sequence[str] | None = None) -> Path | None:
     """Return the file that a label of `sources` names now, without importing anything."""
     kind, _, name = label.partition(":")
     if kind == "file":
         return Path(base_dir) / name
-    return locate_module(name, (base_dir,))
+    return locate_module(name, folders or (base_dir,))
 
 
 def locate_module(name: str, folders: Sequence[str]) -> Path | None:
-    """Return the source file of a module, looked for in `folders` and where Python looks."""
-    top, *rest = name.split(".")
-    found = importlib.machinery.PathFinder.find_spec(top, list(folders)) if folders else None
-    try:
-        found = found or importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    for depth in range(len(rest)):
-        if found is None or not found.submodule_search_locations:
+    """Return the source file of a module, looked for in `folders` and where workers look."""
+    path: list[str] | None = None
+    found = None
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        found = _find(".".join(parts[:length]), path, folders)
+        if found is None:
             return None
-        path = list(found.submodule_search_locations)
-        found = importlib.machinery.PathFinder.find_spec(".".join([top, *rest[: depth + 1]]), path)
+        path = list(found.submodule_search_locations or ())
     return Path(found.origin) if found and found.origin and found.has_location else None
+
+
+def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
+    """Find a module as Python does, with the finders of editable installs, but import nothing."""
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            places = [*folders, *_workers_path()] if path is None else path
+            found = PathFinder.find_spec(name, places)
+        else:
+            find = getattr(finder, "find_spec", None)
+            found = find(name, path) if find else None
+        if found is not None:
+            return found
+    return None
+
+
+def _workers_path() -> list[str]:
+    """Return `sys.path` as workers have it: without the folder of the script in front."""
+    if sys.flags.safe_path:
+        return sys.path
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    by_name = getattr(main, "__spec__", None) is not None
+    unsafe = os.getcwd() if by_name or not script else str(Path(script).resolve().parent)
+    named = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return [p for p in sys.path if p and (p != unsafe or p in set(named))]
 
 
 def _is_own(name: str) -> bool:
     """Tell whether a module is part of pallasc that its identity covers or that has no effect."""
-    return name.split(".")[0] == "pallasc" and not name.startswith("pallasc.specs.library")
+    return name.split(".")[0] == "pallasc" and not name.startswith(_LIBRARY)
 
 
 def is_standard(name: str) -> bool:
-    """Tell whether a module belongs to Python itself."""
-    return name.split(".")[0] in sys.stdlib_module_names or name == "__main__"
+    """Tell whether a module belongs to Python itself; one that shadows such a module does not."""
+    top = name.split(".")[0]
+    if top not in sys.stdlib_module_names:
+        return top == "__main__"
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is None or _is_pythons(file)
 
 
 @cache
 def _site_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    return tuple({str(Path(paths[key]).resolve()) + "/" for key in ("purelib", "platlib")})
+    folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
+    folders.append(site.getusersitepackages())
+    return tuple({place + os.sep for f in folders for place in (f, os.path.realpath(f))})
 
 
 @cache
-def _python_folder() -> str:
-    return str(Path(sysconfig.get_paths()["stdlib"]).resolve()) + "/"
+def _python_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib"))
 
 
+@cache
 def _is_pythons(file: str) -> bool:
-    return str(Path(file).resolve()).startswith(_python_folder())
+    return os.path.realpath(file).startswith(_python_folders()) and not _is_installed(file)
 
 
+@cache
 def _is_installed(file: str) -> bool:
-    return str(Path(file).resolve()).startswith(_site_folders())
+    """Tell whether a file is an installed package's, also where it is a link to elsewhere."""
+    path = os.path.abspath(file)
+    return path.startswith(_site_folders()) or os.path.realpath(path).startswith(_site_folders())

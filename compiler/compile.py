@@ -86,21 +86,24 @@ def _place_in_kernel(job: Job) -> Location | None:
     return None
 
 
-def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
-    """Return the key of a compilation: all that decides the artifact, nothing else."""
+def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
+    """Return the labelled fields of an action key: all that decides the artifact, nothing else."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
-    return labelled_key(
-        {
-            "artifact": str(ARTIFACT_SCHEMA),
-            "module": lowered.text,
-            "paths": canonical_json([b.path for b in lowered.signature.inputs]),
-            "signature": canonical_json(signature),
-            "target": target_config(job.target),
-            "target name": job.target.name,
-            **{f"tool {label}": value for label, value in tools.identity.items()},
-            **{f"variable {name}": value for name, value in tools.variables.items()},
-        }
-    )
+    return {
+        "artifact": str(ARTIFACT_SCHEMA),
+        "module": lowered.text,
+        "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
+        "signature": canonical_json(signature).decode(),
+        "target": target_config(job.target),
+        "target name": job.target.name,
+        **{f"tool {label}": value for label, value in tools.identity.items()},
+        **{f"variable {name}": value for name, value in tools.variables.items()},
+    }
+
+
+def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
+    """Return the key of a compilation."""
+    return labelled_key(action_fields(job, lowered, tools))
 
 
 def compile_job(

@@ -21,11 +21,12 @@ from typing import Any, BinaryIO
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler import closure
-from pallasc.compiler.compile import Job, Tools, action_key, compile_job, lower_job
+from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.manifest import data_digests, make_manifest, stored_artifact
+from pallasc.compiler.manifest import data_digests, make_manifest, short_fields, stored_artifact
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
 from pallasc.errors import CompileError, PallascError, SpecError
+from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.modules import module_name
 from pallasc.specs.spec import Variant
@@ -138,7 +139,8 @@ def _compile(
     started = time.monotonic()
     job = _job(variant)
     lowered = lower_job(job)
-    key = action_key(job, lowered, session.tools)
+    fields = action_fields(job, lowered, session.tools)
+    key = labelled_key(fields)
     answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
     with session.store.single_flight(key):
         if stored_artifact(session.store, key) is None:
@@ -154,7 +156,15 @@ def _compile(
     if message["data"] != data_digests(variant, session.digests):
         answer["uncached"] = "a data file of its spec was changed meanwhile"
     if not answer["uncached"]:
-        manifest = make_manifest(key, read, session.digests)
+        manifest = make_manifest(
+            key,
+            read,
+            session.digests,
+            name=variant.name,
+            variant=variant.id,
+            request=short_fields(message["fields"]),
+            fields=short_fields(fields),
+        )
         session.store.put_manifest(message["request"], manifest)
     return answer | {"seconds": time.monotonic() - started}
 

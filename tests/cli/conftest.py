@@ -83,7 +83,7 @@ def process() -> RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A spec of two variants, the store it was built into, and how that build went and what it loaded."""
+    """A spec of two variants, the store it was built into, how that went, what it loaded."""
 
     spec: Path
     store: Path

@@ -35,8 +35,8 @@ def test_doctor_names_a_missing_assembler_and_ends_with_4(run: RunCommand, tmp_p
     result = run("doctor", "--ptxas", tmp_path / "ptxas")
     assert result.code == 4
     assert result.err == "error: nothing can be compiled: see ptxas in the list.\n"
-    assert f"ptxas              -             missing  {' ' * 0}" in result.out
-    assert str(tmp_path / "ptxas") in result.out
+    (line,) = (line for line in result.out.splitlines() if line.startswith("ptxas "))
+    assert line.split() == ["ptxas", "-", "missing", str(tmp_path / "ptxas")]
 
 
 def test_doctor_still_prints_json_when_something_is_missing(

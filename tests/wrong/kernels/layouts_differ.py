@@ -1,13 +1,15 @@
-"""Adds registers in the layout of wgmma to strided ones."""
+"""Adds registers in the layout of wgmma to those in the layout of tcgen05."""
 
+import jax.numpy as jnp
+from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 
 def scale(x):
     def body(x_gmem, out_gmem):
-        one = plgpu.load(x_gmem, (), layout=plgpu.Layout.WGMMA, optimized=False)
-        other = plgpu.load(x_gmem, (), layout=plgpu.Layout.WG_STRIDED(x.shape, 2))
-        out_gmem[...] = one + other
+        rows = plgpu.layout_cast(lax.broadcasted_iota(jnp.float32, x.shape, 0), plgpu.Layout.WGMMA)
+        columns = plgpu.layout_cast(x_gmem[...], plgpu.Layout.TCGEN05)
+        out_gmem[...] = rows + columns
 
     return plgpu.kernel(
         body,

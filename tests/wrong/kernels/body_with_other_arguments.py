@@ -1,4 +1,4 @@
-"""Passes its arguments in the wrong order to the kernel."""
+"""The body takes one array more than the kernel is called with."""
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
 

@@ -1,0 +1,112 @@
+"""Explain a miss: which labelled fields of the key differ from the nearest entry, which file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pallasc.cache.store import Store
+from pallasc.compiler.manifest import (
+    Context,
+    changed_sources,
+    find,
+    request_fields,
+    short_fields,
+)
+from pallasc.specs.canonical import labelled_key
+from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A labelled field, or a source, with its value in the store and now; None where absent."""
+
+    label: str
+    stored: str | None
+    now: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a variant is a hit or a miss.
+
+    Attributes:
+        variant: its id.
+        hit: whether the store has it.
+        reason: one sentence.
+        key: the request key.
+        nearest: the id of the variant behind the nearest entry, None where there is none.
+        fields: how the request differs from that entry's.
+        sources: files and packages that changed since.
+    """
+
+    variant: str
+    hit: bool
+    reason: str
+    key: str
+    nearest: str | None = None
+    fields: tuple[Difference, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def explain_variants(
+    variants: Iterable[Variant], context: Context, store: Store
+) -> list[Explanation]:
+    """Explain each variant; the store's manifests are read once."""
+    manifests: list[dict[str, Any]] | None = None
+    result = []
+    for variant in variants:
+        found = find(variant, context, store)
+        fields = request_fields(variant, context)
+        key = labelled_key(fields)
+        if found.artifact is not None:
+            result.append(Explanation(variant.id, True, "the store has it", key, variant.id))
+            continue
+        own = store.get_manifest(key)
+        if own is not None:
+            sources = tuple(changed_sources(own, variant.base_dir, context.digests))
+            result.append(
+                Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
+            )
+            continue
+        if manifests is None:
+            manifests = all_manifests(store)
+        result.append(_compare(variant, key, short_fields(fields), manifests))
+    return result
+
+
+def all_manifests(store: Store) -> list[dict[str, Any]]:
+    """Return the manifests of compilations in the store."""
+    found = (store.get_manifest(key) for key in store.keys("man"))
+    return [manifest for manifest in found if manifest is not None and "request" in manifest]
+
+
+def _compare(
+    variant: Variant, key: str, fields: Mapping[str, str], manifests: list[dict[str, Any]]
+) -> Explanation:
+    """Compare a request with the nearest one: of the same kernel, with the fewest differences."""
+    same = [manifest for manifest in manifests if manifest.get("name") == variant.name]
+    if not same:
+        return Explanation(variant.id, False, "no kernel of this name was compiled yet", key)
+    nearest = min(
+        same,
+        key=lambda m: (len(differences(m["request"], fields)), m["variant"] != variant.id),
+    )
+    found = tuple(differences(nearest["request"], fields))
+    labels = ", ".join(difference.label for difference in found)
+    reason = f"its key differs from that of {nearest['variant']} in: {labels}"
+    return Explanation(variant.id, False, reason, key, nearest["variant"], found)
+
+
+def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
+    """Return the fields whose values differ, by label."""
+    return [
+        Difference(label, stored.get(label), now.get(label))
+        for label in sorted({*stored, *now})
+        if stored.get(label) != now.get(label)
+    ]

@@ -1,0 +1,10 @@
+"""Gives null where the function needs an array."""
+
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def scale(x):
+    def body(x_gmem, out_gmem):
+        out_gmem[...] = 2.0 * x_gmem[...]
+
+    return plgpu.kernel(body, out_type=x)(x)
