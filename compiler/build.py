@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Sequence
@@ -9,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pallasc.cache.store import Store
-from pallasc.compiler.manifest import Context, data_digests, find, request_fields, request_key, stored_artifact
+from pallasc.compiler.manifest import (
+    Context,
+    data_digests,
+    find,
+    folder_key,
+    import_folders,
+    request_fields,
+    request_key,
+    stored_artifact,
+)
 from pallasc.compiler.messages import blobs_from_json, error_from_json
 from pallasc.compiler.pool import Answer, Pool, Task
 from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
@@ -51,17 +61,18 @@ def build(
     started = time.monotonic()
     setup = prepare(ptxas)
     count = jobs or default_jobs(len(variants))
-    with Pool(count, setup.environment) as pool:
+    with setup, Pool(count, setup.environment) as pool:
         if variants and not store.folder.exists():
             pool.warm(min(count, len(variants)))
         context = setup.context(store)
         run = _Build(list(variants), store, context, on_event)
         run.look_up()
-        if run.misses:
+        if run.misses and (keep_going or not run.failed()):
             pool.context = setup.message(context, store)
             run.compile(pool, keep_going=keep_going)
         context.digests.save()
-    return Report(run.finished(), time.monotonic() - started, tuple([*store.warnings, *run.notes]))
+    notes = dict.fromkeys([*store.warnings, *run.notes])
+    return Report(run.finished(), time.monotonic() - started, tuple(notes))
 
 
 def default_jobs(tasks: int) -> int:
@@ -71,6 +82,16 @@ def default_jobs(tasks: int) -> int:
 
 
 def _free_bytes() -> int:
+    """Return how much memory can be had; what the kernel keeps files in can."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return int(kibibytes) * 1024
+    except (OSError, StopIteration, ValueError):
+        """Return the memory that processes can get without swapping, as the kernel estimates it."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -88,13 +109,15 @@ class _Build:
     notes: list[str] = field(default_factory=list)
 
     def look_up(self) -> None:
-        """Settle the variants that the store has; group the others by request."""
+        """Settle the variants that the store has; group the others by request and folder."""
+        importlib.invalidate_caches()
         for index, variant in enumerate(self.variants):
             began = time.monotonic()
             try:
-                key = request_key(variant, self.context)
+                key = folder_key(request_key(variant, self.context), variant.base_dir)
                 found = find(variant, self.context, self.store)
             except PallascError as error:
+                error.location = error.location or variant.location
                 self._settle(index, VariantResult(variant, "failed", error=error))
                 continue
             if found.artifact is None:
@@ -108,7 +131,7 @@ class _Build:
             )
 
     def compile(self, pool: Pool, *, keep_going: bool) -> None:
-        """Have the misses compiled, each request once."""
+        """Have the misses compiled, each request of a folder once."""
         requests = list(self.misses)
         tasks = [self._task(number, requests[number]) for number in range(len(requests))]
         for kind, task, answer in pool.run(tasks):
@@ -119,19 +142,24 @@ class _Build:
                 continue
             for position, index in enumerate(self.misses[request]):
                 self._settle(index, self._result(index, request, answer, first=position == 0))
-            if not keep_going and any(r.status == "failed" for r in self.results.values()):
+            if not keep_going and self.failed():
                 return
+
+    def failed(self) -> bool:
+        """Tell whether a variant has failed so far."""
+        return any(result.status == "failed" for result in self.results.values())
 
     def _task(self, label: int, request: str) -> Task:
         variant = self.variants[self.misses[request][0]]
         message = {
             "op": "compile",
             "variant": variant_to_json(variant),
-            "request": request,
+            "request": request_key(variant, self.context),
             "fields": request_fields(variant, self.context),
             "data": data_digests(variant, self.context.digests),
         }
-        return Task(label, (variant.target.arch, variant.base_dir), message)
+        folders = os.pathsep.join([variant.base_dir, *import_folders(variant)])
+        return Task(label, (variant.target.arch, folders), message)
 
     def _result(self, index: int, request: str, answer: Answer, *, first: bool) -> VariantResult:
         variant = self.variants[index]
@@ -143,7 +171,9 @@ class _Build:
         message = answer.message
         if not message["ok"]:
             error = error_from_json(message["error"])
+            error.location = error.location or variant.location
             return replace(result, error=error, output=answer.output)
+        self.notes += message["warnings"]
         if "conflict" in message and first:
             self.notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
         if message["uncached"] and first:

@@ -19,20 +19,25 @@ from typing import Any
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.closure import Sources
-from pallasc.compiler.identity import own_digest
+from pallasc.compiler.identity import own_digest, recorded
 from pallasc.compiler.manifest import changed_source, make_manifest
 from pallasc.compiler.messages import error_from_json
 from pallasc.compiler.pool import Pool, Task
+from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_from_json
 from pallasc.specs.yaml_loader import load_specs
 
 _SCHEMA = "1"
+_JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
+"""Packages that closures leave out."""
 
 
 def collect(paths: Sequence[str], *, store: Store) -> list[Spec]:
     """Return the specs that the files and folders `paths` declare.
+
+    Python files run in a process of their own each.
 
     Raises:
         SpecError: one is missing or wrong.
@@ -46,9 +51,10 @@ def _collect_python(path: str, store: Store) -> list[Spec]:
     key = labelled_key(
         {
             "collect": _SCHEMA,
-            "folder": folder,
+            "file": str(Path(path).resolve()),
             "path": path,
             "python": sys.version,
+            "jax": recorded(_JAX),
             "pallasc": own_digest(digests.digest),
         }
     )
@@ -69,12 +75,13 @@ def _specs(data: Sequence[Mapping[str, Any]]) -> list[Spec]:
 
 
 def _ask_worker(path: str) -> dict[str, Any]:
-    task = Task(0, ("", ""), {"op": "collect", "path": path})
+    message = {"op": "collect", "path": path}
+    task = Task(0, ("", ""), message, "the process that executes this file")
     with Pool(1, {**os.environ, "JAX_PLATFORMS": "cpu"}) as pool:
         for kind, _, answer in pool.run([task]):
             if kind == "done" and answer is not None:
                 if answer.error is not None:
-                    raise answer.error
+                    raise SpecError(answer.error.message, location=Location(path))
                 if answer.message is not None and not answer.message["ok"]:
                     raise error_from_json(answer.message["error"])
                 return answer.message or {}

@@ -34,6 +34,7 @@ _NOISE = re.compile(
     r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?",
     re.MULTILINE,
 )
+_OWN_FUNCTION = re.compile(r"function main at \S+ traced for jit")
 _ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
@@ -194,7 +195,8 @@ def _message(error: BaseException) -> str:
     """Return the error's own words, without JAX's remarks on tracebacks."""
     kind = type(error).__name__
     text = str(error).split("\nThe preceding stack trace")[0]
-    body = shorten(_STATUS.sub("", _NOISE.sub("", text).strip()))
+    text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
+    body = shorten(_STATUS.sub("", text.strip()))
     if not body:
         return f"{kind}: {_failed_line(error)}"
     return body if kind.endswith("RuntimeError") else f"{kind}: {body}"

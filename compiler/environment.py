@@ -18,7 +18,15 @@ COMPILER_PREFIXES = ("XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "NVVM_", "PTXAS_
 """Variables that reach the compiler: they count in every key."""
 
 _FORCED = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
-_DROPPED = ("CUDA_VISIBLE_DEVICES", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+_DROPPED = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_ENABLE_COMPILATION_CACHE",
+    # JAX sets these itself when it is imported, so they are there where the caller has done so.
+    "MOSAIC_GPU_CUDA_ROOT",
+    "MOSAIC_GPU_RUNTIME_LIB_PATH",
+    "TF_CPP_MIN_LOG_LEVEL",
+)
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:

@@ -75,7 +75,7 @@ class Launcher(Enum):
     """How the host function launches, which is what tells Mosaic's versions apart.
 
     `SPEC`: `(spec, buffers)` calls `mosaic_gpu_build_kernel_spec` (version 4). `PDL` and `PLAIN`:
-    `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel` with (version 2) and without
+    `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel` with (version 3) and without
     (version 1) the argument "uses PDL".
     """
 

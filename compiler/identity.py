@@ -42,7 +42,7 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
     for label, path in toolchain_files(toolchain):
         identity[label] = digest(path)
     identity["pallasc"] = own_digest(digest)
-    identity["computed with"] = _recorded(_COMPUTED_WITH)
+    identity["computed with"] = recorded(_COMPUTED_WITH)
     return identity
 
 
@@ -136,7 +136,7 @@ def _walk(folder: Path, without: Collection[str], skipped: tuple[str, ...]) -> I
             yield path
 
 
-def _recorded(names: Iterable[str]) -> str:
+def recorded(names: Iterable[str]) -> str:
     """Return one digest over the installed file lists of packages, which carry their digests."""
     state = hashlib.sha256()
     for name in names:

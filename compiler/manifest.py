@@ -7,7 +7,7 @@ record under that action key is the answer.
 Manifest, schema 1:
 
 * `action`: the action key
-* `files`: label -> digest, `packages`: top-level name -> digest
+* `files`: label -> digest, `packages`: name -> digest
 * `name`, `variant`: the kernel and the id of the variant that was compiled last
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained
@@ -15,7 +15,7 @@ Manifest, schema 1:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,12 @@ from pallasc.compiler.identity import package_digest
 from pallasc.errors import PallascError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import canonical_json, digest, labelled_key
+from pallasc.specs.entries import Entry, parse_entry
 from pallasc.specs.spec import Variant
 
 MANIFEST_SCHEMA = 1
 _LONGEST_FIELD = 400
+_RECORD_GONE = "the store no longer has its record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,15 @@ def request_fields(variant: Variant, context: Context) -> dict[str, str]:
     }
 
 
+def folder_key(request: str, base_dir: str) -> str:
+    """Return the key of the manifest of a request from one folder.
+
+    Two folders may ask for the same with other sources. Each finds its own manifest under this
+    key; the one under the request key alone is for a folder that was moved or copied.
+    """
+    return labelled_key({"request": request, "folder": base_dir})
+
+
 def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
     """Return the digests of the data files that a variant declares.
 
@@ -88,28 +99,52 @@ def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
 
 def find(variant: Variant, context: Context, store: Store) -> Found:
     """Look a variant up without compiling or importing anything."""
-    manifest = store.get_manifest(request_key(variant, context))
-    if manifest is None:
-        return Found(None, None, "never compiled with this spec and toolchain")
-    changed = changed_source(manifest, variant.base_dir, context.digests)
+    request = request_key(variant, context)
+    reason = ""
+    for name in (folder_key(request, variant.base_dir), request):
+        manifest = store.get_manifest(name)
+        if manifest is None:
+            continue
+        found = _follow(manifest, variant, context, store)
+        if found.artifact is not None:
+            return found
+        reason = reason or found.reason
+    return Found(None, None, reason or "never compiled with this spec and toolchain")
+
+
+def _follow(
+    manifest: Mapping[str, Any], variant: Variant, context: Context, store: Store
+) -> Found:
+    folders = import_folders(variant)
+    changed = changed_source(manifest, variant.base_dir, context.digests, folders)
     if changed:
         return Found(None, None, changed)
-    key = str(manifest.get("action"))
-    artifact = stored_artifact(store, key)
-    return Found(key, artifact, "" if artifact else "the store no longer has its record")
+    artifact = stored_artifact(store, manifest["action"])
+    return Found(manifest["action"], artifact, "" if artifact else _RECORD_GONE)
 
 
-def changed_source(manifest: Mapping[str, Any], base_dir: str, digests: FileDigests) -> str | None:
+def changed_source(
+    manifest: Mapping[str, Any],
+    base_dir: str,
+    digests: FileDigests,
+    folders: Sequence[str] | None = None,
+) -> str | None:
     """Return which source of a manifest is no longer what it was, None if all are."""
-    return next(changed_sources(manifest, base_dir, digests), None)
+    return next(changed_sources(manifest, base_dir, digests, folders), None)
 
 
 def changed_sources(
-    manifest: Mapping[str, Any], base_dir: str, digests: FileDigests
+    manifest: Mapping[str, Any],
+    base_dir: str,
+    digests: FileDigests,
+    folders: Sequence[str] | None = None,
 ) -> Iterator[str]:
-    """Yield a sentence for each source of a manifest that is no longer what it was."""
+    """Yield a sentence for each source of a manifest that is no longer what it was.
+
+    Modules are looked for in `folders` first, in `base_dir` by default.
+    """
     for label, wanted in sorted(manifest.get("files", {}).items()):
-        path = locate(label, base_dir)
+        path = locate(label, base_dir, folders)
         now = None if path is None else _digest(path, digests)
         if now != wanted:
             yield f"{label.partition(':')[2]} {'is gone' if now is None else 'has changed'}"
@@ -144,6 +179,31 @@ def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
         label: value if len(value) <= _LONGEST_FIELD else f"sha256:{digest(value.encode())}"
         for label, value in fields.items()
     }
+
+
+def named_entries(variant: Variant) -> list[Entry]:
+    """Return the entry points that a compilation imports: its own, of `$call` and of `$ref`."""
+    return [parse_entry(entry) for entry in (variant.entry, *_named(variant.static))]
+
+
+def _named(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _named(item)
+    elif isinstance(value, Mapping):
+        yield from (value[key] for key in ("$call", "$ref") if key in value)
+        for item in value.values():
+            yield from _named(item)
+
+
+def import_folders(variant: Variant) -> tuple[str, ...]:
+    """Return the folders that a compilation can import from: the spec's, or that of a file."""
+    base = Path(variant.base_dir)
+    places = (
+        str((base / entry.source).resolve().parent) if entry.is_file else variant.base_dir
+        for entry in named_entries(variant)
+    )
+    return tuple(dict.fromkeys(places))
 
 
 def stored_artifact(store: Store, action_key: str) -> Artifact | None:

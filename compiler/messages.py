@@ -37,7 +37,7 @@ def decode(line: bytes) -> dict[str, Any]:
 def error_to_json(error: PallascError) -> dict[str, Any]:
     """Return an error of ours as plain data."""
     return {
-        "type": type(error).__name__,
+        "type": next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__)),
         "message": error.message,
         "hint": error.hint,
         "location": location_to_json(error.location) if error.location else None,

@@ -7,8 +7,8 @@ adapter for each that was tested, and anything else is refused:
 version JAX          where things are
 ======= ============ ========================================================================
 1       0.10         cubin in the host object; name, shared memory, cluster from the init call
-2       0.11         cubin, name, shared memory, cluster in the proto; launch says "uses PDL"
-4       0.12         as 2; the host function fills a kernel spec instead of launching
+3       0.11         cubin, name, shared memory, cluster in the proto; launch says "uses PDL"
+4       0.12         as 3; the host function fills a kernel spec instead of launching
 ======= ============ ========================================================================
 """
 
@@ -22,8 +22,8 @@ from pallasc.compiler.xla_schema import message_type
 from pallasc.errors import CompileError
 from pallasc.specs.cubin import Kernel, parse_cubin
 
-_LAUNCHERS = {1: Launcher.PLAIN, 2: Launcher.PDL, 4: Launcher.SPEC}
-_TESTED = "1 (JAX 0.10), 2 (JAX 0.11) and 4 (JAX 0.12)"
+_LAUNCHERS = {1: Launcher.PLAIN, 3: Launcher.PDL, 4: Launcher.SPEC}
+_TESTED = "1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"
 
 
 @dataclass(frozen=True, slots=True)

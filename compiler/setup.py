@@ -32,6 +32,14 @@ class Setup:
     environment: Mapping[str, str]
     kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
+    def __enter__(self) -> Setup:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Remove the temporary folder."""
+        if self.kept is not None:
+            self.kept.cleanup()
+
     def context(self, store: Store) -> Context:
         """Identify the toolchain; reads all its files unless the store remembers them."""
         digests = FileDigests(store.root)

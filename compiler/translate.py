@@ -284,7 +284,8 @@ class _Translator:
             if offsets or moves:
                 self._refuse(thunk, "a slice at an offset that is computed at run time")
             buffer, start = _place(piece, places)
-            inner[index] = (buffer, start + (config.byte_offset if configured else 0))
+            where = config.linear if config.HasField("linear") else config
+            inner[index] = (buffer, start + where.byte_offset)
         self.run(body.embedded_thunks.thunks, inner)
 
     def _keep(self, cubin: bytes) -> str:

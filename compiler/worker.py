@@ -23,11 +23,18 @@ from pallasc.cache.store import Store
 from pallasc.compiler import closure
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.manifest import data_digests, make_manifest, short_fields, stored_artifact
+from pallasc.compiler.manifest import (
+    data_digests,
+    folder_key,
+    import_folders,
+    make_manifest,
+    named_entries,
+    short_fields,
+    stored_artifact,
+)
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.entries import parse_entry
 from pallasc.specs.modules import module_name
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import spec_to_json, variant_from_json
@@ -39,11 +46,15 @@ _STARTED_NS = time.time_ns() - 20_000_000
 
 @dataclass(slots=True)
 class _Session:
-    """What the parent said once: the tools, the store, the digests that it knows."""
+    """What the parent said once: the tools, the store, the digests that it knows.
+
+    `state` is what this process was like before it ran any of the user's code.
+    """
 
     tools: Tools
     store: Store
     digests: FileDigests
+    state: Any
 
 
 def main(arguments: list[str]) -> int:
@@ -79,6 +90,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
             answer = _answer(message, session)
         except PallascError as error:
             answer = {"ok": False, "error": error_to_json(error)}
+        answer["spoilt"] = session is not None and _state() != session.state
         target.write(encode(answer))
         target.flush()
 
@@ -99,7 +111,15 @@ def _session(message: Mapping[str, Any]) -> _Session:
         identity=message["identity"],
         variables=message["variables"],
     )
-    return _Session(tools, Store(message["store"]), FileDigests(message["store"]))
+    _import_compiler()
+    return _Session(tools, Store(message["store"]), FileDigests(message["store"]), _state())
+
+
+def _state() -> Any:
+    """Return the settings of this process that change what is compiled, and users can change."""
+    import jax
+
+    return dict(jax.config.values), dict(os.environ), os.path.realpath(".")
 
 
 def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
@@ -115,7 +135,8 @@ def _collect(path: str) -> dict[str, Any]:
 
     specs = collect_python(path)
     folder = str(Path(path).resolve().parent)
-    read = closure.sources(closure.closure([module_name(path)]), folder)
+    name, file = module_name(path), Path(path).resolve().name
+    read = closure.sources(closure.closure([name]), folder, by_path={name: file})
     return {
         "ok": True,
         "specs": [spec_to_json(spec) for spec in specs],
@@ -151,7 +172,7 @@ def _compile(
                 answer["conflict"] = put.reason
             if not put.stored:
                 answer |= {"record": record, "blobs": blobs_to_json(blobs)}
-    read = closure.sources(closure.closure(_entry_modules(variant)), variant.base_dir)
+    read = _sources(variant)
     answer["uncached"] = _why_uncached(read)
     if message["data"] != data_digests(variant, session.digests):
         answer["uncached"] = "a data file of its spec was changed meanwhile"
@@ -165,7 +186,9 @@ def _compile(
             request=short_fields(message["fields"]),
             fields=short_fields(fields),
         )
-        session.store.put_manifest(message["request"], manifest)
+        for name in (folder_key(message["request"], variant.base_dir), message["request"]):
+            session.store.put_manifest(name, manifest)
+    answer["warnings"] = session.store.warnings
     return answer | {"seconds": time.monotonic() - started}
 
 
@@ -182,20 +205,22 @@ def _job(variant: Variant) -> Job:
         raise
 
 
-def _entry_modules(variant: Variant) -> list[str]:
-    """Return the modules that a variant names: of its entry, and of `$call` and `$ref`."""
-    entries = [variant.entry, *_named(variant.static)]
-    parsed = [parse_entry(entry) for entry in entries]
-    return [module_name(e.source) if e.is_file else e.source for e in parsed]
-
-
-def _named(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [name for item in value for name in _named(item)]
-    if isinstance(value, Mapping):
-        own = [value[key] for key in ("$call", "$ref") if key in value]
-        return own + [name for item in value.values() for name in _named(item)]
-    return []
+def _sources(variant: Variant) -> closure.Sources:
+    """Return the sources that the modules which a variant names reach."""
+    entries = named_entries(variant)
+    by_path = {module_name(e.source): e.source for e in entries if e.is_file}
+    names = [e.source for e in entries if not e.is_file]
+    read = closure.sources(
+        closure.closure([*by_path, *names]),
+        variant.base_dir,
+        folders=import_folders(variant),
+        by_path=by_path,
+    )
+    # Two files of one name in two folders share a module name.
+    read.files.update(
+        (f"file:{e.source}", Path(variant.base_dir) / e.source) for e in entries if e.is_file
+    )
+    return read
 
 
 if __name__ == "__main__":

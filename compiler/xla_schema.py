@@ -8,8 +8,9 @@ Field numbers as in the OpenXLA repository: `xla/service/gpu/gpu_executable.prot
 Where two XLA versions give one number two meanings, the message is declared once for each.
 
 One line a message: `Name: field number type, ...`; `*` marks a repeated field. A field that is
-only named, never read into, has type `bytes`, and floats are read as the bits that they are. A test compares every line with the descriptors that
-the installed CUDA plugin carries.
+only named, never read into, has type `bytes`, and floats are read as the bits that they are. A test
+compares every line with the descriptors that the installed CUDA plugin carries. Here the messages
+are proto2's, so that an empty message inside another is still known to be there.
 """
 
 from __future__ import annotations
@@ -78,12 +79,13 @@ Thunk: thunk_info 1 ThunkInfo, sequential_thunk 2 ThunkSequence, copy_thunk 3 Co
   all_gather_thunk 38 bytes, all_reduce_thunk 39 bytes, reduce_scatter_thunk 40 bytes, \
   all_to_all_thunk 41 bytes, ragged_all_to_all_thunk 42 bytes, collective_permute_thunk 43 bytes, \
   send_thunk 44 bytes, recv_thunk 45 bytes, collective_broadcast_thunk 46 bytes, \
-  collective_group_thunk 47 bytes, async_start_thunk 57 AsyncStart, async_done_thunk 58 bytes, \
+  collective_group_thunk 47 bytes, async_start_thunk 57 AsyncStart, async_done_thunk 58 AsyncDone, \
   collective_kernel_thunk 59 bytes, dynamic_slice_fusion_thunk 60 DynamicSliceFusion, \
   rng_seed_thunk 61 bytes, collective_reduce_thunk 62 bytes
 ThunkInfo: profile_annotation 1 string, thunk_id 3 int64, concurrent_region_id 4 int64
 AsyncStart: async_execution_id 1 uint64, thunks 3 ThunkSequence, computation_stream_id 4 uint64, \
   communication_stream_id 5 uint64, memcpy_stream_id 6 uint64
+AsyncDone: async_execution_id 1 uint64
 Slice: offset 1 int64, size 2 int64, buffer_allocation_index 3 int64, element_type 4 int64
 ShapedSlice: slice 1 Slice, shape 2 Shape
 NullableShapedSlice: shaped_slice 1 ShapedSlice
@@ -190,7 +192,7 @@ def _pool() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto(
-        name="pallasc/xla.proto", package=_PACKAGE, syntax="proto3"
+        name="pallasc/xla.proto", package=_PACKAGE, syntax="proto2"
     )
     for message_name, rows in fields().items():
         message = file.message_type.add(name=message_name)

@@ -240,9 +240,9 @@ def test_pytrees_keep_their_structure(functions: Any) -> None:
     }
 
 
-def test_arrays_by_position_are_named_by_it(functions: Any) -> None:
+def test_arrays_by_position_take_the_names_of_the_parameters(functions: Any) -> None:
     plan = functions["by_position"].plan
-    assert ([b.path for b in plan.inputs], plan.input_tree) == (["0", "1"], [0, 1])
+    assert ([b.path for b in plan.inputs], plan.input_tree) == (["a", "b"], {"a": 0, "b": 1})
 
 
 @pytest.mark.parametrize("name", sorted(CONSTANTS["CONSTANTS"]))
@@ -289,7 +289,7 @@ def test_nested_and_asynchronous_thunks_run_in_order() -> None:
         _executable(
             _thunk(sequential_thunk={"thunks": [zero(0), zero(8)]}),
             _thunk(async_start_thunk={"thunks": {"thunks": [zero(16)]}}),
-            _thunk(async_done_thunk=b""),
+            _thunk(async_done_thunk={}),
             zero(24),
         )
     ).steps

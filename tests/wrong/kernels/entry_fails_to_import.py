@@ -1,7 +1,7 @@
-"""The file imports what Pallas does not have."""
+"""The file imports a package that is not there."""
 
-from jax.experimental.pallas.mosaic_gpu import copy_gmem_to_shared
+from pallas_extras import double
 
 
 def scale(x):
-    return copy_gmem_to_shared(x)
+    return double(x)

@@ -8,8 +8,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 def scale(x):
     def body(x_gmem, out_gmem):
         rows = plgpu.layout_cast(lax.broadcasted_iota(jnp.float32, x.shape, 0), plgpu.Layout.WGMMA)
-        columns = plgpu.layout_cast(x_gmem[...], plgpu.Layout.TCGEN05)
-        out_gmem[...] = rows + columns
+        columns = lax.broadcasted_iota(jnp.float32, x.shape, 1)
+        out_gmem[...] = rows + plgpu.layout_cast(columns, plgpu.Layout.TCGEN05)
 
     return plgpu.kernel(
         body,

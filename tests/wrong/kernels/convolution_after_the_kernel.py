@@ -1,5 +1,7 @@
-"""Leaves a product to cuBLAS."""
+"""Leaves a convolution to cuDNN."""
 
+import jax.numpy as jnp
+from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 
@@ -11,5 +13,4 @@ def double(x):
 
 
 def scale(x):
-    y = double(x)
-    return y @ y
+    return lax.conv(double(x), jnp.ones((8, 8, 3, 3)), (1, 1), "SAME")

@@ -1,5 +1,6 @@
-"""Gives the kernel a slice that begins at byte 16."""
+"""Leaves a triangular solve to cuBLAS."""
 
+import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 
@@ -11,4 +12,4 @@ def double(x):
 
 
 def scale(x):
-    return double(x[4:516])
+    return jax.scipy.linalg.solve_triangular(double(x), x)
