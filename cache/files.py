@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pallasc.cache import process
+
 FILE_MODE = 0o666
 FOLDER_MODE = 0o777
 """Both before the umask, so that a group can share a store: umask 002 and a setgid folder."""
@@ -148,8 +150,13 @@ def temporary(folder: Path, data: bytes) -> Iterator[Path]:
             path.unlink()
 
 
+def temporary_name(folder: Path) -> Path:
+    """Return a new name in a folder, which tells of which process it is."""
+    return folder / f"{process.token()}-{secrets.token_hex(8)}"
+
+
 def _create(folder: Path) -> tuple[Path, int]:
-    path = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
+    path = temporary_name(folder)
     try:
         return path, os.open(path, _CREATE, FILE_MODE)
     except FileNotFoundError:
@@ -198,3 +205,34 @@ def publish_last(temporary_path: Path, path: Path) -> None:
     """
     make_folder(path.parent)
     os.replace(temporary_path, path)
+
+
+def remove_same(path: Path, known: Identity, folder: Path) -> bool:
+    """Remove a file if it is still the one that was seen; False if it is another, or gone.
+
+    It loses its name first and is looked at then, so that whoever uses it meanwhile either has it
+    given back, or finds that it is gone.
+
+    Args:
+        path: the file.
+        known: what `identity` said when it was seen.
+        folder: a folder for temporary files on the same file system.
+
+    Raises:
+        OSError: if the file system refuses.
+    """
+    aside = temporary_name(folder)
+    make_folder(folder)
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return False
+    same = False
+    try:
+        same = identity(os.lstat(aside)) == known
+        if not same:
+            publish_first(aside, path)
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+    return same

@@ -1,28 +1,46 @@
 """The store's format on disk: where each thing lies, and how a record is written.
 
     root       = any folder; one store version is one folder in it, and only `v1` is read here
-    v1         = { area "/" shard "/" name } tmp quarantine pins locks stat
+    v1         = { area "/" shard "/" name } tmp quarantine pins leases locks uses stat index
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
                | "man"               records of kind `manifest`, `name` is the request key
     shard      = the first two digits of `name`
     name       = 64 lower-case hexadecimal digits
-    tmp        = "tmp/" pid "-" random            not yet published; no reader looks here
+    tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" area "-" name "-" random [ ".reason" ]
-    pins       = "pins/" name                     action keys that eviction must keep
-    locks      = "locks/" name                    empty; held through flock, never the truth
+    pins       = "pins/" name                     records of kind `pin`: action keys to keep
+    leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
+    locks      = "locks/" ( name | "index" )      empty; held through flock, never the truth
+    uses       = "uses/" name                     records of kind `uses`, not yet counted
     stat       = "stat/digests"                   a record of kind `stat`
+               | "stat/totals"                    a record of kind `totals`
+               | "stat/tidied"                    empty; its time is that of the last tidying
+    index      = "index.sqlite" [ "-wal" | "-shm" | "-journal" ]
+               | "index.seal"                     a record of kind `seal`
+    token      = host "-" pid "-" start           one process of one machine (`cache/process.py`)
 
     record     = header LF body
     header     = "pallasc-store" SP version SP kind SP name SP digest
     version    = "1"
-    kind       = "artifact" | "manifest" | "stat"
+    kind       = "artifact" | "manifest" | "stat" | "pin" | "uses" | "totals" | "seal"
     digest     = the SHA-256 of `body`, 64 lower-case hexadecimal digits
     body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
 
     artifact   = { "artifact": object, "blobs": { text: { "digest": name, "size": bytes } } }
-    manifest   = object
+    manifest   = object; where present, "action" is the action key that it leads to, and
+                 "about" = { "name": text, "target": text, "params": object, "seconds": number }
+                 says what was asked for and how long it took to compile
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] } }
+    pin        = { "label": text, "created": seconds }
+    uses       = { "events": [ event ] }          see `cache/uses.py`
+    totals     = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
+                   "spent_s": seconds, "folded": [ name ] }
+    seal       = { "digest": name, "size": bytes }  of index.sqlite
+
+A record's modification time is that of its last use. The index is never the truth: what it says
+follows from the records, the manifests and the uses, and where `index.seal` does not fit
+`index.sqlite` byte for byte, both are thrown away.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
 compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
@@ -49,7 +67,7 @@ FOLDER = f"v{VERSION}"
 MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
-STAT = "stat"
+STAT, PIN, USES, TOTALS, SEAL = "stat", "pin", "uses", "totals", "seal"
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
 
@@ -60,6 +78,11 @@ _HEADER = re.compile(rb"(\S+) (\S+) (\S+) (\S+) (\S+)")
 def sha256(data: bytes) -> str:
     """Return the SHA-256 of `data` as 64 lower-case hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a text has the form of a key or digest."""
+    return _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str, *, what: str = "key") -> str:

@@ -270,7 +270,7 @@ class Store:
         if not found.fault and format.sha256(found.data) == digest:
             return found.data
         fault = found.fault or f"its SHA-256 is {format.sha256(found.data)}"
-        self._quarantine(BLOBS, digest, fault, found.identity)
+        self.put_away(BLOBS, digest, fault, found.identity)
         return None
 
     def _read_record(
@@ -284,7 +284,7 @@ class Store:
                 raise CorruptError(f"{KINDS[area]} {key}: {found.fault}")
             return *format.decode(KINDS[area], key, found.data), found.identity
         except CorruptError as error:
-            self._quarantine(area, key, error.message, found.identity)
+            self.put_away(area, key, error.message, found.identity)
             return None
 
     def _find_artifact(self, key: str, *, verify: bool) -> StoredArtifact | None:
@@ -299,7 +299,7 @@ class Store:
             data = self._read_blob(blob["digest"])
             if data is None or len(data) != blob["size"]:
                 fault = f"its blob {name!r}, {blob['digest']}, is missing or corrupt"
-                self._quarantine(ARTIFACTS, key, fault, identity)
+                self.put_away(ARTIFACTS, key, fault, identity)
                 return None
             held[name] = data
         return StoredArtifact(key, record, digest, self, held)
@@ -319,19 +319,18 @@ class Store:
             held = self._read_blob(digest)
         except OSError:
             held = None
-        if held is None:
+        if held is None or not _made_young(place):
             with files.temporary(self.folder / "tmp", data) as path:
                 files.publish_last(path, place)
-        else:
-            # Young again, so that no eviction takes it before its new record is there.
-            with contextlib.suppress(OSError):
-                os.utime(place)
         return place.parent
 
-    def _quarantine(
+    def put_away(
         self, area: str, name: str, reason: str, identity: files.Identity | None
     ) -> None:
-        """Move a corrupt file out of the way and write down why; never raises for the disk."""
+        """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
+
+        A file that has another identity by now was healed meanwhile and stays.
+        """
         thing = format.relative_path(area, name)
         self._warn_once(thing, f"{thing} is corrupt and counts as missing: {reason}")
         place = self._place(area, name)
@@ -370,6 +369,15 @@ def _second(key: str, kept: str, offered: str) -> PutResult:
         return PutResult(stored=True, digest=offered, existed=True)
     reason = f"action key {key} gave {kept} before and {offered} now: it is not deterministic"
     return PutResult(stored=False, digest=offered, kept=kept, reason=reason)
+
+
+def _made_young(place: Path) -> bool:
+    """Set a blob's time, so that no eviction takes it before its new record is there."""
+    try:
+        os.utime(place)
+    except OSError:  # evicted this moment, or the file of another user: publish it anew
+        return False
+    return True
 
 
 def _sync_folders(paths: Iterable[Path]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.cache.store import Store
+from pallasc.cache.store import Store, default_root
 from pallasc.compiler.setup import Setup, prepare
-from pallasc.errors import SpecError
+from pallasc.errors import SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, resolve_array
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.decorator import spec_of
@@ -57,7 +59,16 @@ def compile(
     assembler = Path(ptxas) if ptxas else None
     if isolated:
         return _compile_isolated(function, args, chosen, static, assembler, store)
-    return _compile_here(function, args, chosen, static, prepare(assembler))
+    return _compile_here(function, args, chosen, static, _setup(assembler))
+
+
+@cache
+def _setup(ptxas: Path | None) -> Setup:
+    """Return the setup of this process, which stays in its environment until it ends."""
+    setup = prepare(ptxas)
+    if setup.kept is not None:
+        atexit.register(setup.kept.cleanup)
+    return setup
 
 
 def _compile_here(
@@ -70,7 +81,7 @@ def _compile_here(
     from pallasc.compiler.compile import Job, Tools, compile_job, lower_job
 
     _adopt(setup.environment)
-    digests = FileDigests(Store().root)
+    digests = FileDigests(_store_root())
     record = setup.record(digests)
     digests.save()
     tools = Tools(record, setup.toolchain.ptxas, {}, {})
@@ -79,13 +90,25 @@ def _compile_here(
     return Artifact(result, blobs.__getitem__)
 
 
+def _store_root() -> Path | None:
+    """Return where digests of files are remembered, None where there is no such place."""
+    try:
+        return default_root()
+    except ToolError:
+        return None
+
+
 def _adopt(environment: Mapping[str, str]) -> None:
     """Give this process the environment that compiling needs; what is there already stays.
 
     `JAX_PLATFORMS` is left alone: the process may have devices of its own.
     """
-    for name in ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "PATH"):
-        os.environ[name] = environment[name]
+    name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+    os.environ[name] = environment[name]
+    tools = environment["PATH"].partition(os.pathsep)[0]
+    path = os.environ.get("PATH", "")
+    if path.partition(os.pathsep)[0] != tools:
+        os.environ["PATH"] = os.pathsep.join([tools, path])
 
 
 def _compile_isolated(
@@ -120,7 +143,9 @@ def _array(item: Any, what: str) -> Any:
     if isinstance(item, str):
         return resolve_array(item)
     if hasattr(item, "shape") and hasattr(item, "dtype"):
-        return ArraySpec(parse_dtype(str(item.dtype)).name, tuple(int(n) for n in item.shape))
+        # torch writes "torch.float32".
+        dtype = parse_dtype(str(item.dtype).rpartition(".")[2])
+        return ArraySpec(dtype.name, tuple(int(n) for n in item.shape))
     if isinstance(item, Mapping):
         return {str(key): _array(value, f"{what}.{key}") for key, value in item.items()}
     if isinstance(item, list | tuple):

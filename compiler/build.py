@@ -22,8 +22,8 @@ from pallasc.compiler.manifest import (
 )
 from pallasc.compiler.messages import blobs_from_json, error_from_json
 from pallasc.compiler.pool import Answer, Pool, Task
-from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
-from pallasc.compiler.setup import Setup, prepare
+from pallasc.compiler.report import Event, OnEvent, Report, Status, VariantResult, check_budget
+from pallasc.compiler.setup import prepare
 from pallasc.errors import CompileError, PallascError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.spec import Variant
@@ -88,11 +88,7 @@ def _free_bytes() -> int:
         kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
         return int(kibibytes) * 1024
     except (OSError, StopIteration, ValueError):
-        """Return the memory that processes can get without swapping, as the kernel estimates it."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(slots=True)
@@ -181,7 +177,7 @@ class _Build:
         artifact = self._artifact(message)
         if artifact is None:
             return replace(result, error=CompileError("the store lost what was just compiled"))
-        status = message["status"] if first else "hit"
+        status: Status = message["status"] if first else "hit"
         return replace(
             result, status=status, seconds=message["seconds"] if first else 0.0,
             action_key=message["action"], artifact=artifact,

@@ -23,7 +23,7 @@ _BYTECODE = (".pyc", ".pyo")
 _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
 """What neither JAX nor pallasc reads when it compiles."""
 
-Digest = Callable[[Path], str]
+Digest = Callable[[Path | str], str]
 
 
 def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
@@ -73,8 +73,10 @@ def tree_digest(
     """
     state = hashlib.sha256()
     for folder in folders:
-        for path in sorted(_walk(folder, {"__pycache__", *without}, skipped)):
-            name = path.relative_to(folder.parent).as_posix()
+        # Text, not `Path`: there are hundreds of files, and this runs at every build.
+        top = os.path.join(os.path.dirname(os.path.abspath(folder)), "")
+        for path in sorted(_walk(os.path.abspath(folder), {"__pycache__", *without}, skipped)):
+            name = path.removeprefix(top)
             state.update(os.fsencode(name) + f"\0{_readable(path, digest)}\n".encode())
     return state.hexdigest()
 
@@ -94,7 +96,7 @@ def package_digest(name: str, digest: Digest) -> str | None:
     return _readable(place, digest)
 
 
-def _readable(path: Path, digest: Digest) -> str:
+def _readable(path: Path | str, digest: Digest) -> str:
     """Return the digest of a file; "unreadable" for a dangling link, a socket and the like."""
     try:
         return digest(path)
@@ -117,23 +119,24 @@ def _own_folders() -> list[Path]:
     return [here.parent / name for name in _OWN]
 
 
-def _walk(folder: Path, without: Collection[str], skipped: tuple[str, ...]) -> Iterator[Path]:
+def _walk(folder: str, without: Collection[str], skipped: tuple[str, ...]) -> Iterator[str]:
     """Yield the files below a folder that count."""
     try:
         entries = list(os.scandir(folder))
     except OSError:
         return
     for entry in entries:
-        path = Path(entry.path)
         if entry.is_dir():
-            # A link to a folder above would lead round in circles.
-            round_again = entry.is_symlink() and path.parent.resolve().is_relative_to(
-                path.resolve()
-            )
-            if entry.name not in without and not round_again:
-                yield from _walk(path, without, skipped)
+            if entry.name not in without and not (entry.is_symlink() and _leads_up(entry.path)):
+                yield from _walk(entry.path, without, skipped)
         elif not entry.name.endswith(skipped):
-            yield path
+            yield entry.path
+
+
+def _leads_up(link: str) -> bool:
+    """Tell whether a link leads to a folder above it, and so round in circles."""
+    target, parent = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    return os.path.join(parent, "").startswith(os.path.join(target, ""))
 
 
 def recorded(names: Iterable[str]) -> str:
@@ -152,6 +155,4 @@ def recorded(names: Iterable[str]) -> str:
 
 def differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
     """Return the labels whose digests differ between two identities."""
-    return sorted(
-        label for label in {*first, *second} if first.get(label) != second.get(label)
-    )
+    return sorted(label for label in {*first, *second} if first.get(label) != second.get(label))

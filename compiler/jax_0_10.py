@@ -29,4 +29,5 @@ def adapt_before_hopper() -> None:
 
     gpu.single_thread_predicate = first_thread
     utils.single_thread_predicate = first_thread
-    nvvm.fence_mbarrier_init = lambda *_, **__: None
+    mosaic: Any = nvvm
+    mosaic.fence_mbarrier_init = lambda *_, **__: None

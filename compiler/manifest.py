@@ -112,9 +112,7 @@ def find(variant: Variant, context: Context, store: Store) -> Found:
     return Found(None, None, reason or "never compiled with this spec and toolchain")
 
 
-def _follow(
-    manifest: Mapping[str, Any], variant: Variant, context: Context, store: Store
-) -> Found:
+def _follow(manifest: Mapping[str, Any], variant: Variant, context: Context, store: Store) -> Found:
     folders = import_folders(variant)
     changed = changed_source(manifest, variant.base_dir, context.digests, folders)
     if changed:

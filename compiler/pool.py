@@ -68,7 +68,7 @@ class Worker:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")
+        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")  # noqa: SIM115
         requests_read, requests_write = os.pipe()
         answers_read, answers_write = os.pipe()
         os.set_blocking(answers_read, False)

@@ -67,6 +67,8 @@ def _resources(
     spills: Spills | None = Spills(0, 0, 0)
     if kernel.stack_bytes:
         spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
+        if spills and spills.stack_bytes != kernel.stack_bytes:
+            spills = None  # another code came out, so its spills are not this kernel's
     if ptx:
         translation.blobs[digest(ptx)] = ptx
     return KernelResources(

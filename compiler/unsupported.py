@@ -79,11 +79,15 @@ def _with_metadata(module: Any, instruction: Any) -> Any:
 
 def _frames(module: Any, metadata: Any) -> Iterator[tuple[str, int]]:
     index = module.stack_frame_index
-    frame_id = metadata.stack_frame_id
-    while frame_id:
+    frame_id, seen = metadata.stack_frame_id, set[int]()
+    while 0 < frame_id <= len(index.stack_frames) and frame_id not in seen:
+        seen.add(frame_id)
         frame = index.stack_frames[frame_id - 1]
+        if not 0 < frame.file_location_id <= len(index.file_locations):
+            return
         place = index.file_locations[frame.file_location_id - 1]
-        yield index.file_names[place.file_name_id - 1], place.line
+        if 0 < place.file_name_id <= len(index.file_names):
+            yield index.file_names[place.file_name_id - 1], place.line
         frame_id = frame.parent_frame_id
     if metadata.source_file and not metadata.stack_frame_id:
         yield metadata.source_file, metadata.source_line

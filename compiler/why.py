@@ -11,6 +11,8 @@ from pallasc.compiler.manifest import (
     Context,
     changed_sources,
     find,
+    folder_key,
+    import_folders,
     request_fields,
     short_fields,
 )
@@ -67,9 +69,10 @@ def explain_variants(
         if found.artifact is not None:
             result.append(Explanation(variant.id, True, "the store has it", key, variant.id))
             continue
-        own = store.get_manifest(key)
+        own = store.get_manifest(folder_key(key, variant.base_dir)) or store.get_manifest(key)
         if own is not None:
-            sources = tuple(changed_sources(own, variant.base_dir, context.digests))
+            folders = import_folders(variant)
+            sources = tuple(changed_sources(own, variant.base_dir, context.digests, folders))
             result.append(
                 Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
             )

@@ -154,9 +154,7 @@ def _why_uncached(read: closure.Sources) -> str:
     return f"{changed[0].partition(':')[2]} was changed meanwhile" if changed else ""
 
 
-def _compile(
-    variant: Variant, message: Mapping[str, Any], session: _Session
-) -> dict[str, Any]:
+def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
     started = time.monotonic()
     job = _job(variant)
     lowered = lower_job(job)

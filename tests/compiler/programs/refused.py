@@ -78,8 +78,8 @@ def random_bits(x: Any) -> Any:  # HERE random_bits
     return x + jax.lax.rng_uniform(0.0, 1.0, x.shape)
 
 
-def approx_top(x: Any) -> Any:
-    return jax.lax.approx_max_k(x, 4)  # HERE approx_top
+def approx_top(x: Any) -> Any:  # HERE approx_top
+    return jax.lax.approx_max_k(x, 4)
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

@@ -1,0 +1,63 @@
+"""What is known of an artifact beside its record: who asked for it, and what it cost."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_BLOB = struct.Struct(">32sQ")
+_MOST_CHARACTERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A variant as it was asked for: its kernel's name, its target, its parameters."""
+
+    name: str = ""
+    target: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON, as manifests and the log of uses hold it."""
+        return {"name": self.name, "target": self.target, "params": dict(self.params)}
+
+
+def about_from_json(value: object) -> About | None:
+    """Return what `to_json` gave; None if it is something else. Never raises."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
+        return None
+    name, target = value.get("name", ""), value.get("target", "")
+    if not isinstance(name, str) or not isinstance(target, str) or not (name or target):
+        return None
+    about = About(name, target, value.get("params", {}))
+    return about if len(json.dumps(about.to_json())) <= _MOST_CHARACTERS else None
+
+
+def seconds_of(value: object) -> float:
+    """Return a number of seconds as a manifest or the log says it; 0 where it says none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if 0 <= value < 1e9 else 0.0
+
+
+def cubin_bytes(record: Mapping[str, Any]) -> int:
+    """Return the size of all cubins of an artifact record, 0 where it does not tell."""
+    kernels = record["artifact"].get("kernels")
+    if not isinstance(kernels, list):
+        return 0
+    names = {one.get("cubin") for one in kernels if isinstance(one, dict)}
+    return sum(blob["size"] for name, blob in record["blobs"].items() if name in names)
+
+
+def pack_blobs(record: Mapping[str, Any]) -> bytes:
+    """Return digests and sizes of a record's blobs, each once, as the index holds them."""
+    sizes = {blob["digest"]: blob["size"] for blob in record["blobs"].values()}
+    return b"".join(_BLOB.pack(bytes.fromhex(name), size) for name, size in sorted(sizes.items()))
+
+
+def unpack_blobs(data: bytes) -> list[tuple[str, int]]:
+    """Return what `pack_blobs` packed."""
+    return [(name.hex(), size) for name, size in _BLOB.iter_unpack(data)]

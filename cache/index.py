@@ -1,0 +1,235 @@
+"""The index: what the records say, in tables that can be asked; never the truth.
+
+`refresh` compares it with the files of the store and reads the ones that are new or changed, so a
+rebuild is a refresh from nothing. Every fault, whatever it is, throws the file away; if the next
+one is no better, the index lives in memory. Only one process at a time has the file, under a lock;
+who does not get the lock works in memory too. No build waits for any of this.
+
+The file counts only while it is byte for byte what its last user sealed: a process that died in
+between, and any damage, are the same case. That is why SQLite need not sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pallasc.cache import files, format, lock
+from pallasc.cache.refresh import Refreshed, refresh
+from pallasc.cache.tables import MIGRATIONS
+from pallasc.errors import CorruptError, ToolError
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+    from pallasc.cache.store import Store
+
+LOCK_TIMEOUT_S = 10.0
+_NAME = format.sha256(b"pallasc index")
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Index:
+    """The tables of one store; faults are dealt with in here.
+
+    Attributes:
+        folder: the version's folder.
+        durable: what is written lasts beyond this object.
+        refresh: brings the tables up to date; called once for each file or memory that is opened.
+        notes: each fault, in words.
+        rebuilt: the file was not there, or was thrown away.
+        refreshed: what `refresh` found.
+    """
+
+    folder: Path
+    durable: bool
+    refresh: Callable[[Index], Refreshed]
+    notes: list[str] = field(default_factory=list)
+    rebuilt: bool = False
+    refreshed: Refreshed = field(default_factory=Refreshed)
+    _database: Database | None = None
+    _dirty: bool = False
+    _started_over: bool = False
+    _filling: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Return where the file lies."""
+        return self.folder / "index.sqlite"
+
+    def read(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        values = tuple(parameters)
+        return self._do(lambda database: database.execute(query, values).fetchall())
+
+    def write(self, work: Callable[[Database], None]) -> None:
+        """Do something in one transaction, which locks from its start."""
+
+        def transaction(database: Database) -> None:
+            self._dirty = True
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                work(database)
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+
+        self._do(transaction)
+
+    def close(self) -> None:
+        """Close and seal the file; where that fails it is thrown away."""
+        database, self._database = self._database, None
+        if database is None:
+            return
+        try:
+            database.conn.close()  # which also empties the write-ahead log
+            if self.durable and self._dirty:
+                self._seal()
+        except (sqlite3.Error, OSError) as error:
+            self.notes.append(f"the index was not kept: {error}")
+            self._throw_away()
+
+    def _do(self, work: Callable[[Database], T]) -> T:
+        while True:
+            try:
+                return work(self._connected())
+            except (sqlite3.Error, OSError) as error:
+                if self._filling:
+                    raise
+                self._recover(error)
+
+    def _connected(self) -> Database:
+        if self._database is None:
+            self._database = self._open()
+            self._filling = True
+            try:
+                self.refreshed = self.refresh(self)
+            finally:
+                self._filling = False
+        return self._database
+
+    def _recover(self, error: Exception) -> None:
+        """Begin again: the first time with a new file, then in memory."""
+        self.notes.append(f"the index was thrown away: {error}")
+        self.rebuilt = True
+        if not self.durable:
+            raise ToolError(f"SQLite does not work here: {error}") from error
+        self._throw_away()
+        self.durable = not self._started_over
+        self._started_over = True
+
+    def _open(self) -> Database:
+        if self.durable and not self._is_sealed():
+            self._throw_away()
+            self.rebuilt = True
+        connection = sqlite3.connect(str(self.path) if self.durable else ":memory:")
+        try:
+            return _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _is_sealed(self) -> bool:
+        """Tell whether the file is what was sealed, and nothing was left beside it."""
+        if any(os.path.lexists(f"{self.path}{suffix}") for suffix in _SUFFIXES[1:]):
+            return False
+        try:
+            found = files.read(str(self._seal_path), limit_bytes=format.MAX_RECORD_BYTES)
+            if found is None or found.fault:
+                return False
+            return format.decode(format.SEAL, _NAME, found.data)[0] == _seal_of(self.path)
+        except (OSError, CorruptError):
+            return False
+
+    def _seal(self) -> None:
+        data, _ = format.encode(format.SEAL, _NAME, _seal_of(self.path))
+        with files.temporary(self.folder / "tmp", data) as path:
+            files.publish_last(path, self._seal_path)
+
+    @property
+    def _seal_path(self) -> Path:
+        return self.folder / "index.seal"
+
+    def _throw_away(self) -> None:
+        if self._database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.conn.close()
+            self._database = None
+        for path in (self._seal_path, *(Path(f"{self.path}{end}") for end in _SUFFIXES)):
+            with contextlib.suppress(OSError):
+                remove_any(path, self.folder)
+
+
+@contextlib.contextmanager
+def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Index]:
+    """Give the index of a store, up to date; in memory if the file is not to be had.
+
+    Args:
+        store: the store; where there is none, none is made.
+        timeout_s: how long to wait for another process that has the file.
+    """
+    notes: list[str] = []
+    with contextlib.ExitStack() as stack:
+        held = store.folder.is_dir() and stack.enter_context(
+            lock.single_flight(
+                store.folder / "locks" / "index",
+                timeout_s=timeout_s,
+                on_error=lambda error: notes.append(f"the index works without its file: {error}"),
+            )
+        )
+        index = Index(store.folder, bool(held), lambda one: refresh(one, store.folder), notes)
+        stack.callback(index.close)
+        index.read("SELECT 1")
+        yield index
+
+
+def remove_any(path: Path, folder: Path) -> None:
+    """Remove a file; a folder in its place moves to `quarantine/`.
+
+    Raises:
+        OSError: if the file system refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        if not path.is_dir():
+            raise
+        aside = files.temporary_name(folder / "quarantine")
+        files.make_folder(aside.parent)
+        path.rename(aside)
+
+
+def _prepare(connection: sqlite3.Connection) -> Database:
+    """Set the connection up and bring its tables to the last schema."""
+    from sqlite_utils import Database
+
+    connection.isolation_level = None
+    # Nobody else has the file: no shared memory is needed, which network file systems lack.
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=OFF")
+    database = Database(connection)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if not 0 <= version <= len(MIGRATIONS):
+        raise sqlite3.DatabaseError(f"its schema is {version}, not {len(MIGRATIONS)}")
+    for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
+        migrate(database)
+        connection.execute(f"PRAGMA user_version={number}")
+    return database
+
+
+def _seal_of(path: Path) -> dict[str, Any]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb", buffering=0) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"digest": digest, "size": os.fstat(descriptor).st_size}

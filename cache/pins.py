@@ -1,0 +1,106 @@
+"""Pins: artifacts that stay, whatever the size of the store.
+
+A pin is a file `pins/` action-key, a record of kind `pin`: `{ "label": text, "created": seconds }`.
+Its name alone pins: a damaged pin still holds, only its label is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pallasc.cache import files, format
+from pallasc.cache.leases import Held, list_folder
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError, NotCachedError, ToolError
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A pinned artifact; `created` in seconds since the epoch, 0 if that is lost."""
+
+    key: str
+    label: str = ""
+    created: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pin as JSON."""
+        return asdict(self)
+
+
+def pin(store: Store, action_key: str, *, label: str = "", now_s: float | None = None) -> Pin:
+    """Keep an artifact from eviction; a second pin replaces the label.
+
+    Raises:
+        CorruptError: the key is not one.
+        NotCachedError: the store has no whole artifact under this key.
+        ToolError: the pin cannot be written.
+    """
+    made = Pin(format.check_name(action_key), label, time.time() if now_s is None else now_s)
+    body = {"label": made.label, "created": made.created}
+    data, _ = format.encode(format.PIN, made.key, body)
+    place = store.folder / "pins" / made.key
+    try:
+        with files.temporary(store.folder / "tmp", data) as path:
+            files.publish_last(path, place)
+        files.sync_folder(place.parent)
+    except OSError as error:
+        raise ToolError(f"{place}: cannot be pinned: {error.strerror or error}") from error
+    # Only now: before the pin was there, an eviction could have come in between.
+    if store.get_artifact(made.key, verify=True) is None:
+        unpin(store, made.key)
+        raise NotCachedError(
+            f"the store has no artifact {made.key}", hint="Build it first, then pin it."
+        )
+    return made
+
+
+def unpin(store: Store, key_or_label: str) -> list[Pin]:
+    """Remove the pin of an action key, or all pins with a label; return what was removed.
+
+    Raises:
+        ToolError: a pin cannot be removed, or the pins cannot be listed.
+    """
+    gone = [one for one in pins(store) if key_or_label and key_or_label in (one.key, one.label)]
+    for one in gone:
+        place = store.folder / "pins" / one.key
+        try:
+            place.unlink(missing_ok=True)
+        except OSError as error:
+            raise ToolError(f"{place}: cannot be removed: {error.strerror or error}") from error
+    return gone
+
+
+def pins(store: Store) -> list[Pin]:
+    """Return all pins, sorted by action key.
+
+    Raises:
+        ToolError: they cannot be listed.
+    """
+    folder = store.folder / "pins"
+    try:
+        names = [path.name for path in list_folder(folder)]
+    except OSError as error:
+        raise ToolError(f"{folder}: cannot be listed: {error.strerror or error}") from error
+    return [_read(store, name) for name in names if format.is_name(name)]
+
+
+def held_by_pins(store: Store) -> Held:
+    """Return what the pins hold.
+
+    Raises:
+        OSError: if they cannot be listed.
+    """
+    names = (path.name for path in list_folder(store.folder / "pins"))
+    return Held(frozenset(name for name in names if format.is_name(name)))
+
+
+def _read(store: Store, key: str) -> Pin:
+    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError):
+        found = files.read(str(store.folder / "pins" / key), limit_bytes=format.MAX_RECORD_BYTES)
+        if found is not None and not found.fault:
+            body, _ = format.decode(format.PIN, key, found.data)
+            return Pin(key, str(body["label"]), float(body["created"]))
+    return Pin(key)

@@ -1,0 +1,204 @@
+"""Bring the index up to date: read the records and manifests that it does not know yet."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pallasc.cache import files, format
+from pallasc.cache.about import about_from_json, cubin_bytes, pack_blobs, seconds_of
+from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
+from pallasc.cache.scan import Scan
+from pallasc.errors import CorruptError
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+    from pallasc.cache.index import Index
+
+_BATCH = 5000
+_INODE_MASK = 2**63 - 1
+"""SQLite's integers have a sign; some file systems use all 64 bits of an inode number."""
+
+_ARTIFACT = """
+INSERT INTO artifacts
+    (key, inode, mtime_ns, bytes, blobs, blob_bytes, cubin_bytes, created_ns, last_use_ns)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET
+    inode = excluded.inode, mtime_ns = excluded.mtime_ns, bytes = excluded.bytes,
+    blobs = excluded.blobs, blob_bytes = excluded.blob_bytes, cubin_bytes = excluded.cubin_bytes,
+    last_use_ns = max(last_use_ns, excluded.last_use_ns)
+"""
+_REQUEST = "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)"
+_VARIANT = "INSERT OR IGNORE INTO variants VALUES (?, ?, ?, ?)"
+_SECONDS = "UPDATE artifacts SET compile_s = ? WHERE key = ? AND compile_s = 0"
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptFile:
+    """A record or manifest that is none."""
+
+    area: str
+    name: str
+    reason: str
+    identity: files.Identity | None
+
+
+@dataclass(slots=True)
+class Refreshed:
+    """What a refresh found.
+
+    Attributes:
+        read: how many files it had to read.
+        removed: how many rows had lost their file.
+        corrupt: files that are not what their place says; they are in no table.
+        faults: what could not be read; the tables may lack something then.
+    """
+
+    read: int = 0
+    removed: int = 0
+    corrupt: list[CorruptFile] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether everything that is there was seen."""
+        return not self.faults
+
+
+def refresh(index: Index, folder: Path) -> Refreshed:
+    """Make the tables say what the files of a store say.
+
+    Raises:
+        sqlite3.Error: if the tables cannot be read or written.
+    """
+    found = Refreshed()
+    _refresh_area(index, folder, ARTIFACTS, found, _write_artifacts)
+    _refresh_area(index, folder, MANIFESTS, found, _write_manifests)
+    index.write(lambda database: _forget_variants(database))
+    return found
+
+
+Row = tuple[str, files.Identity, dict[str, Any]]
+
+
+def _refresh_area(
+    index: Index,
+    folder: Path,
+    area: str,
+    found: Refreshed,
+    write: Callable[[Database, list[Row]], None],
+) -> None:
+    table, key = ("artifacts", "key") if area == ARTIFACTS else ("requests", "request")
+    known = {
+        name: (inode, mtime_ns, size)
+        for name, inode, mtime_ns, size in index.read(
+            f"SELECT {key}, inode, mtime_ns, bytes FROM {table}"
+        )
+    }
+    scan = Scan(folder)
+    rows = _new_rows(scan, area, known, found)
+    while batch := list(itertools.islice(rows, _BATCH)):
+        index.write(lambda database, batch=batch: write(database, batch))  # type: ignore[misc]
+    found.faults += scan.faults
+    if known and not scan.faults:  # what is left in `known` has no file
+        found.removed += len(known)
+        gone = [(name,) for name in known]
+        index.write(
+            lambda database: _many(database, f"DELETE FROM {table} WHERE {key} = ?", gone)
+        )
+
+
+def _new_rows(
+    scan: Scan, area: str, known: dict[str, files.Identity], found: Refreshed
+) -> Iterator[Row]:
+    """Read what is new or has changed; take from `known` all that has a file."""
+    for name, seen in scan.area(area):
+        if known.get(name) == masked(seen):
+            del known[name]
+            continue
+        row = _read(scan.folder, area, name, found)
+        if row is not None:
+            known.pop(name, None)
+            yield row
+
+
+def _read(folder: Path, area: str, name: str, found: Refreshed) -> Row | None:
+    place = f"{folder}/{format.relative_path(area, name)}"
+    found.read += 1
+    try:
+        data = files.read(place, limit_bytes=format.MAX_RECORD_BYTES)
+        if data is None or data.identity is None:
+            return None
+        if data.fault:
+            raise CorruptError(data.fault)
+        body, _ = format.decode(KINDS[area], name, data.data)
+    except OSError as error:
+        found.faults.append(f"{place}: {error.strerror or error}")
+        return None
+    except CorruptError as error:
+        identity = None if data is None else data.identity
+        found.corrupt.append(CorruptFile(area, name, error.message, identity))
+        return None
+    return name, data.identity, body
+
+
+def masked(identity: files.Identity) -> files.Identity:
+    """Return an identity as the tables hold it."""
+    inode, mtime_ns, size = identity
+    return inode & _INODE_MASK, mtime_ns, size
+
+
+def _write_artifacts(database: Database, rows: list[Row]) -> None:
+    _many(database, _ARTIFACT, (_artifact_row(*row) for row in rows))
+
+
+def _artifact_row(key: str, identity: files.Identity, body: dict[str, Any]) -> tuple[Any, ...]:
+    sizes = {blob["digest"]: blob["size"] for blob in body["blobs"].values()}
+    mtime_ns = identity[1]
+    return (
+        key, *masked(identity), pack_blobs(body), sum(sizes.values()), cubin_bytes(body),
+        mtime_ns, mtime_ns,
+    )  # fmt: skip
+
+
+def _write_manifests(database: Database, rows: list[Row]) -> None:
+    actions = [_action(body) for _, _, body in rows]
+    _many(
+        database,
+        _REQUEST,
+        ((row[0], *masked(row[1]), action) for row, action in zip(rows, actions, strict=True)),
+    )
+    for action, (_, _, body) in zip(actions, rows, strict=True):
+        if action:
+            add_about(database, action, body.get("about"))
+
+
+def _action(body: dict[str, Any]) -> str:
+    """Return the action key that a manifest leads to, "" where it leads to none."""
+    action = body.get("action")
+    return action if isinstance(action, str) and format.is_name(action) else ""
+
+
+def add_about(database: Database, action: str, value: object) -> None:
+    """Note who asked for an artifact, and how long it took to compile, where that is told."""
+    about = about_from_json(value)
+    if about is not None:
+        params = json.dumps(dict(about.params), sort_keys=True)
+        _many(database, _VARIANT, [(action, about.name, about.target, params)])
+    seconds = seconds_of(value.get("seconds")) if isinstance(value, dict) else 0.0
+    if seconds:
+        _many(database, _SECONDS, [(seconds, action)])
+
+
+def _forget_variants(database: Database) -> None:
+    database.execute("DELETE FROM variants WHERE action NOT IN (SELECT key FROM artifacts)")
+
+
+def _many(database: Database, query: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    # The connection's own method: sqlite_utils' insert commits on its own in some versions.
+    database.conn.executemany(query, rows)

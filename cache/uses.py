@@ -1,0 +1,248 @@
+"""The log of uses: what builds hit, missed and made, without SQLite on their way.
+
+A build keeps its events in memory and publishes them at its end as one file `uses/` random name, a
+record of kind `uses`. `fold` counts them into `stat/totals` and the index, and removes the files.
+The totals name the files that they count, so a fold that dies half way counts nothing twice.
+
+    event = { "kind": "hit" | "miss" | "made", "time": seconds, "key": action-key | "",
+              "about": about | null, "seconds": number }
+
+`seconds` is what compiling took, for a hit too where its manifest tells. What a killed build had in
+memory is lost: it is for statistics. What was used last the modification times of records say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pallasc.cache import files, format
+from pallasc.cache.about import About, seconds_of
+from pallasc.cache.leases import Lease, list_folder
+from pallasc.errors import CorruptError
+
+if TYPE_CHECKING:
+    from pallasc.cache.index import Index
+    from pallasc.cache.store import Store
+
+_NAME = format.sha256(b"pallasc totals")
+_KINDS = ("hit", "miss", "made")
+MAX_AGE_S = 30 * 86_400.0
+"""Uses that nobody could fold for so long, as where locks do not work, are dropped by pruning."""
+
+
+class Session:
+    """What one build does with a store: holds what it uses, and logs it.
+
+    Nothing in here raises for the disk. Use it as a context manager around a build: at its end the
+    log is published and the lease released.
+
+    Args:
+        store: the store that is used.
+        now_s: the clock.
+    """
+
+    def __init__(self, store: Store, *, now_s: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._now_s = now_s
+        self._lease = Lease(store.folder)
+        self._events: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def hit(self, action_key: str, *, about: About | None = None, seconds: float = 0.0) -> None:
+        """Note that an artifact was found; it is held until the session ends.
+
+        Args:
+            action_key: what was found.
+            about: who asked for it.
+            seconds: what compiling it once took, if that is known.
+        """
+        self._lease.use(format.check_name(action_key))
+        self._note("hit", action_key, about, seconds)
+
+    def miss(self, *, about: About | None = None) -> None:
+        """Note that something was not found."""
+        self._note("miss", "", about, 0.0)
+
+    def made(self, action_key: str, *, seconds: float, about: About | None = None) -> None:
+        """Note that an artifact was compiled and published; it is held until the session ends."""
+        self._lease.use(format.check_name(action_key))
+        self._note("made", action_key, about, seconds)
+
+    def close(self) -> None:
+        """Publish the log and hold nothing any more."""
+        self.flush()
+        self._lease.release()
+
+    def flush(self) -> None:
+        """Publish what was noted so far."""
+        events, self._events = self._events, []
+        if not events:
+            return
+        name = secrets.token_hex(32)
+        data, _ = format.encode(format.USES, name, {"events": events})
+        folder = self._store.folder
+        with contextlib.suppress(OSError), files.temporary(folder / "tmp", data) as path:
+            files.publish_first(path, folder / "uses" / name)
+
+    def _note(self, kind: str, key: str, about: About | None, seconds: float) -> None:
+        told = None if about is None else about.to_json()
+        self._events.append(
+            {"kind": kind, "time": self._now_s(), "key": key, "about": told, "seconds": seconds}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts over all builds that used a store, since it began or was last cleared.
+
+    Attributes:
+        since: the time of the first event, in seconds since the epoch; 0 before any.
+        hits, misses, made: how many of each.
+        saved_s: what compiling the hits would have taken, as far as that is known.
+        spent_s: what compiling took.
+    """
+
+    since: float = 0.0
+    hits: int = 0
+    misses: int = 0
+    made: int = 0
+    saved_s: float = 0.0
+    spent_s: float = 0.0
+
+    def plus(self, event: dict[str, Any], seconds: float) -> Totals:
+        """Return the totals with one more event."""
+        since = min(self.since or event["time"], event["time"])
+        if event["kind"] == "hit":
+            return replace(self, since=since, hits=self.hits + 1, saved_s=self.saved_s + seconds)
+        if event["kind"] == "made":
+            return replace(self, since=since, made=self.made + 1, spent_s=self.spent_s + seconds)
+        return replace(self, since=since, misses=self.misses + 1)
+
+
+def fold(store: Store, index: Index, *, keep: bool = False) -> Totals:
+    """Count the uses that were logged into the totals and the index, and return the totals.
+
+    Args:
+        store: the store.
+        index: its index. Only one that lasts takes the uses out of the log.
+        keep: leave the log as it is, and only tell what it comes to.
+    """
+    folder = store.folder
+    totals, folded = _load(folder)
+    names: list[str] = []
+    events: list[dict[str, Any]] = []
+    for name in _names(folder):
+        if name not in folded:
+            events += _events(folder, name)
+        names.append(name)
+    costs = dict(index.read("SELECT key, compile_s FROM artifacts WHERE compile_s > 0"))
+    for event in events:
+        if event["key"] and event["seconds"]:
+            costs[event["key"]] = event["seconds"]
+    for event in events:
+        totals = totals.plus(event, event["seconds"] or costs.get(event["key"], 0.0))
+    if not keep and index.durable and names:
+        _count(index, events)
+        if index.durable:  # still, after the writing
+            _save(folder, totals, names)
+    return totals
+
+
+def _save(folder: Path, totals: Totals, names: list[str]) -> None:
+    """Write the totals, then remove what they count."""
+    data, _ = format.encode(format.TOTALS, _NAME, {**asdict(totals), "folded": sorted(names)})
+    with contextlib.suppress(OSError):
+        with files.temporary(folder / "tmp", data) as path:
+            files.publish_last(path, _place(folder))
+        files.sync_folder(_place(folder).parent)
+        for name in names:
+            with contextlib.suppress(OSError):
+                (folder / "uses" / name).unlink()
+
+
+def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
+    from pallasc.cache.refresh import add_about
+
+    listed = [event for event in events if event["key"]]
+
+    def work(database: Any) -> None:
+        for event in listed:
+            hit, time_ns = event["kind"] == "hit", int(event["time"] * 1e9)
+            database.conn.execute(
+                "UPDATE artifacts SET hits = hits + ?, last_use_ns = max(last_use_ns, ?)"
+                " WHERE key = ?",
+                (int(hit), time_ns, event["key"]),
+            )
+            told = {**(event["about"] or {}), "seconds": event["seconds"]}
+            add_about(database, event["key"], told)
+
+    if listed:
+        index.write(work)
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [path.name for path in list_folder(folder / "uses") if format.is_name(path.name)]
+    return []
+
+
+def _events(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the events of one file; none if it is damaged or cannot be read."""
+    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError):
+        place = str(folder / "uses" / name)
+        found = files.read(place, limit_bytes=format.MAX_RECORD_BYTES)
+        if found is not None and not found.fault:
+            listed = format.decode(format.USES, name, found.data)[0]["events"]
+            return [_checked(event) for event in listed]
+    return []
+
+
+def _checked(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event of the right form.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    key, about = event["key"], event["about"]
+    if event["kind"] not in _KINDS or not (key == "" or format.is_name(key)):
+        raise ValueError(f"no event: {event}")
+    when = float(event["time"])
+    if not 0 <= when < 1e11:
+        raise ValueError(f"no time: {when}")
+    return {
+        "kind": event["kind"], "time": when, "key": key,
+        "about": about if isinstance(about, dict) else None, "seconds": seconds_of(event["seconds"]),
+    }  # fmt: skip
+
+
+def _load(folder: Path) -> tuple[Totals, frozenset[str]]:
+    """Return the totals and the names of the files that they count; none if that is damaged."""
+    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError):
+        found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
+        if found is not None and not found.fault:
+            body, _ = format.decode(format.TOTALS, _NAME, found.data)
+            counts = {field.name: float(body[field.name]) for field in fields(Totals)}
+            whole = {name: int(counts[name]) for name in ("hits", "misses", "made")}
+            return Totals(**{**counts, **whole}), frozenset(map(str, body["folded"]))
+    return Totals(), frozenset()
+
+
+def _place(folder: Path) -> Path:
+    return folder / "stat" / "totals"

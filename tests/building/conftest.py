@@ -1,0 +1,164 @@
+"""What the tests of building share: folders of specs, a store that knows the toolchain, no litter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler.build import build
+from pallasc.compiler.collect import collect
+from pallasc.compiler.manifest import Context, request_key
+from pallasc.compiler.report import Report, VariantResult
+from pallasc.compiler.setup import prepare
+from pallasc.specs.matrix import expand
+from pallasc.specs.spec import Variant
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give this process and its children a temporary folder where nobody else writes."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(_own_temporary_folder: Path) -> Iterator[None]:
+    """Check that a test leaves neither processes nor temporary files behind."""
+    before = children()
+    yield
+    assert children() <= before
+    assert [p.name for p in _own_temporary_folder.iterdir() if p.name.startswith("pallasc")] == []
+
+
+def children() -> set[int]:
+    """Return the processes that this one has started, dead ones that nobody waited for too."""
+    found = set()
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                found.add(int(place.name))
+    return found
+
+
+@pytest.fixture(scope="session")
+def warm_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store that remembers the digests of the toolchain and of nothing else."""
+    store = Store(tmp_path_factory.mktemp("warm") / "store")
+    with prepare() as setup:
+        context = setup.context(store)
+        setup.record(context.digests)
+    context.digests.save()
+    return store
+
+
+@dataclass
+class Project:
+    """A folder of specs and a store."""
+
+    folder: Path
+    store: Store
+    events: list[Any] = field(default_factory=list)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def spec(self, *kernels: dict[str, Any], name: str = "spec.yaml", **top: Any) -> Path:
+        """Write a spec of kernels that take `x: f32[8, 128]` unless they say otherwise."""
+        given = [{"args": {"x": "f32[8, 128]"}, **kernel} for kernel in kernels]
+        content = {"schema": 1, "targets": ["sm_90a"], **top, "kernels": given}
+        return self.write(name, json.dumps(content))  # JSON is YAML
+
+    def variants(self, *names: str) -> list[Variant]:
+        """Return the variants of spec files of the folder."""
+        paths = [str(self.folder / name) for name in names or ("spec.yaml",)]
+        return expand(collect(paths, store=self.store))
+
+    def build(self, *names: str, **options: Any) -> Report:
+        """Build spec files of the folder."""
+        self.events = []
+        variants = self.variants(*names)
+        return build(variants, store=self.store, on_event=self.events.append, **options)
+
+    def context(self) -> Context:
+        """Return what keys are made of here."""
+        with prepare() as setup:
+            return setup.context(self.store)
+
+    def manifests(self, variants: Sequence[Variant]) -> dict[str, dict[str, Any]]:
+        """Return the manifest of each variant by its kernel's name."""
+        context = self.context()
+        found = {v.name: self.store.get_manifest(request_key(v, context)) for v in variants}
+        return {name: manifest for name, manifest in found.items() if manifest is not None}
+
+
+@pytest.fixture
+def project(tmp_path: Path, warm_store: Store) -> Project:
+    """Return an empty project with an empty store that knows the toolchain's digests."""
+    (tmp_path / "specs").mkdir()
+    store = Store(tmp_path / "store")
+    shutil.copytree(warm_store.folder, store.folder)
+    return Project(tmp_path / "specs", store)
+
+
+def by_name(report: Report) -> dict[str, VariantResult]:
+    """Return the results by kernel."""
+    return {result.variant.name: result for result in report.results}
+
+
+@pytest.fixture
+def results() -> Callable[[Report], dict[str, VariantResult]]:
+    """Return a function that sorts results by kernel."""
+    return by_name
+
+
+@pytest.fixture(scope="session")
+def start_program() -> Callable[..., subprocess.Popen[str]]:
+    """Return a function that starts a program of this folder."""
+
+    def start(
+        name: str, *arguments: object, python: str = sys.executable, **variables: str
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [python, str(PROGRAMS / name), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables},
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_program(start_program: Callable[..., subprocess.Popen[str]]) -> Callable[..., Any]:
+    """Return a function that runs a program of this folder and gives the JSON it printed."""
+
+    def run(name: str, *arguments: object, **options: Any) -> Any:
+        process = start_program(name, *arguments, **options)
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, output + errors
+        return json.loads(output)
+
+    return run

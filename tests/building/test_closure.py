@@ -1,0 +1,277 @@
+"""Which files belong to a kernel: real compilations, looked at through their manifests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler import closure
+from pallasc.compiler.closure import Sources, is_standard, locate, locate_module
+
+HELPER = "def scale(x):\n    return x * {factor}\n"
+
+FILES = {
+    "top.py": "import help_top\ndef run(x): return help_top.scale(x)\n",
+    "lazy.py": "def run(x):\n    import help_lazy\n    return help_lazy.scale(x)\n",
+    "dynamic.py": (
+        "import importlib\n"
+        "def run(x): return importlib.import_module('help_dynamic').scale(x)\n"
+    ),
+    "by_pkgutil.py": (
+        "import pkgutil\ndef run(x): return pkgutil.resolve_name('help_pkgutil:scale')(x)\n"
+    ),
+    "hand.py": (
+        "import importlib.util, pathlib\n"
+        "place = pathlib.Path(__file__).parent / 'odd' / 'help-hand.py'\n"
+        "spec = importlib.util.spec_from_file_location('help_hand', place)\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "def run(x): return module.scale(x)\n"
+    ),
+    "package.py": "from pkg.kernels import run\n",
+    "initial.py": "import pkg2\ndef run(x): return pkg2.scale(x)\n",
+    "submodule.py": "from pkg3 import sub\ndef run(x): return sub.scale(x)\n",
+    "star.py": "from pkg4 import *\ndef run(x): return sub4.scale(x)\n",
+    "space.py": "import shared_space.part\ndef run(x): return shared_space.part.scale(x)\n",
+    "shadow.py": "import colorsys\ndef run(x): return colorsys.scale(x)\n",
+    "installed.py": (
+        "import yaml, google.protobuf.message\n"
+        "def run(x): return x + yaml.safe_load('17')\n"
+    ),
+    "edited.py": "import edited_package.inner\ndef run(x): return edited_package.inner.scale(x)\n",
+    "library.py": (
+        "from pallasc.specs.library import elementwise\n"
+        "def run(x): return elementwise.add(x, x, block_size=1024)\n"
+    ),
+    "static.py": "def run(x, *, config): return x * config\n",
+    "made.py": "import help_made\ndef make(*, n): return help_made.VALUE * n\n",
+    "other_entry.py": "import help_other\ndef run(x): return help_other.scale(x)\n",
+    "deep/nested.py": "import help_nested\ndef run(x): return help_nested.scale(x)\n",
+    "deep/help_nested.py": HELPER.format(factor=19),
+    "help_made.py": "VALUE = 2.0\n",
+    "odd/help-hand.py": HELPER.format(factor=18),
+    "pkg/__init__.py": "",
+    "pkg/kernels.py": (
+        "from . import near\nfrom .deep import far\n"
+        "def run(x): return near.scale(far.scale(x))\n"
+    ),
+    "pkg/near.py": HELPER.format(factor=11),
+    "pkg/deep/__init__.py": "",
+    "pkg/deep/far.py": HELPER.format(factor=12),
+    "pkg2/__init__.py": "from pkg2.made import scale\n",
+    "pkg2/made.py": HELPER.format(factor=13),
+    "pkg3/__init__.py": "",
+    "pkg3/sub.py": HELPER.format(factor=14),
+    "pkg3/unused.py": HELPER.format(factor=0),
+    "pkg4/__init__.py": "__all__ = ['sub4']\n",
+    "pkg4/sub4.py": HELPER.format(factor=15),
+    "shared_space/part.py": HELPER.format(factor=16),
+    "colorsys.py": HELPER.format(factor=20),
+    **{
+        f"help_{name}.py": HELPER.format(factor=factor)
+        for factor, name in enumerate(("top", "lazy", "dynamic", "other", "pkgutil"), start=2)
+    },
+}
+
+EXPECTED = {
+    "top": {"module:help_top"},
+    "lazy": {"module:help_lazy"},
+    "dynamic": {"module:help_dynamic"},
+    "by_pkgutil": {"module:help_pkgutil"},
+    "hand": {"file:odd/help-hand.py"},
+    "package": {f"module:pkg{m}" for m in ("", ".kernels", ".near", ".deep", ".deep.far")},
+    "initial": {"module:pkg2", "module:pkg2.made"},
+    "submodule": {"module:pkg3", "module:pkg3.sub"},
+    "star": {"module:pkg4", "module:pkg4.sub4"},
+    "space": {"module:shared_space.part"},
+    "shadow": {"module:colorsys"},
+    "installed": set(),
+    "edited": {"module:edited_package", "module:edited_package.inner"},
+    "library": {"module:pallasc.specs.library.elementwise"},
+    "static": {"file:made.py", "module:help_made"},
+    "other_entry": {"module:help_other"},
+    "deep/nested": {"module:help_nested"},
+}
+
+FINDER = """
+import importlib.util, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "edited_package":
+            place = {place!r}
+            return importlib.util.spec_from_file_location(
+                name, place + "/__init__.py", submodule_search_locations=[place])
+sys.meta_path.append(Finder)
+"""
+
+
+class Editable:
+    """Finds a package as the finders of editable installs do."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "edited_package":
+            return None
+        return importlib.util.spec_from_file_location(
+            name, self.place / "__init__.py", submodule_search_locations=[str(self.place)]
+        )
+
+
+@pytest.fixture
+def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a package that only a finder on `sys.meta_path` finds, here and in workers."""
+    place = tmp_path / "source" / "edited-package"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("")
+    (place / "inner.py").write_text(HELPER.format(factor=21))
+    customised = tmp_path / "customised"
+    customised.mkdir()
+    (customised / "sitecustomize.py").write_text(FINDER.format(place=str(place)))
+    path = os.pathsep.join([str(customised), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(place)])
+    return place
+
+
+def kernels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for name in EXPECTED:
+        found.append({"name": name.replace("/", "_"), "entry": f"{name}.py:run"})
+    static = next(kernel for kernel in found if kernel["name"] == "static")
+    static["static"] = {"config": {"$call": "made.py:make", "n": 3}}
+    return found
+
+
+def test_each_kernel_has_exactly_the_files_that_it_reaches(project: Any, edited: Path) -> None:
+    for name, text in FILES.items():
+        project.write(name, text)
+    project.spec(*kernels())
+    report = project.build()
+    assert [(r.variant.name, str(r.error)) for r in report.failed] == []
+    variants = project.variants()
+    manifests = project.manifests(variants)
+    found = {name: set(manifest["files"]) for name, manifest in manifests.items()}
+    assert found == {
+        name.replace("/", "_"): {f"file:{name}.py", *files} for name, files in EXPECTED.items()
+    }
+    packages = {name: set(m["packages"]) for name, m in manifests.items() if m["packages"]}
+    assert packages == {"installed": {"yaml", "google.protobuf"}}
+    assert len(project.build().hits) == len(EXPECTED)
+    (edited / "inner.py").write_text(HELPER.format(factor=22))
+    again = project.build()
+    assert [r.variant.name for r in again.compiled] == ["edited"]
+    assert again.compiled[0].reason == "edited_package.inner has changed"
+
+
+def test_folders_with_files_of_the_same_names_do_not_mix(project: Any, results: Any) -> None:
+    for number, folder in enumerate(("one", "two"), start=2):
+        project.write(f"{folder}/kernel.py", "import same\ndef run(x): return same.scale(x)\n")
+        project.write(f"{folder}/same.py", HELPER.format(factor=number))
+        project.spec({"name": folder, "entry": "kernel.py:run"}, name=f"{folder}/spec.yaml")
+    specs = ("one/spec.yaml", "two/spec.yaml")
+    report = project.build(*specs)
+    assert len(report.compiled) == 2
+    digests = {name: result.artifact.digest for name, result in results(report).items()}
+    assert digests["one"] != digests["two"]
+    again = project.build(*specs)
+    assert len(again.hits) == 2
+    assert {n: r.artifact.digest for n, r in results(again).items()} == digests
+
+
+def test_subfolders_of_one_spec_do_not_mix_either_in_any_order(project: Any, results: Any) -> None:
+    digests = []
+    for order in (("one", "two"), ("two", "one")):
+        for number, folder in enumerate(sorted(order), start=5):
+            project.write(f"{folder}/kernel.py", "import same\ndef run(x): return same.scale(x)\n")
+            project.write(f"{folder}/same.py", HELPER.format(factor=number))
+        kernels = [{"name": name, "entry": f"{name}/kernel.py:run"} for name in order]
+        project.spec(*kernels)
+        report = project.build(jobs=1)
+        digests.append({n: r.artifact.digest for n, r in results(report).items()})
+    assert digests[0] == digests[1]
+    assert digests[0]["one"] != digests[0]["two"]
+    assert len(report.hits) == 2
+
+
+@pytest.fixture
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder that Python looks in."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+
+
+def test_a_module_of_the_specs_folder_comes_before_an_installed_one(
+    top: Path, tmp_path: Path
+) -> None:
+    (top / "helper.py").write_text("")
+    assert locate("module:helper", str(tmp_path)) == top / "helper.py"
+    (tmp_path / "helper.py").write_text("")
+    importlib.invalidate_caches()
+    assert locate("module:helper", str(tmp_path)) == tmp_path / "helper.py"
+    assert locate("file:sub/helper.py", str(tmp_path)) == tmp_path / "sub" / "helper.py"
+
+
+def test_a_plain_folder_beside_the_spec_does_not_hide_a_package(top: Path, tmp_path: Path) -> None:
+    (top / "thing").mkdir()
+    (top / "thing" / "__init__.py").write_text("")
+    (top / "thing" / "part.py").write_text("")
+    (tmp_path / "thing").mkdir()
+    found = locate_module("thing.part", (str(tmp_path),))
+    assert found == top / "thing" / "part.py"
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "os.path.deeper", "helper.missing"])
+def test_what_is_not_there_is_not_located(top: Path, name: str) -> None:
+    (top / "helper.py").write_text("")
+    assert locate_module(name, ()) is None
+
+
+def test_locating_imports_nothing(top: Path) -> None:
+    (top / "loud").mkdir()
+    (top / "loud" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (top / "loud" / "part.py").write_text("raise SystemExit('imported')\n")
+    assert locate_module("loud.part", ()) == top / "loud" / "part.py"
+    assert "loud" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("os", True), ("os.path", True), ("__main__", True), ("jax", False), ("pallasc", False)],
+)
+def test_modules_of_python_itself_are_told_apart(name: str, expected: bool) -> None:
+    assert is_standard(name) is expected
+
+
+def test_a_file_changed_after_the_start_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "helper.py"
+    path.write_text("")
+    changed_ns = path.stat().st_ctime_ns
+    read = Sources({"module:helper": path, "module:gone": tmp_path / "gone.py"})
+    assert read.changed_since(changed_ns) == ["module:helper", "module:gone"]
+    assert read.changed_since(changed_ns + 1) == ["module:gone"]
+
+
+def test_the_worker_does_not_see_the_folder_of_the_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "only_here.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert locate_module("only_here", ()) == tmp_path / "only_here.py"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("tool", None))
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert closure.locate_module("only_here", ()) is None
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert closure.locate_module("only_here", ()) == tmp_path / "only_here.py"

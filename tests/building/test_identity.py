@@ -1,0 +1,230 @@
+"""What identifies the toolchain: contents, and nothing that does not matter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler import identity
+from pallasc.compiler.identity import (
+    differing,
+    own_digest,
+    package_digest,
+    recorded,
+    toolchain_identity,
+    tree_digest,
+)
+from pallasc.compiler.setup import prepare
+from pallasc.compiler.toolchain import toolchain_files
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Return a package of some version, installed in a folder."""
+    folder = tmp_path / "site" / "mypkg"
+    (folder / "inner" / "library").mkdir(parents=True)
+    (folder / "include").mkdir()
+    (folder / "__init__.py").write_text('__version__ = "1.0"\n')
+    (folder / "inner" / "code.py").write_text("ONE = 1\n")
+    (folder / "inner" / "library" / "kernel.py").write_text("TWO = 2\n")
+    (folder / "include" / "table.h").write_text("3\n")
+    (folder / "data.bin").write_bytes(bytes(range(256)))
+    return folder
+
+
+def tree(folder: Path) -> str:
+    return tree_digest([folder], FileDigests().digest)
+
+
+@pytest.mark.parametrize(
+    "name", ["__init__.py", "inner/code.py", "inner/library/kernel.py", "include/table.h"]
+)
+def test_one_byte_changes_the_digest_of_a_package(package: Path, name: str) -> None:
+    before = tree(package)
+    text = (package / name).read_text()
+    (package / name).write_text(text[:-2] + chr(ord(text[-2]) + 1) + text[-1])
+    assert tree(package) != before
+
+
+def _add(package: Path) -> None:
+    (package / "new.py").write_text("")
+
+
+def _remove(package: Path) -> None:
+    (package / "data.bin").unlink()
+
+
+def _rename(package: Path) -> None:
+    (package / "data.bin").rename(package / "data2.bin")
+
+
+def _move(package: Path) -> None:
+    (package / "data.bin").rename(package / "inner" / "data.bin")
+
+
+@pytest.mark.parametrize("change", [_add, _remove, _rename, _move])
+def test_a_file_that_comes_or_goes_changes_the_digest(
+    package: Path, change: Callable[[Path], None]
+) -> None:
+    before = tree(package)
+    change(package)
+    assert tree(package) != before
+
+
+def _compile(package: Path) -> None:
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"1")
+    (package / "inner" / "code.pyc").write_bytes(b"2")
+
+
+def _touch(package: Path) -> None:
+    os.utime(package / "data.bin", ns=(1, 1))
+
+
+def _write_again_in_another_order(package: Path) -> None:
+    held = sorted((p, p.read_bytes()) for p in package.rglob("*") if p.is_file())
+    for path, _ in held:
+        path.unlink()
+    for path, data in reversed(held):
+        path.write_bytes(data)
+
+
+def _empty_folder(package: Path) -> None:
+    (package / "empty").mkdir()
+
+
+@pytest.mark.parametrize("change", [_compile, _touch, _write_again_in_another_order, _empty_folder])
+def test_bytecode_times_and_order_do_not_change_the_digest(
+    package: Path, change: Callable[[Path], None]
+) -> None:
+    before = tree(package)
+    change(package)
+    assert tree(package) == before
+
+
+def test_the_folder_where_a_package_lies_does_not_change_its_digest(package: Path) -> None:
+    elsewhere = package.parents[1] / "another" / "mypkg"
+    shutil.copytree(package, elsewhere)
+    assert tree(elsewhere) == tree(package)
+
+
+def test_links_are_followed_but_not_in_circles(package: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "far.py").write_text("1\n")
+    (package / "linked").symlink_to(outside)
+    (package / "round").symlink_to(package.parent)
+    before = tree(package)
+    (outside / "far.py").write_text("2\n")
+    assert tree(package) != before
+
+
+def test_what_cannot_be_read_counts_by_its_name(package: Path) -> None:
+    before = tree(package)
+    (package / "dangling").symlink_to(package / "nowhere")
+    with_link = tree(package)
+    assert with_link != before
+    server = socket.socket(socket.AF_UNIX)
+    with server:
+        server.bind(str(package / "s"))
+        assert tree(package) not in (before, with_link)
+
+
+def test_an_installed_package_is_found_by_name(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(package.parent)
+    digest = FileDigests().digest
+    before = package_digest("mypkg", digest)
+    assert before == tree(package)
+    (package / "inner" / "library" / "kernel.py").write_text("TWO = 3\n")
+    assert package_digest("mypkg", FileDigests().digest) != before
+    assert package_digest("no_such_package", digest) is None
+
+
+def test_a_module_of_one_file_is_a_package_too(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package.parent / "single.py").write_text("ONE = 1\n")
+    monkeypatch.syspath_prepend(package.parent)
+    digests = FileDigests()
+    assert package_digest("single", digests.digest) == digests.digest(package.parent / "single.py")
+
+
+def test_a_package_in_a_shared_namespace_has_a_digest_of_its_own(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        (package.parent / "shared" / name).mkdir(parents=True)
+        (package.parent / "shared" / name / "__init__.py").write_text(f"# {name}\n")
+    monkeypatch.syspath_prepend(package.parent)
+    before = package_digest("shared.first", FileDigests().digest)
+    (package.parent / "shared" / "second" / "__init__.py").write_text("# changed\n")
+    assert package_digest("shared.first", FileDigests().digest) == before
+    (package.parent / "shared" / "first" / "__init__.py").write_text("# changed\n")
+    assert package_digest("shared.first", FileDigests().digest) != before
+
+
+def test_pallasc_itself_counts_but_not_its_library_of_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path(identity.__file__).resolve().parents[1]
+    for name in ("compiler", "specs"):
+        shutil.copytree(here / name, tmp_path / name)
+    before = own_digest(FileDigests().digest)
+    monkeypatch.setattr(identity, "__file__", str(tmp_path / "compiler" / "identity.py"))
+    assert own_digest(FileDigests().digest) == before
+    (tmp_path / "specs" / "library" / "elementwise.py").write_text("")
+    assert own_digest(FileDigests().digest) == before
+    (tmp_path / "specs" / "plan.py").write_text("")
+    assert own_digest(FileDigests().digest) != before
+
+
+def test_the_identity_names_everything_that_compiles(warm_store: Store) -> None:
+    with prepare() as setup:
+        found = setup.context(warm_store).identity
+        packages = {package.name for package in setup.toolchain.packages}
+        tools = {label for label, _ in toolchain_files(setup.toolchain)}
+    assert set(found) == packages | tools | {"python", "pallasc", "computed with"}
+    assert tools == {"libdevice", "nvlink", "plugin", "ptxas"}
+    assert all(len(value) == 64 for label, value in found.items() if label != "python")
+
+
+def test_another_assembler_is_another_identity(warm_store: Store, tmp_path: Path) -> None:
+    with prepare() as setup:
+        digests = FileDigests(warm_store.root)
+        plain = toolchain_identity(setup.toolchain, digests.digest)
+        other = tmp_path / "ptxas"
+        other.write_bytes(setup.toolchain.ptxas.read_bytes() + b"\0")
+        other.chmod(0o755)
+    with prepare(other) as setup:
+        assert differing(plain, toolchain_identity(setup.toolchain, digests.digest)) == ["ptxas"]
+
+
+def test_the_identity_is_had_without_importing_what_compiles(
+    run_program: Callable[..., Any], warm_store: Store
+) -> None:
+    answer = run_program("identify.py", warm_store.root)
+    assert answer["loaded"] == []
+    assert answer["hashed"] < 50, "the store did not remember the digests of the toolchain"
+    assert answer["identity"]["ptxas"]
+
+
+def test_differing_names_labels_that_changed_came_or_went() -> None:
+    first = {"same": "1", "changed": "1", "gone": "1"}
+    second = {"same": "1", "changed": "2", "new": "1"}
+    assert differing(first, second) == ["changed", "gone", "new"]
+    assert differing(first, dict(first)) == []
+
+
+def test_recorded_packages_differ_from_absent_ones() -> None:
+    assert recorded(["numpy"]) == recorded(["numpy"])
+    assert len({recorded(["numpy"]), recorded(["no-such-dist"]), recorded([])}) == 3

@@ -1,0 +1,266 @@
+"""Hits without importing JAX, and the reasons for misses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.manifest import (
+    Context,
+    blob_reader,
+    changed_source,
+    find,
+    folder_key,
+    import_folders,
+    named_entries,
+    request_fields,
+    request_key,
+    short_fields,
+)
+from pallasc.errors import ToolError
+from pallasc.specs.spec import Variant
+from pallasc.specs.targets import resolve_target
+from pallasc.specs.yaml_loader import parse_yaml
+
+KERNEL = "import helper\n\n\ndef run(x):\n    return helper.scale(x)\n"
+HELPER = "def scale(x):\n    return x * 3\n"
+
+
+@pytest.fixture
+def built(project: Any) -> Any:
+    """Return a project of one kernel, a helper and a data file, built."""
+    project.write("kernel.py", KERNEL)
+    project.write("helper.py", HELPER)
+    project.write("table.txt", "1 2 3\n")
+    project.spec({"name": "scaled", "entry": "kernel.py:run", "files": ["table.txt"]})
+    report = project.build()
+    assert [r.status for r in report.results] == ["compiled"]
+    assert report.results[0].reason == "never compiled with this spec and toolchain"
+    project.digest = report.results[0].artifact.digest
+    project.key = report.results[0].action_key
+    return project
+
+
+def test_every_change_is_a_miss_that_says_why_and_nothing_is_compiled_twice(
+    built: Any, tmp_path: Path
+) -> None:
+    # One test, because each step needs a store in which the steps before have left their mark.
+    def build() -> Any:
+        result = built.build().results[0]
+        assert result.error is None
+        return result
+
+    first = build()
+    assert (first.status, first.reason) == ("hit", "")
+    assert first.artifact.digest == built.digest
+
+    built.write("helper.py", HELPER.replace("3", "4"))
+    changed = build()
+    assert (changed.status, changed.reason) == ("compiled", "helper has changed")
+    assert changed.artifact.digest != built.digest
+
+    built.write("helper.py", HELPER)
+    back = build()
+    assert (back.status, back.reason) == ("hit", "helper has changed")
+    assert back.artifact.digest == built.digest
+    assert build().reason == ""
+
+    built.write("kernel.py", "# A comment.\n" + KERNEL)
+    commented = build()
+    assert (commented.status, commented.reason) == ("hit", "kernel.py has changed")
+    assert commented.action_key == built.key
+    assert commented.artifact.digest == built.digest
+
+    (built.folder / "helper.py").unlink()
+    built.write("kernel.py", "def run(x):\n    return x * 3\n")
+    (reason,) = {build().reason}
+    assert reason in ("kernel.py has changed", "helper is gone")
+
+    built.write("table.txt", "1 2 4\n")
+    assert build().reason == "never compiled with this spec and toolchain"
+
+
+def test_a_deleted_helper_is_a_miss(built: Any) -> None:
+    (built.folder / "helper.py").unlink()
+    result = built.build().results[0]
+    assert (result.status, result.reason) == ("failed", "helper is gone")
+    assert "No module named 'helper'" in str(result.error)
+
+
+def test_a_second_build_imports_nothing_heavy_and_a_moved_tree_is_a_hit(
+    built: Any, run_program: Callable[..., Any], tmp_path: Path
+) -> None:
+    moved = tmp_path / "elsewhere" / "deeper"
+    shutil.copytree(built.folder, moved)
+    shutil.rmtree(built.folder)
+    answer = run_program("build.py", built.store.root, 1, moved / "spec.yaml")
+    assert answer["loaded"] == []
+    assert answer["notes"] == []
+    (result,) = answer["results"]
+    assert (result["status"], result["reason"]) == ("hit", "")
+    assert result["digest"] == built.digest
+    assert result["cubin"] > 0
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("area", ["art", "cas", "man"])
+def test_a_corrupt_file_of_the_store_is_compiled_again_and_healed(built: Any, area: str) -> None:
+    places = {
+        "art": built.store.path("ac", built.key),
+        "cas": sorted((built.store.folder / "cas").rglob("?" * 64))[0],
+        "man": built.store.path(
+            "man", folder_key(request_key(built.variants()[0], built.context()), str(built.folder))
+        ),
+    }
+    _flip(places[area])
+    again = built.build()
+    assert [r.status for r in again.results] == ["hit" if area == "man" else "compiled"]
+    assert again.results[0].artifact.digest == built.digest
+    assert any("corrupt" in note for note in again.notes)
+    assert again.results[0].artifact.cubin()
+    healed = built.build()
+    assert [(r.status, r.reason) for r in healed.results] == [("hit", "")]
+
+
+def test_a_missing_record_is_named_as_the_reason(built: Any) -> None:
+    built.store.path("ac", built.key).unlink()
+    result = built.build().results[0]
+    assert (result.status, result.reason) == (
+        "compiled",
+        "the store no longer has its record",
+    )
+
+
+def test_a_data_file_that_is_gone_fails_its_variant_at_its_place(built: Any) -> None:
+    variants = built.variants()
+    (built.folder / "table.txt").unlink()
+    context = built.context()
+    with pytest.raises(ToolError, match=r"table\.txt: no digest"):
+        find(variants[0], context, built.store)
+
+
+# ---- keys
+
+SPEC = """
+schema: 1
+kernels:
+  - name: k
+    entry: kernel.py:run
+    targets: [sm_90a]
+    args: {x: "f32[8, 128]"}
+    static: {n: 3, config: {$call: "sub/made.py:make", z: {$ref: "jax.numpy:float32"}}}
+    budget: {registers: 100}
+    tolerance: {rtol: 1.0e-3}
+"""
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Variant:
+    """Return a variant with everything."""
+    from pallasc.specs.matrix import expand
+
+    for name in ("kernel.py", "sub/made.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("def run(x): pass\ndef make(): pass\n")
+    (tmp_path / "data.txt").write_text("1")
+    return expand(parse_yaml(SPEC, base_dir=tmp_path))[0]
+
+
+@pytest.fixture
+def context() -> Context:
+    """Return a small context."""
+    from pallasc.cache.stat_digest import FileDigests
+
+    return Context({"ptxas": "1", "python": "3"}, {"XLA_FLAGS": "--a"}, FileDigests())
+
+
+CHANGES: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
+    "entry": lambda v, c: (replace(v, entry="kernel.py:other"), c),
+    "static": lambda v, c: (replace(v, static={"n": 4}), c),
+    "type of a static": lambda v, c: (replace(v, static={"n": 3.0}), c),
+    "arrays": lambda v, c: (replace(v, args={}), c),
+    "target": lambda v, c: (replace(v, target=resolve_target("h100-pcie")), c),
+    "data": lambda v, c: (replace(v, files=("data.txt",)), c),
+    "tool": lambda v, c: (v, replace(c, identity={**c.identity, "ptxas": "2"})),
+    "new tool": lambda v, c: (v, replace(c, identity={**c.identity, "more": "2"})),
+    "variable": lambda v, c: (v, replace(c, variables={})),
+}
+SAME: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
+    "name": lambda v, c: (replace(v, name="other"), c),
+    "folder": lambda v, c: (replace(v, base_dir="/elsewhere"), c),
+    "params": lambda v, c: (replace(v, params=(("a", 1),)), c),
+    "budget": lambda v, c: (replace(v, budget=type(v.budget)()), c),
+    "tolerance": lambda v, c: (replace(v, tolerance=None), c),
+    "reference": lambda v, c: (replace(v, reference="kernel.py:run"), c),
+    "order": lambda v, c: (replace(v, static=dict(reversed(v.static.items()))), c),
+    "order of tools": lambda v, c: (v, replace(c, identity=dict(reversed(c.identity.items())))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_decides_the_compilation_changes_the_key(
+    variant: Variant, context: Context, name: str
+) -> None:
+    changed = CHANGES[name](variant, context)
+    assert request_key(*changed) != request_key(variant, context)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_decides_nothing_keeps_the_key(variant: Variant, context: Context, name: str) -> None:
+    changed = SAME[name](variant, context)
+    assert request_key(*changed) == request_key(variant, context)
+
+
+def test_a_folder_has_a_key_of_its_own(variant: Variant, context: Context) -> None:
+    request = request_key(variant, context)
+    keys = {request, folder_key(request, "/a"), folder_key(request, "/b")}
+    assert len(keys) == 3
+
+
+def test_all_entry_points_of_a_variant_and_their_folders_are_known(
+    variant: Variant, tmp_path: Path
+) -> None:
+    assert [str(entry) for entry in named_entries(variant)] == [
+        "kernel.py:run",
+        "sub/made.py:make",
+        "jax.numpy:float32",
+    ]
+    base = tmp_path.resolve()
+    assert import_folders(variant) == (str(base), str(base / "sub"))
+
+
+def test_long_fields_are_written_as_digests(variant: Variant, context: Context) -> None:
+    fields = request_fields(variant, context)
+    short = short_fields({**fields, "long": "x" * 1000})
+    assert short["long"].startswith("sha256:")
+    assert len(short["long"]) == 71
+    assert short["entry"] == '"kernel.py:run"'
+
+
+def test_a_changed_source_is_named(tmp_path: Path, context: Context) -> None:
+    (tmp_path / "a.py").write_text("1")
+    digest = context.digests.digest(tmp_path / "a.py")
+    same = {"files": {"file:a.py": digest, "module:a": digest}, "packages": {}}
+    assert changed_source(same, str(tmp_path), context.digests) is None
+    cases = {
+        "a.py has changed": {"files": {"file:a.py": "0"}},
+        "b is gone": {"files": {"module:b": digest}},
+        "the installed package nope has changed": {"packages": {"nope": "0"}},
+    }
+    for reason, manifest in cases.items():
+        assert changed_source(manifest, str(tmp_path), context.digests) == reason
+
+
+def test_a_lost_blob_is_read_as_nothing() -> None:
+    assert blob_reader({"a": b"1"}.get)("a") == b"1"
+    assert blob_reader({"a": b"1"}.get)("b") == b""

@@ -1,0 +1,155 @@
+"""Buffers from an executable's allocations: their order, what is dropped, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.allocations import constant_bytes, number_buffers, output_allocations
+from pallasc.compiler.xla_schema import message_type
+from pallasc.errors import CompileError
+
+
+def _executable(allocations: list[dict[str, Any]], outputs: list[int], used: list[int]) -> Any:
+    """Return an executable with these allocations, outputs and slices in steps."""
+    result = message_type("GpuExecutableProto")()
+    for allocation in allocations:
+        result.buffer_allocations.values.add(**allocation)
+    result.program_shape.result.element_type = 13
+    for leaf, index in enumerate(outputs):
+        result.program_shape.result.tuple_shapes.add(element_type=11)
+        entry = result.output_info_map.add(output_info={"allocation_index": index})
+        entry.shape_index.indexes.append(leaf)
+    for index in used:
+        where = {"slice": {"buffer_allocation_index": index, "size": 4}}
+        result.thunks.add(memzero_thunk={"dest_buffer": where})
+    return result
+
+
+def _input(index: int, number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "index": index, "size": 8, "is_entry_computation_parameter": True,
+        "parameter_number": number, **more,
+    }  # fmt: skip
+
+
+def test_parameters_come_first_then_outputs_constants_and_temporaries() -> None:
+    executable = _executable(
+        [
+            {"index": 0, "size": 4, "maybe_live_out": True},
+            {"index": 1, "size": 99, "is_tuple": True},
+            _input(2, 1),
+            {"index": 3, "size": 12, "is_constant": True},
+            {"index": 4, "size": 4, "maybe_live_out": True},
+            _input(5, 0),
+        ],
+        outputs=[4, 0],
+        used=[1, 3, 0, 4],
+    )
+    buffers, places = number_buffers(executable)
+    assert [(b.role, b.size) for b in buffers] == [
+        ("input", 8), ("input", 8), ("output", 4), ("output", 4), ("constant", 12),
+        ("temporary", 99),
+    ]  # fmt: skip
+    assert places == {5: (0, 0), 2: (1, 0), 4: (2, 0), 0: (3, 0), 3: (4, 0), 1: (5, 0)}
+    assert output_allocations(executable) == [4, 0]
+
+
+def test_allocations_that_no_step_uses_are_dropped() -> None:
+    executable = _executable(
+        [
+            {"index": 0, "size": 4, "maybe_live_out": True},
+            _input(1, 0),
+            {"index": 2, "size": 16, "is_tuple": True, "maybe_live_out": True},
+            {"index": 3, "size": 4, "is_constant": True},
+            {"index": 4, "size": 4, "is_thread_local": True},
+        ],
+        outputs=[0],
+        used=[0],
+    )
+    assert [b.role for b in number_buffers(executable)[0]] == ["input", "output"]
+
+
+def test_an_allocation_that_is_an_output_twice_is_one_buffer() -> None:
+    executable = _executable([{"index": 0, "size": 4}], outputs=[0, 0], used=[])
+    assert len(number_buffers(executable)[0]) == 1
+
+
+def test_allocations_inside_slices_have_numbers_of_their_own() -> None:
+    executable = _executable(
+        [{"index": 0, "size": 4}, {"index": 1, "size": 4}, {"index": 2, "size": 4}], [0], []
+    )
+    inner = {"memzero_thunk": {"dest_buffer": {"slice": {"buffer_allocation_index": 1}}}}
+    executable.thunks.add(
+        dynamic_slice_fusion_thunk={
+            "parameter_buffers": [{"buffer_allocation_index": 2}],
+            "embedded_thunks": {"thunks": [inner]},
+        }
+    )
+    assert set(number_buffers(executable)[1]) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("allocation", "words"),
+    [
+        ({"index": 1, "size": -8}, "allocation 1 has -8 bytes"),
+        ({"index": 1, "is_thread_local": True}, "uses allocation 1, which is thread-local"),
+        ({"index": 1, "color": 5}, "lies in memory space 5"),
+        (_input(1, 0, parameter_shape_index=[0]), "parameter 0 of the executable is a tuple"),
+    ],
+)
+def test_an_allocation_that_cannot_be_a_buffer_is_refused(
+    allocation: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CompileError, match=words):
+        number_buffers(_executable([{"index": 0, "size": 4}, allocation], [0], [1]))
+
+
+def test_an_output_without_a_place_is_refused() -> None:
+    executable = _executable([{"index": 0}], [0], [])
+    del executable.output_info_map[:]
+    with pytest.raises(CompileError, match=r"does not say where output \(0,\) lies"):
+        output_allocations(executable)
+
+
+def _constant(size: int, *, literal: bool = True, content: bytes = b"") -> Any:
+    executable = _executable(
+        [{"index": 0, "size": size, "is_constant": True}], outputs=[], used=[0]
+    )
+    executable.constants.add(
+        symbol_name="buffer_for_c_0", allocation_index=0, content={"data": content}
+    )
+    if literal:
+        computation = executable.hlo_module_with_config.hlo_module.computations.add()
+        instruction = computation.instructions.add(name="c_0", opcode="constant")
+        instruction.literal.shape.element_type = 4
+        instruction.literal.s32s.append(7)
+    return executable
+
+
+def _bytes(executable: Any) -> dict[int, bytes]:
+    buffers, places = number_buffers(executable)
+    return constant_bytes(executable, places, buffers)
+
+
+def test_the_bytes_of_a_constant_are_those_of_its_literal() -> None:
+    assert _bytes(_constant(4)) == {0: b"\7\0\0\0"}
+
+
+def test_the_bytes_of_a_constant_may_come_with_it() -> None:
+    assert _bytes(_constant(4, literal=False, content=b"abcd")) == {0: b"abcd"}
+
+
+def test_a_constant_of_another_size_is_refused() -> None:
+    with pytest.raises(CompileError, match="buffer 0 takes 8 bytes, its literal gives 4"):
+        _bytes(_constant(8))
+
+
+def test_a_constant_without_bytes_is_refused() -> None:
+    with pytest.raises(CompileError, match="buffer 0 takes 4 bytes, its literal gives 0"):
+        _bytes(_constant(4, literal=False))
+    executable = _constant(4)
+    del executable.constants[:]
+    with pytest.raises(CompileError, match="does not say what constant buffer 0 holds"):
+        _bytes(executable)

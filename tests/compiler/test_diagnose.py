@@ -1,0 +1,197 @@
+"""Errors show the user's own line and the compiler's words, on every route a kernel can fail."""
+
+from __future__ import annotations
+
+import functools
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.diagnose import (
+    captured_output,
+    definition,
+    explain,
+    explain_compilation,
+    frames,
+    shorten,
+    user_place,
+)
+from pallasc.errors import CompileError, Location, SpecError, UnsupportedError
+
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+FILE = Path(__file__).parent / "programs" / "failing.py"
+
+MESSAGES = {
+    "trace_attribute": "AttributeError: DynamicJaxprTracer has no attribute foo",
+    "trace_shapes": "TypeError: dot_general requires contracting dimensions to have the same shape",
+    "trace_raise": "ValueError: only even tiles, not (128, 128)",
+    "store_shape": "ValueError: Invalid shape for `swap`. Ref shape: (128, 128).",
+    "no_rule": "NotImplementedError: Unimplemented primitive in Pallas Mosaic GPU lowering: sort",
+    "layouts": "ValueError: Failed to infer a possible set of layouts.",
+    "copy_of_three": "ValueError: Async copies require the number of bits copied along the last",
+    "too_much_smem": "ValueError: Mosaic GPU kernel exceeds available shared memory: "
+    "smem_bytes=1638400 > max_smem_bytes=232448",
+    "wrong_architecture": "the kernel uses tensor memory (tcgen05_mma), which only sm_100a, "
+    "sm_103a, sm_110a have, not sm_90a",
+    "too_many_threads": "ValueError: Requested too many CUDA threads per block.",
+    "nested_call": "AttributeError: DynamicJaxprTracer has no attribute bar",
+    "bad_ptx": "ptxas refuses the PTX of this kernel: line ",
+    "concretised": "TracerBoolConversionError: Attempted boolean conversion of traced array",
+}
+
+# JAX 0.10 refuses the first of the two layouts already.
+if JAX < (0, 12):
+    MESSAGES["layouts"] = "NotImplementedError: Only optimized transfers to SMEM supported"
+
+
+def marked_line(name: str) -> int:
+    lines = FILE.read_text().splitlines()
+    (line,) = [i for i, text in enumerate(lines, 1) if text.endswith(f"# HERE {name}")]
+    return line
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_kernel_that_fails_shows_the_users_line(build: Any, name: str) -> None:
+    error = build("failing")[name].error
+    assert error["message"].startswith(MESSAGES[name])
+    line = marked_line(name) - 2 if name == "layouts" and JAX < (0, 12) else marked_line(name)
+    assert (Path(error["file"]), error["line"]) == (FILE, line)
+    assert (error["type"], error["exit_code"]) == ("CompileError", 1)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_holds_no_frames_of_ours_or_jaxs(build: Any, name: str) -> None:
+    text = build("failing")[name].error["message"]
+    for words in ("site-packages", "Traceback", "JAX has removed", "---", "tempfile", "/compiler/",
+                  "file an issue", "preceding stack trace", "while tracing the function"):  # fmt: skip
+        assert words not in text
+    assert len(text.splitlines()) <= 3
+
+
+def test_the_assembler_is_quoted(build: Any) -> None:
+    assert "Not a name of any known instruction: 'frobnicate'" in (
+        build("failing")["bad_ptx"].error["message"]
+    )
+
+
+def test_a_missing_argument_is_a_mistake_of_the_spec(build: Any) -> None:
+    error = build("failing")["wants_name"].error
+    assert error["message"] == "wants_name needs 'n', which the spec does not give."
+    assert (error["type"], error["exit_code"]) == ("SpecError", 2)
+
+
+def _raised(error: Exception, cause: Exception | None = None) -> Exception:
+    try:
+        raise error from cause
+    except Exception as caught:
+        return caught
+
+
+def _here() -> None:
+    raise AssertionError("unreachable")
+
+
+def test_an_error_of_ours_is_shown_as_it_is() -> None:
+    error = SpecError("wrong")
+    assert explain(error, _here) is error
+    assert explain_compilation(error, _here, "error: other") is error
+
+
+def test_an_error_of_ours_without_a_place_gets_the_functions() -> None:
+    explained = explain(CompileError("wrong"), _here)
+    assert explained.location == definition(_here)
+
+
+def test_an_error_without_words_shows_the_line_that_raised_it() -> None:
+    def check() -> None:
+        assert len(str(FILE)) < 0
+
+    try:
+        check()
+    except AssertionError as error:
+        error.args = ()
+        assert explain(error, _here).message == "AssertionError: assert len(str(FILE)) < 0"
+
+
+def test_the_users_frame_is_found_behind_causes() -> None:
+    error = _raised(ValueError("outer"), _raised(KeyError("inner")))
+    assert [file for file, _ in frames(error)] == [__file__, __file__]
+    place = explain(error, _here).location
+    assert place is not None
+    assert place.file == __file__
+
+
+def test_causes_in_a_circle_end() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert frames(one) == []
+
+
+@pytest.mark.parametrize("module", ["pallasc.compiler", "jax", "numpy", "threading"])
+def test_frames_of_packages_are_not_the_users(module: str) -> None:
+    import importlib.util
+
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert user_place([(str(spec.origin), 3), ("<string>", 1)]) is None
+
+
+def test_kernels_that_ship_with_jax_count_as_the_users() -> None:
+    root = metadata.distribution("jax").locate_file("jax/experimental/pallas/ops/gpu/softmax.py")
+    assert user_place([(str(root), 12)]) == Location(str(root), 12)
+
+
+def test_the_definition_of_wrapped_and_partial_functions_is_found() -> None:
+    line = _here.__code__.co_firstlineno
+    assert definition(functools.partial(functools.partial(_here))) == Location(__file__, line)
+    assert definition(len) is None
+
+
+def test_a_host_callback_is_named_by_the_function_that_lowers_it() -> None:
+    def io_callback_lowering() -> None:
+        raise RuntimeError("Unknown backend: 'gpu' requested, but no platforms are present")
+
+    try:
+        io_callback_lowering()
+    except RuntimeError as error:
+        explained = explain(error, _here)
+    assert isinstance(explained, UnsupportedError)
+    assert explained.message.startswith("the function contains a host callback (io_callback),")
+
+
+def test_a_status_in_front_of_a_message_is_left_out() -> None:
+    class XlaRuntimeError(RuntimeError):
+        pass
+
+    explained = explain(XlaRuntimeError("INTERNAL: UNKNOWN: it broke"), _here)
+    assert explained.message == "it broke"
+
+
+def test_a_long_message_is_cut_short() -> None:
+    text = shorten("first\n" + "\n".join("x" * 500 for _ in range(40)))
+    assert len(text.splitlines()) == 13
+    assert text.endswith("… (29 more lines)")
+    assert max(map(len, text.splitlines())) <= 241
+
+
+def test_the_dump_of_an_operation_is_left_out() -> None:
+    assert shorten('Expected two. op=\n  "mosaic_gpu.mma"(%1, %2)\n more') == "Expected two."
+
+
+def test_the_compilers_own_place_is_used_where_it_is_the_users(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    output = f'loc(callsite("{kernel}":12:4 at "x")): error: \'nvvm.x\' op is not supported\n'
+    explained = explain_compilation(RuntimeError("INTERNAL: failed"), _here, output)
+    assert str(explained) == f"{kernel}:12: 'nvvm.x' op is not supported"
+
+
+def test_output_below_python_is_captured_and_restored(capfd: pytest.CaptureFixture[str]) -> None:
+    with captured_output() as output:
+        os.write(2, b"from below\n")
+        os.write(1, b"and here\n")
+        assert output() == "from below\nand here\n"
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"

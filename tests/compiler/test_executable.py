@@ -1,0 +1,167 @@
+"""Serialised executables: read whole, and refused where a part does not fit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pallasc.compiler import riegeli
+from pallasc.compiler import translate as translating
+from pallasc.compiler.executable import parse_executable
+from pallasc.compiler.mosaic_kernel import read_mosaic_kernel
+from pallasc.compiler.translate import translate
+from pallasc.compiler.xla_schema import message_type
+from pallasc.errors import CompileError, CorruptError
+
+
+@pytest.fixture(scope="module")
+def serialized(build: Any) -> bytes:
+    data: bytes = build("functions")["around"].executable
+    return data
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + _varint(value >> 7)
+
+
+def _file(manifest: Any, *parts: bytes) -> bytes:
+    """Return a serialised executable whose split protobuf has these parts."""
+    values = [manifest.SerializeToString(), *parts]
+    sizes = b"".join(_varint(len(value)) for value in values)
+    body = b"\0" + _varint(len(sizes)) + sizes + b"".join(values)
+    header = bytes(8) + len(body).to_bytes(8, "little") + bytes(8) + b"r"
+    chunk = header + len(values).to_bytes(7, "little") + bytes(8) + body
+    split = riegeli.SIGNATURE + bytes(16) + chunk
+    outer = message_type("ExecutableAndOptionsProto")(serialized_executable=split)
+    return b"\0" + bytes(outer.SerializeToString())
+
+
+def _manifest(*records: Any, name: str = "xla.gpu.GpuExecutableProto") -> Any:
+    return message_type("SplitProtoManifest")(result_proto_type=name, records=records)
+
+
+def _field(*path: int) -> dict[str, Any]:
+    return {"field_override_record": {"field_path": [{"field_number": n} for n in path]}}
+
+
+def test_an_executable_of_this_jax_is_read(serialized: bytes) -> None:
+    executable = parse_executable(serialized)
+    assert executable.module_name == "jit_main"
+    assert len(executable.thunks) == 5
+
+
+def test_parts_are_put_together() -> None:
+    merged = message_type("GpuExecutableProto")(module_name="m").SerializeToString()
+    manifest = _manifest(_field(3), _field(4), _field(1, 1, 1), {})
+    executable = parse_executable(_file(manifest, b"ptx", b"cubin", b"name", merged))
+    assert (executable.asm_text, executable.binary, executable.module_name) == (
+        "ptx", b"cubin", "m",
+    )  # fmt: skip
+    assert executable.hlo_module_with_config.hlo_module.name == "name"
+
+
+def test_a_part_of_a_repeated_field_adds_the_elements_on_the_way() -> None:
+    path = [{"field_number": 12, "repeated_field_index": 0}, {"field_number": 1}]
+    manifest = _manifest({"field_override_record": {"field_path": path}})
+    assert parse_executable(_file(manifest, b"c")).constants[0].symbol_name == "c"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "ends inside a varint"),
+        (b"\0\xff", "not readable"),
+        (b"\0", "holds no Riegeli file for its GpuExecutableProto"),
+        (_file(_manifest(name="xla.Other")), "holds a xla.Other, not a GpuExecutableProto"),
+        (_file(_manifest({}, {}), b""), "names 2 records, the file has 1"),
+        (_file(_manifest(_field(99)), b""), "sets field 99 of GpuExecutableProto"),
+        (_file(_manifest(_field()), b""), "overrides a field without saying which|not readable"),
+        (_file(_manifest(_field(8, 1)), b"x"), "not readable"),
+        (_file(_manifest(_field(13, 8)), b"x"), "not readable"),
+        (_file(_manifest(_field(3)), b"\xff"), "not readable"),
+        (_file(_manifest({}), b"\xff\xff"), "not readable"),
+        (
+            _file(
+                _manifest(
+                    {
+                        "field_override_record": {
+                            "field_path": [
+                                {"field_number": 12, "repeated_field_index": 1 << 60},
+                                {"field_number": 1},
+                            ]
+                        }
+                    }
+                ),
+                b"x",
+            ),
+            "not readable",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(CompileError, match=words):
+        parse_executable(data)
+
+
+def test_a_truncated_executable_is_refused(serialized: bytes) -> None:
+    dice = random.Random(5)
+    for size in sorted(dice.randrange(len(serialized)) for _ in range(300)):
+        with pytest.raises(CompileError):
+            translate(parse_executable(serialized[:size]))
+
+
+def test_a_damaged_executable_gives_an_answer_or_an_error_of_ours(
+    serialized: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The host object is machine code, which must not run when it is damaged.
+    good = [
+        read_mosaic_kernel(thunk.custom_call_thunk.execution_state.state, buffers=2)
+        for thunk in parse_executable(serialized).thunks
+        if thunk.HasField("custom_call_thunk")
+    ]
+    monkeypatch.setattr(translating, "read_mosaic_kernel", lambda state, *, buffers: good[0])
+    dice, outcomes = random.Random(6), {"read": 0, "refused": 0}
+    for _ in range(1500):
+        damaged = bytearray(serialized)
+        for _ in range(dice.choice((1, 1, 3, 30))):
+            damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        try:
+            translate(parse_executable(bytes(damaged)))
+            outcomes["read"] += 1
+        except (CompileError, CorruptError):
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 0
+
+
+def test_a_damaged_message_gives_an_answer_or_an_error_of_ours(
+    serialized: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage the thunks and allocations themselves, where most bytes decide something."""
+    executable = parse_executable(serialized)
+    kernel = read_mosaic_kernel(
+        executable.thunks[0].custom_call_thunk.execution_state.state, buffers=2
+    )
+    monkeypatch.setattr(translating, "read_mosaic_kernel", lambda state, *, buffers: kernel)
+    for thunk in executable.thunks:
+        thunk.custom_call_thunk.attributes.Clear() if thunk.HasField("custom_call_thunk") else None
+        if thunk.HasField("custom_call_thunk"):
+            thunk.custom_call_thunk.execution_state.Clear()
+    executable.ClearField("hlo_module_with_config")
+    executable.ClearField("asm_text")
+    data, dice = executable.SerializeToString(), random.Random(7)
+    from google.protobuf.message import DecodeError
+
+    for _ in range(2000):
+        damaged = bytearray(data)
+        for _ in range(dice.randrange(1, 6)):
+            damaged[dice.randrange(len(damaged))] = dice.choice((0, 0xFF, dice.randrange(256)))
+        try:
+            message = message_type("GpuExecutableProto").FromString(bytes(damaged))
+        except DecodeError:
+            continue
+        try:
+            translate(message)
+        except (CompileError, CorruptError):
+            continue

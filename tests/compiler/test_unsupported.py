@@ -1,0 +1,121 @@
+"""What no cubin launch can do is refused by its name, at the user's line."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.unsupported import describe_call, describe_thunk, source_frames
+from pallasc.compiler.xla_schema import message_type
+
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+FILE = Path(__file__).parent / "programs" / "refused.py"
+
+REFUSED = {
+    "cond": "control flow (lax.cond or lax.switch)",
+    "while_loop": "control flow (lax.while_loop, fori_loop or scan)",
+    "fori_loop": "control flow (lax.while_loop, fori_loop or scan)",
+    "scan": "control flow (lax.while_loop, fori_loop or scan)",
+    "fft": "a Fourier transform by cuFFT",
+    "cholesky": "a call into NVIDIA's library cusolver (cusolver_potrf_ffi)",
+    "qr": "a call into NVIDIA's library cusolver (cusolver_geqrf_ffi)",
+    "solve": "a triangular solve by cuBLAS",
+    "pure_callback": "a host callback (pure_callback)",
+    "debug_print": "a host callback (debug_callback)",
+    "convolution": "a cuDNN convolution",
+    "c64_matmul": "a matrix product by cuBLASLt",
+    "random_bits": "a random seed drawn at run time",
+    "attention": "a cuDNN graph",
+}
+
+
+def marked_line(file: Path, name: str) -> int:
+    """Return the line that a comment marks for the case `name`."""
+    lines = file.read_text().splitlines()
+    (line,) = [i for i, text in enumerate(lines, 1) if text.endswith(f"# HERE {name}")]
+    return line
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_step_that_cannot_be_launched_is_refused_by_name_and_line(build: Any, name: str) -> None:
+    error = build("refused")[name].error
+    assert error["message"] == (
+        f"the function contains {REFUSED[name]}, which cannot be launched from a cubin"
+    )
+    assert (Path(error["file"]), error["line"]) == (FILE, marked_line(FILE, name))
+    assert error["exit_code"] == 1
+    assert error["type"] in ("UnsupportedError", "UnsupportedStepError")
+    assert error["hint"].startswith("Leave it out of the function")
+
+
+def test_a_kernel_built_into_xla_is_refused_where_there_is_one(build: Any) -> None:
+    result = build("refused")["approx_top"]
+    if JAX >= (0, 12):
+        assert all(launch.origin == "xla" for launch in result.plan.launches)
+    else:
+        assert "XLA's built-in kernel topk_k4_float_uint32_t" in result.error["message"]
+        assert result.error["line"] == marked_line(FILE, "approx_top")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("xla_ffi_python_gpu_callback", "a host callback (xla_ffi_python_gpu_callback)"),
+        ("my_callback", "a host callback (my_callback)"),
+        ("cusolver_getrf_ffi", "a call into NVIDIA's library cusolver (cusolver_getrf_ffi)"),
+        ("__cublas$gemm", "a call of the library function __cublas$gemm"),
+        ("somebody_else", "a call of the library function somebody_else"),
+    ],
+)
+def test_custom_calls_are_named(target: str, words: str) -> None:
+    assert describe_call(target) == words
+
+
+def test_every_kind_of_thunk_has_words() -> None:
+    from pallasc.compiler.xla_schema import fields
+
+    for kind, _, _, _ in fields()["Thunk"]:
+        assert describe_thunk(kind)
+    assert describe_thunk("all_reduce_thunk") == "a collective over devices (all reduce)"
+
+
+def _module() -> Any:
+    """Return a module with two frames: user.py:7 called from user.py:9."""
+    module = message_type("HloModule")()
+    index = module.stack_frame_index
+    index.file_names.extend(["user.py"])
+    index.file_locations.add(file_name_id=1, line=7)
+    index.file_locations.add(file_name_id=1, line=9)
+    index.stack_frames.add(file_location_id=2, parent_frame_id=0)
+    index.stack_frames.add(file_location_id=1, parent_frame_id=1)
+    computation = module.computations.add(id=1, root_id=11)
+    computation.instructions.add(id=10, name="fft.1", metadata={"op_name": "f", "stack_frame_id": 2})
+    computation.instructions.add(
+        id=11, name="old", metadata={"op_name": "g", "source_file": "old.py", "source_line": 3}
+    )
+    called = computation.instructions.add(id=12, name="fusion")
+    called.called_computation_ids.append(1)
+    return module
+
+
+def test_frames_of_an_instruction_are_innermost_first() -> None:
+    assert source_frames(_module(), "fft.1") == [("user.py", 7), ("user.py", 9)]
+
+
+def test_frames_of_an_instruction_without_metadata_are_those_of_what_it_calls() -> None:
+    assert source_frames(_module(), "fusion") == [("old.py", 3)]
+
+
+def test_an_instruction_that_is_not_there_has_no_frames() -> None:
+    assert source_frames(_module(), "none") == []
+
+
+def test_frames_that_lead_nowhere_or_round_in_a_circle_are_left_out() -> None:
+    module = _module()
+    module.stack_frame_index.stack_frames[0].parent_frame_id = 2
+    assert len(source_frames(module, "fft.1")) == 2
+    module.stack_frame_index.stack_frames[0].parent_frame_id = 99
+    assert source_frames(module, "fft.1") == [("user.py", 7), ("user.py", 9)]

@@ -1,0 +1,120 @@
+"""The artifact: one record that names everything by digest, and checks what it is given."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from pallasc.errors import CorruptError
+from pallasc.specs.artifact import Artifact, KernelResources, kernel_to_json
+from pallasc.specs.canonical import digest
+
+CUBIN, PTX, CONSTANT = b"cubin", b".version 9.0\n", b"\1\2\3\4"
+BLOBS = {digest(data): data for data in (CUBIN, PTX, CONSTANT)}
+MOSAIC = KernelResources("k", digest(CUBIN), digest(PTX), "mosaic", 40, 16, 8, 4, 512, 1024, 2)
+XLA = KernelResources("f", digest(CUBIN), None, "xla", 12, 64, None, None, 0, 0, 1)
+RECORD: dict[str, Any] = {
+    "schema": 1,
+    "target": {"name": "h100-sxm", "arch": "sm_90a"},
+    "toolchain": {"ptxas": "13.5.37"},
+    "minimum_driver": {"cuda": "13.0", "linux": "580.65.06"},
+    "plan": {
+        "buffers": [
+            {"role": "output", "size": 4, "alignment": 256, "digest": None},
+            {"role": "constant", "size": 4, "alignment": 256, "digest": digest(CONSTANT)},
+        ],
+        "inputs": [],
+        "outputs": [{"path": "out", "dtype": "f32", "shape": [], "buffer": 0}],
+        "steps": [
+            {"kind": "copy", "source": 1, "source_offset": 0, "target": 0, "target_offset": 0,
+             "size": 4},
+            {"kind": "launch", "kernel": "k", "cubin": digest(CUBIN), "grid": [1, 1, 1],
+             "cluster": None, "block": [128, 1, 1], "dynamic_smem_bytes": 0, "pdl": False,
+             "parameters": [], "origin": "mosaic", "label": ""},
+        ],
+        "input_tree": {},
+        "output_tree": 0,
+    },
+    "kernels": [kernel_to_json(MOSAIC), kernel_to_json(XLA)],
+    "blobs": {key: len(data) for key, data in BLOBS.items()},
+}  # fmt: skip
+
+
+def _artifact(**changes: Any) -> Artifact:
+    record = {**copy.deepcopy(RECORD), **changes}
+    return Artifact(record, BLOBS.__getitem__)
+
+
+def test_the_digest_depends_on_nothing_but_the_content() -> None:
+    other = dict(reversed(json.loads(json.dumps(RECORD)).items()))
+    assert Artifact(other, BLOBS.__getitem__).digest == _artifact().digest
+    assert _artifact(toolchain={"ptxas": "13.6.1"}).digest != _artifact().digest
+
+
+def test_kernels_come_back_as_they_were_written() -> None:
+    assert _artifact().kernels == (MOSAIC, XLA)
+    assert (MOSAIC.smem_bytes, MOSAIC.spill_bytes, XLA.spill_bytes) == (1536, 12, None)
+
+
+def test_blobs_are_found_by_kernel() -> None:
+    artifact = _artifact()
+    assert (artifact.cubin(), artifact.cubin("f")) == (CUBIN, CUBIN)
+    assert (artifact.ptx(), artifact.ptx("f")) == (PTX.decode(), "")
+    assert artifact.blobs() == BLOBS
+    assert artifact.cubin_bytes == len(CUBIN)
+
+
+def test_its_representation_is_short() -> None:
+    artifact = _artifact()
+    assert repr(artifact) == f"<Artifact {artifact.digest[:12]} for h100-sxm>"
+
+
+def test_a_kernel_that_is_not_there_is_refused() -> None:
+    with pytest.raises(CorruptError, match="the artifact has no kernel g"):
+        _artifact().cubin("g")
+
+
+def test_a_blob_with_other_bytes_is_refused() -> None:
+    artifact = Artifact(RECORD, lambda _: b"other")
+    with pytest.raises(CorruptError, match="holds other bytes than its digest says"):
+        artifact.cubin()
+
+
+def test_a_blob_that_is_not_named_is_refused() -> None:
+    with pytest.raises(CorruptError, match="names no blob abc"):
+        _artifact().blob("abc")
+
+
+@pytest.mark.parametrize("name", ["plan", "kernels", "cubin_bytes"])
+def test_what_the_record_uses_must_be_among_its_blobs(name: str) -> None:
+    with pytest.raises(CorruptError, match="the artifact names no blob"):
+        getattr(_artifact(blobs={}), name)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({}, "artifact schema None instead of 1"),
+        ({**RECORD, "schema": 2}, "artifact schema 2 instead of 1"),
+        ({k: v for k, v in RECORD.items() if k not in ("plan", "blobs")}, "lacks blobs, plan"),
+        ([], "the artifact's record is not one"),
+        ({**RECORD, "blobs": []}, "the artifact's record is not one"),
+    ],
+)
+def test_a_record_of_another_kind_is_refused(record: Any, words: str) -> None:
+    with pytest.raises(CorruptError, match=words):
+        Artifact(record, BLOBS.__getitem__)
+
+
+@pytest.mark.parametrize("kernels", [[{"name": "k"}], [3], None])
+def test_damaged_kernels_are_refused(kernels: Any) -> None:
+    with pytest.raises(CorruptError, match="the artifact's kernels are damaged"):
+        _ = _artifact(kernels=kernels).kernels
+
+
+def test_a_damaged_plan_is_refused() -> None:
+    with pytest.raises(CorruptError, match="the launch plan is damaged"):
+        _ = _artifact(plan={"buffers": 3}).plan

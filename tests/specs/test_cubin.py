@@ -1,0 +1,107 @@
+"""What is read from a cubin, against what the assembler says of it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pallasc.errors import CorruptError
+from pallasc.specs.cubin import Parameter, parse_cubin
+from pallasc.specs.elf import parse_elf
+
+Assemble = Callable[[str], Any]
+ARCHITECTURES = (
+    "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a",
+)  # fmt: skip
+
+_FUNCTION = re.compile(
+    r"Function properties for (?P<name>\w+)\s+(?P<stack>\d+) bytes stack frame.*?\n"
+    r".*?Used (?P<registers>\d+) registers, used (?P<barriers>\d+) barriers(?P<rest>.*)"
+)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_resources_are_those_that_the_assembler_reports(assemble: Assemble, arch: str) -> None:
+    cubin, report = assemble(arch)
+    parsed = parse_cubin(cubin)
+    found = {match["name"]: match for match in _FUNCTION.finditer(report)}
+    assert set(parsed.kernels) == set(found) == {"plain", "shared", "stacked"}
+    for name, kernel in parsed.kernels.items():
+        smem = re.search(r"(\d+) bytes smem", found[name]["rest"])
+        assert kernel.registers == int(found[name]["registers"])
+        assert kernel.barriers == int(found[name]["barriers"])
+        assert kernel.stack_bytes == int(found[name]["stack"])
+        assert kernel.static_smem_bytes == (int(smem[1]) if smem else 0)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_architecture_is_read_without_its_suffix(assemble: Assemble, arch: str) -> None:
+    assert parse_cubin(assemble(arch).cubin).sm == int(arch.strip("sm_a"))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_parameters_have_the_sizes_of_the_signature(assemble: Assemble, arch: str) -> None:
+    kernels = parse_cubin(assemble(arch).cubin).kernels
+    assert kernels["plain"].parameters == (Parameter(0, 8), Parameter(8, 4))
+    assert [p.size for p in kernels["shared"].parameters] == [8, 384, 1]
+    assert [p.size for p in kernels["stacked"].parameters] == [8]
+
+
+def test_system_shared_memory_is_not_counted_from_hopper_on(assemble: Assemble) -> None:
+    for arch, size in (("sm_89", 2048), ("sm_90a", 3072)):
+        cubin = assemble(arch).cubin
+        section = parse_elf(cubin).section(".nv.shared.shared")
+        assert section is not None
+        assert section.size == size
+        assert parse_cubin(cubin).kernels["shared"].static_smem_bytes == 2048
+
+
+def test_the_toolkit_is_the_one_of_the_assembler(assemble: Assemble) -> None:
+    from pallasc.compiler.toolchain import find_toolchain, tool_version
+
+    version = tool_version(find_toolchain().ptxas)
+    assert version.startswith(parse_cubin(assemble("sm_90a").cubin).toolkit + ".")
+
+
+def test_a_cubin_without_debug_data_has_no_ptx(assemble: Assemble) -> None:
+    assert parse_cubin(assemble("sm_90a").cubin).ptx == ""
+
+
+def test_an_object_for_a_cpu_is_no_cubin(assemble: Assemble) -> None:
+    cubin = bytearray(assemble("sm_90a").cubin)
+    cubin[18:20] = (62).to_bytes(2, "little")
+    with pytest.raises(CorruptError, match="ELF machine 62 instead of 190"):
+        parse_cubin(bytes(cubin))
+
+
+def test_attributes_that_end_early_are_refused(assemble: Assemble) -> None:
+    cubin = bytearray(assemble("sm_90a").cubin)
+    info = parse_elf(bytes(cubin)).section(".nv.info.plain")
+    assert info is not None
+    at = bytes(cubin).find(info.content)
+    cubin[at : at + 4] = b"\x04\x17\xff\xff"
+    with pytest.raises(CorruptError, match="attributes end inside attribute 0x17"):
+        parse_cubin(bytes(cubin))
+
+
+def test_a_truncated_cubin_is_refused(assemble: Assemble) -> None:
+    cubin = assemble("sm_90a").cubin
+    for size in range(0, len(cubin), 7):
+        with pytest.raises(CorruptError):
+            parse_cubin(cubin[:size])
+
+
+def test_a_damaged_cubin_gives_an_answer_or_an_error_of_ours(assemble: Assemble) -> None:
+    cubin, dice = assemble("sm_100a").cubin, random.Random(1)
+    for _ in range(2000):
+        damaged = bytearray(cubin)
+        for _ in range(dice.choice((1, 1, 4, 40))):
+            damaged[dice.randrange(len(damaged))] = dice.choice((0, 0xFF, dice.randrange(256)))
+        try:
+            parse_cubin(bytes(damaged))
+        except CorruptError:
+            continue

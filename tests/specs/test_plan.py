@@ -1,0 +1,177 @@
+"""Launch plans: exact through JSON, and refused wherever something in them does not fit."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import Any
+
+import pytest
+
+from pallasc.errors import CorruptError
+from pallasc.specs.plan import (
+    Binding,
+    Buffer,
+    Bytes,
+    Copy,
+    Fill,
+    Launch,
+    LaunchPlan,
+    Pointer,
+    TensorMap,
+    check_ranges,
+    plan_from_json,
+    plan_to_json,
+    tree_leaves,
+)
+
+_MAP = TensorMap(
+    buffer=0, offset=64, dtype="float16", dims=(64, 16), strides=(128,), box=(64, 8),
+    element_strides=(1, 1), swizzle=128, l2_promotion=128,
+)  # fmt: skip
+_IM2COL = TensorMap(
+    buffer=1, offset=0, dtype="float32", dims=(4, 8, 8), strides=(16, 128), box=(),
+    element_strides=(1, 1, 1),
+    im2col={"lower": [0], "upper": [0], "channels_per_pixel": 4, "pixels_per_column": 8},
+)  # fmt: skip
+
+PLAN = LaunchPlan(
+    buffers=(
+        Buffer("input", 4096),
+        Buffer("output", 2048),
+        Buffer("constant", 12, digest="0" * 64),
+        Buffer("temporary", 256),
+    ),
+    inputs=(Binding("x", "f16", (16, 128), 0),),
+    outputs=(Binding("out.a", "f32", (16, 32), 1), Binding("out.b", "i4", (3,), 1)),
+    steps=(
+        Fill(3, 0, 256),
+        Fill(1, 16, 32, 0x3FC00000, 4),
+        Copy(2, 0, 3, 4, 12),
+        Launch(
+            kernel="k", cubin="1" * 64, grid=(132, 1, 1), cluster=(2, 1, 1), block=(128, 3, 1),
+            dynamic_smem_bytes=65536, pdl=True, label="mul",
+            parameters=(
+                Pointer(1, 128),
+                Bytes(384, "", ((0, _MAP), (128, _MAP), (256, _IM2COL))),
+                Bytes(4, "01020304", ()),
+            ),
+        ),
+        Launch("f", "2" * 64, (1, 1, 1), None, (1, 1, 1), 0, False, (), origin="xla"),
+    ),
+    input_tree={"x": 0},
+    output_tree={"dict": {"a": 0, "b": [1, None]}},
+)  # fmt: skip
+
+
+def _json() -> Any:
+    return json.loads(json.dumps(plan_to_json(PLAN)))
+
+
+def test_a_plan_comes_back_from_json_as_it_was() -> None:
+    assert plan_from_json(_json()) == PLAN
+
+
+def test_launches_are_the_steps_that_launch() -> None:
+    assert [launch.kernel for launch in PLAN.launches] == ["k", "f"]
+
+
+def test_leaves_of_a_tree_are_found_through_every_node() -> None:
+    tree = {"namedtuple": "P", "fields": {"a": 2, "b": {"tuple": [0, None, {"dict": {"k": 1}}]}}}
+    assert list(tree_leaves(tree)) == [2, 0, 1]
+
+
+def _set(path: str, value: Any) -> Any:
+    """Return the plan's JSON with the value at a dotted path changed."""
+    data = _json()
+    *inner, last = path.split(".")
+    place = data
+    for part in inner:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    place[int(last) if isinstance(place, list) else last] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("buffers.0.role", "scratch", "role of a buffer is 'scratch'"),
+        ("buffers.0.size", "4096", "size of a buffer is '4096'"),
+        ("buffers.0.size", -1, "takes bytes 0 to 4096"),
+        ("buffers.3.size", -1, "takes bytes 0 to 256"),
+        ("buffers.0.color", 1, "unexpected keyword argument"),
+        ("buffers.2.digest", None, "constant buffer 2 of 12 bytes has digest None"),
+        ("buffers.3.digest", "0" * 64, "temporary buffer 3"),
+        ("inputs.0.buffer", 9, "array x names buffer 9 of 4"),
+        ("inputs.0.dtype", "f17", "unknown dtype 'f17'"),
+        ("inputs.0.shape", [16, 129], "array x takes bytes 0 to 4128 of buffer 0"),
+        ("inputs.0.shape", [16.0, 128], r"shape of a binding is \(16.0, 128\)"),
+        ("inputs.0.shape", [-1, 128], "takes bytes 0 to"),
+        ("inputs.0.shape", 3, "not iterable"),
+        ("steps.0.kind", "jump", "KeyError"),
+        ("steps.0.size", 257, "step 0 takes bytes 0 to 257 of buffer 3, which has 256"),
+        ("steps.0.offset", -4, "step 0 takes bytes -4"),
+        ("steps.0.width", 2, "width of a fill is 2"),
+        ("steps.0.value", 256, "step 0 fills 256 bytes with 0x100"),
+        ("steps.1.size", 30, "step 1 fills 30 bytes"),
+        ("steps.2.source", True, "source of a copy is True"),
+        ("steps.2.target_offset", 250, "step 2 takes bytes 250 to 262"),
+        ("steps.3.grid", [132, 1], r"grid of a launch is \(132, 1\)"),
+        ("steps.3.grid", [0, 1, 1], "grid of a launch"),
+        ("steps.3.block", None, "block of a launch is None"),
+        ("steps.3.pdl", 1, "pdl of a launch is 1"),
+        ("steps.3.kernel", 7, "kernel of a launch is 7"),
+        ("steps.3.parameters", None, "not iterable"),
+        ("steps.3.parameters.0.offset", 2049, "step 3 takes bytes 2049"),
+        ("steps.3.parameters.1.size", 300, "step 3 passes 300 bytes that do not fit"),
+        ("steps.3.parameters.2.data", "0102", "step 3 passes 4 bytes that do not fit"),
+        ("steps.3.parameters.2.data", "zz020304", "non-hexadecimal"),
+        ("steps.3.parameters.1.tensor_maps.0.0", -128, "step 3 passes 384 bytes"),
+        ("steps.3.parameters.1.tensor_maps.0.0", "0", "tensor_maps of a bytes"),
+        ("steps.3.parameters.1.tensor_maps.0.1.buffer", 4, "step 3 names buffer 4 of 4"),
+        ("steps.3.parameters.1.tensor_maps.0.1.dims", [64, "16"], "dims of a tensormap"),
+        ("steps.3.parameters.1.tensor_maps.0.1.im2col", 3, "im2col of a tensormap"),
+        ("input_tree", {"x": 1}, "a pytree does not name each of 1 arrays once"),
+        ("input_tree", {"x": 0, "y": 0}, "a pytree does not name each of 1 arrays once"),
+        ("output_tree", None, "a pytree does not name each of 2 arrays once"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) -> None:
+    with pytest.raises(CorruptError, match=words):
+        plan_from_json(_set(path, value))
+
+
+@pytest.mark.parametrize("name", ["buffers", "inputs", "outputs", "steps", "input_tree"])
+def test_a_plan_without_one_of_its_parts_is_refused(name: str) -> None:
+    data = _json()
+    del data[name]
+    with pytest.raises(CorruptError, match=f"the launch plan is damaged: KeyError.'{name}'"):
+        plan_from_json(data)
+
+
+def test_ranges_are_checked_on_a_plan_that_was_made_here() -> None:
+    plan = LaunchPlan((Buffer("output", 4),), (), (), (Fill(0, 0, 8),), {}, None)
+    with pytest.raises(CorruptError, match="step 0 takes bytes 0 to 8 of buffer 0, which has 4"):
+        check_ranges(plan)
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every (container, key) in nested JSON."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    own = [(value, key) for key in keys]
+    inner = [value[key] for key in keys if isinstance(value[key], dict | list)]
+    return own + [place for item in inner for place in _places(item)]
+
+
+def test_any_value_of_another_type_is_refused_with_an_error_of_ours_or_harmless() -> None:
+    dice, good = random.Random(3), _json()
+    wrong = (None, -1, 1 << 70, "x", [], {}, [[]], True, 1.5)
+    for _ in range(3000):
+        data = copy.deepcopy(good)
+        container, key = dice.choice(_places(data))
+        container[key] = dice.choice(wrong)
+        try:
+            plan_from_json(data)
+        except CorruptError:
+            continue

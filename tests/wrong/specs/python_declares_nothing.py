@@ -1,0 +1,5 @@
+"""Forgets the decorator."""
+
+
+def double(x):
+    return x

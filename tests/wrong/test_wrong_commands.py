@@ -1,0 +1,71 @@
+"""Specs and commands that are wrong: each gives exactly the text and the exit code beside it.
+
+Every text in `specs/` is a transcript: the command, what it prints on the standard error output,
+and its exit code. After a change of messages, `python tests/wrong/test_wrong_commands.py` writes
+them again.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "specs"
+CASES = sorted(path.stem for path in FOLDER.glob("*.txt"))
+PROMPT = "$ pallasc "
+
+
+def transcript(case: str, store: Path) -> str:
+    """Run the command of a case and return what its file should be."""
+    command = (FOLDER / f"{case}.txt").read_text("utf-8").partition("\n")[0]
+    arguments = shlex.split(command.removeprefix(PROMPT))
+    run = subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", *arguments],
+        cwd=FOLDER,
+        env={**os.environ, "PALLASC_CACHE_DIR": str(store)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return f"{command}\n{run.stdout}{run.stderr}exit code {run.returncode}\n"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_spec_gives_its_exact_message(case: str, tmp_path: Path) -> None:
+    wanted = (FOLDER / f"{case}.txt").read_text("utf-8")
+    assert transcript(case, tmp_path / "store") == wanted
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_message_says_error_and_ends_with_2(case: str) -> None:
+    command, *said, code = (FOLDER / f"{case}.txt").read_text("utf-8").splitlines()
+    assert command.startswith(PROMPT)
+    assert said[0].startswith("error: ")
+    assert code == "exit code 2"
+    assert len(said) <= 3
+
+
+def test_every_spec_is_used_and_there_are_many() -> None:
+    commands = "".join(path.read_text("utf-8") for path in FOLDER.glob("*.txt"))
+    for path in FOLDER.iterdir():
+        if path.suffix == ".yaml" or path.name.startswith("python_"):
+            assert path.name in commands or path.stem in commands
+    assert len(CASES) >= 25
+
+
+def write_transcripts() -> None:
+    """Write all transcripts again."""
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            text = transcript(case, Path(folder) / "store")
+            (FOLDER / f"{case}.txt").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    write_transcripts()

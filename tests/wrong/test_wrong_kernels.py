@@ -1,0 +1,165 @@
+"""Kernels that do not compile: each gives exactly the text and the exit code beside it.
+
+`kernels/` has a YAML file, a Python file and a text for each case. What JAX versions say
+differently lies in a text for each: `case.0.10.txt`, `case.0.12.txt`; a version takes the newest
+that is not newer than itself. In a text, `…` stands for anything on that line. All cases are
+compiled by one run of the command line. After a change of messages,
+`python tests/wrong/test_wrong_kernels.py` writes the texts for the JAX at hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent / "kernels"
+CASES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+MOST_LINES = 15
+
+DONE = re.compile(r"^\[ *\d+/\d+\] (?=\w+ +(?P<case>\w+)@)", re.MULTILINE)
+OF_A_VERSION = re.compile(r".*\.(?P<major>\d+)\.(?P<minor>\d+)\.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What one run said about every case, and how it ended."""
+
+    code: int
+    texts: dict[str, str]
+    summary: str
+    report: dict[str, dict[str, Any]]
+    store: Path
+
+
+def pallasc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, in the folder of the cases."""
+    command = [sys.executable, "-P", "-m", "pallasc", *map(str, arguments)]
+    return subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+
+
+def build(store: Path) -> Built:
+    """Compile every case in one run."""
+    run = pallasc("build", ".", "--keep-going", "--json", "--store", store, "--jobs", "2")
+    variants = json.loads(run.stdout)["variants"]
+    report = {variant["name"]: variant for variant in variants}
+    *lines, summary = run.stderr.splitlines()
+    return Built(run.returncode, split("\n".join(lines) + "\n"), summary, report, store)
+
+
+def split(text: str) -> dict[str, str]:
+    """Return what was printed for each case, without counters and without this folder's path."""
+    starts = [*DONE.finditer(text)]
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    return {
+        start["case"]: text[start.end() : end].replace(f"{FOLDER}/", "")
+        for start, end in zip(starts, ends, strict=True)
+    }
+
+
+def expected_file(case: str) -> Path:
+    """Return the file with the text that this JAX version gives."""
+    found = [
+        ((int(match["major"]), int(match["minor"])), path)
+        for path in FOLDER.glob(f"{case}.*.txt")
+        if (match := OF_A_VERSION.fullmatch(path.name))
+    ]
+    fitting = [item for item in found if item[0] <= JAX]
+    return max(fitting)[1] if fitting else FOLDER / f"{case}.txt"
+
+
+def matches(text: str, wanted: str) -> bool:
+    """Return whether a text is the wanted one, in which `…` stands for anything on its line."""
+    return re.fullmatch(".*".join(map(re.escape, wanted.split("…"))), text) is not None
+
+
+def told(built: Built, case: str) -> str:
+    """Return the text and the exit code of a case, as the file beside it has them."""
+    error = built.report[case]["error"]
+    code = 0 if error is None else error["exit_code"]
+    return f"{built.texts[case]}exit code {code}\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Compile every case once."""
+    return build(tmp_path_factory.mktemp("wrong") / "store")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_kernel_gives_its_exact_message(case: str, built: Built) -> None:
+    wanted = expected_file(case).read_text("utf-8")
+    text = told(built, case)
+    assert text == wanted or matches(text, wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_message_fits_on_a_screen_and_shows_no_frames(case: str, built: Built) -> None:
+    text = built.texts[case]
+    assert len(text.splitlines()) <= MOST_LINES
+    assert max(map(len, text.splitlines())) <= 300
+    for inner in ("Traceback", "site-packages", "pallasc/", "compiler/", "jax/_src", "worker.py"):
+        assert inner not in text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_message_names_file_and_line_of_the_user(case: str, built: Built) -> None:
+    error = built.report[case]["error"]
+    assert Path(error["file"]).name in (f"{case}.py", f"{case}.yaml")
+    lines = Path(FOLDER, error["file"]).read_text("utf-8").splitlines()
+    assert 1 <= error["line"] <= len(lines)
+
+
+def test_the_run_ends_with_1_and_counts_the_failures(built: Built) -> None:
+    assert built.code == 1
+    words = rf"{len(CASES)} variants in \d+\.\d s: {len(CASES)} failed"
+    assert re.fullmatch(words, built.summary)
+
+
+def test_every_text_belongs_to_a_case_and_there_are_many() -> None:
+    owners = {path.name.split(".")[0] for path in FOLDER.glob("*.txt")}
+    assert sorted(owners) == CASES
+    assert len(CASES) >= 30
+
+
+@pytest.mark.parametrize(
+    ("case", "code"), [("own_error", 1), ("call_raises", 2), ("over_budget", 5)]
+)
+def test_a_run_of_its_own_ends_with_the_exit_code_of_the_case(
+    case: str, code: int, built: Built
+) -> None:
+    run = pallasc("build", f"{case}.yaml", "--store", built.store)
+    first, _, rest = run.stderr.partition("\n")
+    assert run.returncode == code
+    assert first.startswith("[1/1] failed  ")
+    *text, summary = rest.replace(f"{FOLDER}/", "").splitlines()
+    assert text == built.texts[case].splitlines()[1:]
+    assert summary.endswith(": 1 failed")
+
+
+def write_texts() -> None:
+    """Write the texts of all cases for the JAX at hand."""
+    with tempfile.TemporaryDirectory() as folder:
+        now = build(Path(folder) / "store")
+    version = ".".join(map(str, JAX))
+    for case in CASES:
+        text, path = told(now, case), expected_file(case)
+        if path.exists() and matches(text, path.read_text("utf-8")):
+            continue
+        if path.exists() and "--split" in sys.argv:
+            path = FOLDER / f"{case}.{version}.txt"
+        path.write_text(text, "utf-8")
+        print(f"wrote {path.name}")
+
+
+if __name__ == "__main__":
+    write_texts()
