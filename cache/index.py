@@ -46,7 +46,6 @@ class Index:
         refresh: brings the tables up to date; called once for each file or memory that is opened.
         notes: each fault, in words.
         rebuilt: the file was not there, or was thrown away.
-        refreshed: what `refresh` found.
     """
 
     folder: Path
@@ -54,16 +53,21 @@ class Index:
     refresh: Callable[[Index], Refreshed]
     notes: list[str] = field(default_factory=list)
     rebuilt: bool = False
-    refreshed: Refreshed = field(default_factory=Refreshed)
     _database: Database | None = None
     _dirty: bool = False
     _started_over: bool = False
     _filling: bool = False
+    _refreshed: Refreshed = field(default_factory=Refreshed)
 
     @property
     def path(self) -> Path:
         """Return where the file lies."""
         return self.folder / "index.sqlite"
+
+    @property
+    def refreshed(self) -> Refreshed:
+        """Return what bringing the tables up to date found."""
+        return self._do(lambda database: self._refreshed)
 
     def read(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -97,7 +101,19 @@ class Index:
                 self._seal()
         except (sqlite3.Error, OSError) as error:
             self.notes.append(f"the index was not kept: {error}")
-            self._throw_away()
+            self.throw_away()
+
+    def throw_away(self) -> None:
+        """Remove the file; the next use begins with an empty one."""
+        if self._database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.conn.close()
+            self._database = None
+        if not self.durable:
+            return
+        for path in (self._seal_path, *(Path(f"{self.path}{end}") for end in _SUFFIXES)):
+            with contextlib.suppress(OSError):
+                remove_any(path, self.folder)
 
     def _do(self, work: Callable[[Database], T]) -> T:
         while True:
@@ -113,7 +129,7 @@ class Index:
             self._database = self._open()
             self._filling = True
             try:
-                self.refreshed = self.refresh(self)
+                self._refreshed = self.refresh(self)
             finally:
                 self._filling = False
         return self._database
@@ -124,13 +140,13 @@ class Index:
         self.rebuilt = True
         if not self.durable:
             raise ToolError(f"SQLite does not work here: {error}") from error
-        self._throw_away()
+        self.throw_away()
         self.durable = not self._started_over
         self._started_over = True
 
     def _open(self) -> Database:
         if self.durable and not self._is_sealed():
-            self._throw_away()
+            self.throw_away()
             self.rebuilt = True
         connection = sqlite3.connect(str(self.path) if self.durable else ":memory:")
         try:
@@ -160,19 +176,12 @@ class Index:
     def _seal_path(self) -> Path:
         return self.folder / "index.seal"
 
-    def _throw_away(self) -> None:
-        if self._database is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._database.conn.close()
-            self._database = None
-        for path in (self._seal_path, *(Path(f"{self.path}{end}") for end in _SUFFIXES)):
-            with contextlib.suppress(OSError):
-                remove_any(path, self.folder)
-
 
 @contextlib.contextmanager
 def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Index]:
-    """Give the index of a store, up to date; in memory if the file is not to be had.
+    """Give the index of a store, in memory if the file is not to be had.
+
+    Its first use brings it up to date.
 
     Args:
         store: the store; where there is none, none is made.
@@ -189,7 +198,6 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
         )
         index = Index(store.folder, bool(held), lambda one: refresh(one, store.folder), notes)
         stack.callback(index.close)
-        index.read("SELECT 1")
         yield index
 
 

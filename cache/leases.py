@@ -43,8 +43,9 @@ class Held:
 
 
 class Lease:
-    """The lease of this process in one store; made at the first use, so that nothing is made in
-    vain. Faults of the disk are not raised: the build goes on without a lease.
+    """The lease of this process in one store, made at its first use.
+
+    Faults of the disk are not raised: the build goes on without a lease.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -101,3 +101,39 @@ def _release(path: Path, descriptor: int) -> None:
             path.unlink()
     with contextlib.suppress(OSError):
         os.close(descriptor)
+
+
+def is_free(path: Path) -> bool:
+    """Tell whether nobody holds a lock file, as a process that was killed leaves it.
+
+    Raises:
+        OSError: if it cannot be opened, or locks do not work here.
+    """
+    return _if_free(path, os.close)
+
+
+def remove_if_free(path: Path) -> bool:
+    """Remove a lock file that nobody holds; False if somebody does, or it is gone.
+
+    Raises:
+        OSError: if it cannot be opened, or locks do not work here.
+    """
+    return _if_free(path, lambda descriptor: _release(path, descriptor))
+
+
+def _if_free(path: Path, then: Callable[[int], None]) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    except OSError:
+        os.close(descriptor)
+        raise
+    free = _is_current(path, descriptor)
+    then(descriptor)
+    return free

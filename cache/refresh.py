@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pallasc.cache.index import Index
 
 _BATCH = 5000
-_INODE_MASK = 2**63 - 1
-"""SQLite's integers have a sign; some file systems use all 64 bits of an inode number."""
 
 _ARTIFACT = """
 INSERT INTO artifacts
@@ -79,7 +77,8 @@ def refresh(index: Index, folder: Path) -> Refreshed:
     found = Refreshed()
     _refresh_area(index, folder, ARTIFACTS, found, _write_artifacts)
     _refresh_area(index, folder, MANIFESTS, found, _write_manifests)
-    index.write(lambda database: _forget_variants(database))
+    if found.removed:
+        index.write(_forget_variants)
     return found
 
 
@@ -105,12 +104,10 @@ def _refresh_area(
     while batch := list(itertools.islice(rows, _BATCH)):
         index.write(lambda database, batch=batch: write(database, batch))  # type: ignore[misc]
     found.faults += scan.faults
-    if known and not scan.faults:  # what is left in `known` has no file
+    if known and found.complete:  # what is left in `known` has no file
         found.removed += len(known)
         gone = [(name,) for name in known]
-        index.write(
-            lambda database: _many(database, f"DELETE FROM {table} WHERE {key} = ?", gone)
-        )
+        index.write(lambda database: _many(database, f"DELETE FROM {table} WHERE {key} = ?", gone))
 
 
 def _new_rows(
@@ -118,7 +115,7 @@ def _new_rows(
 ) -> Iterator[Row]:
     """Read what is new or has changed; take from `known` all that has a file."""
     for name, seen in scan.area(area):
-        if known.get(name) == masked(seen):
+        if known.get(name) == seen:
             del known[name]
             continue
         row = _read(scan.folder, area, name, found)
@@ -147,12 +144,6 @@ def _read(folder: Path, area: str, name: str, found: Refreshed) -> Row | None:
     return name, data.identity, body
 
 
-def masked(identity: files.Identity) -> files.Identity:
-    """Return an identity as the tables hold it."""
-    inode, mtime_ns, size = identity
-    return inode & _INODE_MASK, mtime_ns, size
-
-
 def _write_artifacts(database: Database, rows: list[Row]) -> None:
     _many(database, _ARTIFACT, (_artifact_row(*row) for row in rows))
 
@@ -161,7 +152,7 @@ def _artifact_row(key: str, identity: files.Identity, body: dict[str, Any]) -> t
     sizes = {blob["digest"]: blob["size"] for blob in body["blobs"].values()}
     mtime_ns = identity[1]
     return (
-        key, *masked(identity), pack_blobs(body), sum(sizes.values()), cubin_bytes(body),
+        key, *identity, pack_blobs(body), sum(sizes.values()), cubin_bytes(body),
         mtime_ns, mtime_ns,
     )  # fmt: skip
 
@@ -171,7 +162,7 @@ def _write_manifests(database: Database, rows: list[Row]) -> None:
     _many(
         database,
         _REQUEST,
-        ((row[0], *masked(row[1]), action) for row, action in zip(rows, actions, strict=True)),
+        ((row[0], *row[1], action) for row, action in zip(rows, actions, strict=True)),
     )
     for action, (_, _, body) in zip(actions, rows, strict=True):
         if action:

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc.cache import files, format
-from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS
-
-AREAS = (BLOBS, ARTIFACTS, MANIFESTS)
 
 
 @dataclass(slots=True)

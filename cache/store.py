@@ -324,9 +324,7 @@ class Store:
                 files.publish_last(path, place)
         return place.parent
 
-    def put_away(
-        self, area: str, name: str, reason: str, identity: files.Identity | None
-    ) -> None:
+    def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
 
         A file that has another identity by now was healed meanwhile and stays.

@@ -17,7 +17,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pallasc.cache import files, format
 from pallasc.cache.about import About, seconds_of
 from pallasc.cache.leases import Lease, list_folder
+from pallasc.cache.refresh import add_about
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -145,7 +146,10 @@ def fold(store: Store, index: Index, *, keep: bool = False) -> Totals:
         keep: leave the log as it is, and only tell what it comes to.
     """
     folder = store.folder
-    totals, folded = _load(folder)
+    try:
+        totals, folded = _load(folder)
+    except OSError:  # then they must not be written anew
+        totals, folded, keep = Totals(), frozenset(), True
     names: list[str] = []
     events: list[dict[str, Any]] = []
     for name in _names(folder):
@@ -178,17 +182,15 @@ def _save(folder: Path, totals: Totals, names: list[str]) -> None:
 
 
 def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
-    from pallasc.cache.refresh import add_about
-
     listed = [event for event in events if event["key"]]
 
     def work(database: Any) -> None:
         for event in listed:
             hit, time_ns = event["kind"] == "hit", int(event["time"] * 1e9)
             database.conn.execute(
-                "UPDATE artifacts SET hits = hits + ?, last_use_ns = max(last_use_ns, ?)"
-                " WHERE key = ?",
-                (int(hit), time_ns, event["key"]),
+                "UPDATE artifacts SET hits = hits + ?, last_use_ns = max(last_use_ns, ?),"
+                " created_ns = min(created_ns, ?) WHERE key = ?",
+                (int(hit), time_ns, time_ns, event["key"]),
             )
             told = {**(event["about"] or {}), "seconds": event["seconds"]}
             add_about(database, event["key"], told)
@@ -227,20 +229,33 @@ def _checked(event: dict[str, Any]) -> dict[str, Any]:
     if not 0 <= when < 1e11:
         raise ValueError(f"no time: {when}")
     return {
-        "kind": event["kind"], "time": when, "key": key,
-        "about": about if isinstance(about, dict) else None, "seconds": seconds_of(event["seconds"]),
-    }  # fmt: skip
+        "kind": event["kind"],
+        "time": when,
+        "key": key,
+        "about": about if isinstance(about, dict) else None,
+        "seconds": seconds_of(event["seconds"]),
+    }
 
 
 def _load(folder: Path) -> tuple[Totals, frozenset[str]]:
-    """Return the totals and the names of the files that they count; none if that is damaged."""
-    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError):
-        found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
+    """Return the totals and the names of the files that they count; none if that is damaged.
+
+    Raises:
+        OSError: if they cannot be read.
+    """
+    found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
+    with contextlib.suppress(CorruptError, KeyError, TypeError, ValueError):
         if found is not None and not found.fault:
             body, _ = format.decode(format.TOTALS, _NAME, found.data)
-            counts = {field.name: float(body[field.name]) for field in fields(Totals)}
-            whole = {name: int(counts[name]) for name in ("hits", "misses", "made")}
-            return Totals(**{**counts, **whole}), frozenset(map(str, body["folded"]))
+            totals = Totals(
+                since=float(body["since"]),
+                hits=int(body["hits"]),
+                misses=int(body["misses"]),
+                made=int(body["made"]),
+                saved_s=float(body["saved_s"]),
+                spent_s=float(body["spent_s"]),
+            )
+            return totals, frozenset(map(str, body["folded"]))
     return Totals(), frozenset()
 
 

@@ -45,7 +45,12 @@ def read_mosaic_kernel(state: bytes, *, buffers: int) -> MosaicKernel:
     Raises:
         CompileError: its version is not one that was tested, or its parts contradict each other.
     """
-    proto = message_type("MosaicGpuKernelProto").FromString(state)
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = message_type("MosaicGpuKernelProto").FromString(state)
+    except DecodeError as error:
+        raise CompileError(f"a Mosaic GPU kernel in the executable is not readable: {error}") from error
     launcher = _LAUNCHERS.get(proto.version)
     if launcher is None:
         raise CompileError(

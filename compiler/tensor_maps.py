@@ -1,12 +1,14 @@
 """Turn the descriptors that kernels ask for into driver-ready tensor maps, and check the rules.
 
-Rules of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Managment"): rank 1 to 5,
+Rules of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1 to 5,
 byte strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each dimension,
-the inner box a multiple of 16 bytes.
+the inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1 to 8. Rules of
+`cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256 channels and 1024 pixels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pallasc.compiler.host_stub import TiledMap
@@ -40,8 +42,13 @@ def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
     dtype, bits = _ELEMENT_TYPES[recorded.element_type]
     packing = max(1, 8 // bits)
     sizes, strides, window = list(recorded.sizes), list(recorded.strides), list(recorded.window)
+    if not len(sizes) == len(strides) or len(window) not in (0, len(sizes)):
+        raise CompileError(f"tensor map of sizes {sizes} with strides {strides}, window {window}")
     if strides[-1:] != [1]:
         raise CompileError(f"tensor map whose minor stride is {strides[-1:]} instead of 1")
+    packed = [sizes[-1], *strides[:-1], *window[-1:]]
+    if any(value % packing for value in packed):
+        raise CompileError(f"tensor map of {bits}-bit elements that does not fill bytes: {packed}")
     sizes[-1] //= packing
     strides = [stride // packing for stride in strides[:-1]]
     if window:
@@ -89,6 +96,9 @@ def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
     """Return the tensor map for a `TmaDescriptorProto`, whose dimensions are minor first."""
     if descriptor.element_size not in _XLA_DTYPES:
         raise CompileError(f"tensor map with elements of {descriptor.element_size} bytes")
+    for name, known in (("swizzle", 4), ("interleave", 3), ("l2_promotion", 4)):
+        if not 0 <= getattr(descriptor, name) < known:
+            raise CompileError(f"tensor map with {name} {getattr(descriptor, name)}")
     result = TensorMap(
         buffer=buffer,
         offset=offset,
@@ -117,20 +127,45 @@ def check_tensor_map(tensor_map: TensorMap) -> None:
 
 
 def _broken_rules(m: TensorMap) -> list[str]:
-    size = _BYTES[m.dtype]
+    step = 32 if m.interleave == 32 else 16
     rules = [
         (1 <= len(m.dims) <= 5, f"rank {len(m.dims)} is not in 1 to 5"),
+        (m.offset % step == 0, f"it starts at byte {m.offset}, no multiple of {step}"),
         (len(m.strides) == len(m.dims) - 1, f"{len(m.strides)} strides for rank {len(m.dims)}"),
         (all(0 < n <= 1 << 32 for n in m.dims), f"sizes {m.dims} exceed 2^32 or are zero"),
-        (all(n % 16 == 0 and n < 1 << 40 for n in m.strides),
-         f"byte strides {m.strides} are not all multiples of 16 below 2^40"),
+        (all(n % step == 0 and 0 <= n < 1 << 40 for n in m.strides),
+         f"byte strides {m.strides} are not all multiples of {step} below 2^40"),
         (m.swizzle in (0, 32, 64, 128), f"swizzle {m.swizzle} is unknown"),
+        (len(m.element_strides) == len(m.dims) and all(1 <= n <= 8 for n in m.element_strides),
+         f"element strides {m.element_strides} are not all within 1 to 8"),
     ]  # fmt: skip
-    if m.im2col is None:
-        rules += [
-            (len(m.box) == len(m.dims), f"box {m.box} for rank {len(m.dims)}"),
-            (all(1 <= n <= 256 for n in m.box), f"box {m.box} is not within 1 to 256"),
-            (bool(m.box) and m.box[0] * size % 16 == 0,
-             f"the inner box of {m.box[:1]} × {size} bytes is no multiple of 16 bytes"),
-        ]  # fmt: skip
+    rules += _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
     return [text for holds, text in rules if not holds]
+
+
+def _box_rules(m: TensorMap) -> list[tuple[bool, str]]:
+    inner = m.box[0] * _BYTES[m.dtype] if m.box else 0
+    return [
+        (len(m.box) == len(m.dims), f"box {m.box} for rank {len(m.dims)}"),
+        (all(1 <= n <= 256 for n in m.box), f"box {m.box} is not within 1 to 256"),
+        (inner % 16 == 0, f"the inner box of {inner} bytes is no multiple of 16 bytes"),
+        (not m.swizzle or inner <= m.swizzle,
+         f"the inner box of {inner} bytes is longer than the swizzle of {m.swizzle}"),
+    ]  # fmt: skip
+
+
+def _window_rules(m: TensorMap, im2col: Mapping[str, Any]) -> list[tuple[bool, str]]:
+    spatial = max(1, len(m.dims) - 2)
+    most = 1 << (16 // spatial - 1)
+    bounds = [*im2col["lower"], *im2col["upper"]]
+    channels, pixels = im2col["channels_per_pixel"], im2col["pixels_per_column"]
+    inner = channels * _BYTES[m.dtype]
+    return [
+        (3 <= len(m.dims), f"rank {len(m.dims)} is not in 3 to 5"),
+        (len(bounds) == 2 * spatial and all(-most <= n < most for n in bounds),
+         f"window bounds {bounds} are not all within {-most} to {most - 1}"),
+        (1 <= channels <= 256, f"{channels} channels a pixel are not within 1 to 256"),
+        (1 <= pixels <= 1024, f"{pixels} pixels a column are not within 1 to 1024"),
+        (not m.swizzle or inner <= m.swizzle,
+         f"{inner} bytes of channels are longer than the swizzle of {m.swizzle}"),
+    ]  # fmt: skip

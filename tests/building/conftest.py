@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ class Project:
     folder: Path
     store: Store
     events: list[Any] = field(default_factory=list)
+    digest: str = ""
+    key: str | None = None
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the folder."""
@@ -113,13 +115,33 @@ class Project:
         return {name: manifest for name, manifest in found.items() if manifest is not None}
 
 
+    def copy(self, place: Path) -> Project:
+        """Return a project with copies of all files and of the store."""
+        shutil.copytree(self.folder, place / "specs")
+        shutil.copytree(self.store.root, place / "store")
+        return replace(self, folder=place / "specs", store=Store(place / "store"), events=[])
+
+
+@pytest.fixture(scope="session")
+def make_project(
+    tmp_path_factory: pytest.TempPathFactory, warm_store: Store
+) -> Callable[[], Project]:
+    """Return what makes an empty project; its empty store knows the toolchain's digests."""
+
+    def make() -> Project:
+        place = tmp_path_factory.mktemp("project")
+        (place / "specs").mkdir()
+        store = Store(place / "store")
+        shutil.copytree(warm_store.folder, store.folder)
+        return Project(place / "specs", store)
+
+    return make
+
+
 @pytest.fixture
-def project(tmp_path: Path, warm_store: Store) -> Project:
-    """Return an empty project with an empty store that knows the toolchain's digests."""
-    (tmp_path / "specs").mkdir()
-    store = Store(tmp_path / "store")
-    shutil.copytree(warm_store.folder, store.folder)
-    return Project(tmp_path / "specs", store)
+def project(make_project: Callable[[], Project]) -> Project:
+    """Return an empty project."""
+    return make_project()
 
 
 def by_name(report: Report) -> dict[str, VariantResult]:

@@ -9,4 +9,5 @@ def double(x):
 
     return plgpu.kernel(body, out_type=x)(x)
 
+
 scale = 2.0

@@ -5,4 +5,4 @@ TILE = TILES[256]
 
 
 def scale(x):
-    return double(x, TILE)
+    return TILE * x

@@ -1,4 +1,4 @@
-"""Needs cuSOLVER after the kernel."""
+"""Decomposes the kernel's result by cuSOLVER."""
 
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu

@@ -1,0 +1,271 @@
+"""Carry out what `cache/evict.py` decides, and clear away what nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache import files, format
+from pallasc.cache.about import unpack_blobs
+from pallasc.cache.evict import Entry, Eviction, Inventory, Manifest, Plan, decide
+from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS
+from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
+from pallasc.cache.leases import Held, held_by_leases
+from pallasc.cache.leftovers import Leftovers, clear_leftovers
+from pallasc.cache.limits import Limits, limits_from_environment
+from pallasc.cache.pins import held_by_pins
+from pallasc.cache.scan import Scan
+from pallasc.cache.store import Store
+from pallasc.cache.uses import fold
+
+TIDY_EVERY_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What went, or would go.
+
+    Attributes:
+        dry_run: nothing was touched.
+        limits: what the store was made to fit.
+        plan: the decision. What a build began to use meanwhile stayed all the same.
+        records, blobs, manifests: how many files of each really went.
+        leftovers: what was cleared away beside them.
+        names: names of kernels by action key, for those in the plan.
+        warnings: what could not be looked at or removed.
+    """
+
+    dry_run: bool
+    limits: Limits
+    plan: Plan
+    records: int
+    blobs: int
+    manifests: int
+    leftovers: Leftovers
+    names: dict[str, list[str]]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        plan = self.plan
+        return {
+            "dry_run": self.dry_run,
+            "limit_bytes": self.limits.max_bytes,
+            "limit_age_s": self.limits.max_age_s,
+            "bytes_before": plan.bytes_before,
+            "bytes_after": plan.bytes_after,
+            "excess_bytes": plan.excess_bytes,
+            "records": self.records,
+            "blobs": self.blobs,
+            "manifests": self.manifests,
+            "held": plan.held,
+            "evicted": [self._evicted(one) for one in plan.evictions],
+            "leftovers": self.leftovers.to_json(),
+            "warnings": list(self.warnings),
+        }
+
+    def _evicted(self, one: Eviction) -> dict[str, Any]:
+        return {
+            "key": one.entry.key, "names": self.names.get(one.entry.key, []),
+            "reason": one.reason, "bytes": one.bytes, "last_use": one.entry.last_use_ns / 1e9,
+        }  # fmt: skip
+
+
+def prune(
+    store: Store,
+    *,
+    limits: Limits | None = None,
+    dry_run: bool = False,
+    now_ns: int | None = None,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> Pruned:
+    """Make a store fit its limits and clear what dead processes left in it.
+
+    Args:
+        store: the store.
+        limits: `limits_from_environment()` by default.
+        dry_run: only tell what would go.
+        now_ns: the time now.
+        timeout_s: how long to wait for another process that has the index.
+
+    Raises:
+        SpecError: the environment says no size or age.
+    """
+    limits = limits_from_environment() if limits is None else limits
+    with open_index(store, timeout_s=timeout_s) as index:
+        return _prune(store, index, limits, dry_run, time.time_ns() if now_ns is None else now_ns)
+
+
+def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
+    """Prune if that was not done within the last hour; None if it was, or another process does it.
+
+    For the end of a build that made something: no other process is waited for.
+
+    Raises:
+        SpecError: the environment says no size or age.
+    """
+    limits = limits_from_environment() if limits is None else limits
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    mark = store.folder / "stat" / "tidied"
+    with contextlib.suppress(OSError):
+        if abs(now_ns - os.stat(mark).st_mtime_ns) < TIDY_EVERY_S * 1e9:
+            return None
+    if not store.folder.is_dir():
+        return None
+    with contextlib.suppress(OSError):
+        files.make_folder(mark.parent)
+        mark.touch()
+        os.utime(mark, ns=(now_ns, now_ns))
+        with open_index(store, timeout_s=0) as index:
+            # In memory it would read every record, which is for those who ask for it.
+            return _prune(store, index, limits, False, now_ns) if index.durable else None
+    return None
+
+
+def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:
+    """Remove everything but what pins name and running builds hold; statistics begin anew."""
+    # One nanosecond on, so that what was published this very moment counts as old.
+    now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
+    nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
+    with open_index(store) as index:
+        pruned = _prune(store, index, nothing, dry_run, now_ns)
+        if not dry_run:
+            for path in (store.folder / "stat" / "totals", *_files(store.folder / "uses")):
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+            index.throw_away()
+        return pruned
+
+
+def _files(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _prune(store: Store, index: Index, limits: Limits, dry_run: bool, now_ns: int) -> Pruned:
+    fold(store, index, keep=dry_run)
+    if not dry_run:
+        for one in index.refreshed.corrupt:
+            store.put_away(one.area, one.name, one.reason, one.identity)
+    faults = list(index.refreshed.faults)
+    inventory = _inventory(store, index, faults)
+    held = _held(store, now_ns, faults)
+    if faults and inventory.complete:
+        inventory = Inventory(inventory.entries, inventory.blobs, inventory.manifests, False)
+    plan = decide(inventory, limits, held, now_ns=now_ns)
+    effect = _Effect(store, inventory, faults)
+    names = _names(index, plan)
+    if not dry_run:
+        effect.carry_out(plan)
+        effect.forget(index)
+    counts = effect.counts if not dry_run else _planned(plan)
+    leftovers = clear_leftovers(store, limits, now_ns=now_ns, dry_run=dry_run)
+    return Pruned(dry_run, limits, plan, *counts, leftovers, names, tuple(faults))
+
+
+def _inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
+    """Return what lies in the store: records and manifests from the index, blobs from the disk."""
+    scan = Scan(store.folder)
+    blobs = dict(scan.area(BLOBS))
+    shared = {name: name for name in blobs}  # one string for each digest, however often named
+    entries = tuple(
+        Entry(key, (inode, mtime_ns, size), last_use_ns,
+              tuple(shared.get(name, name) for name, _ in unpack_blobs(packed)))
+        for key, inode, mtime_ns, size, last_use_ns, packed in index.read(
+            "SELECT key, inode, mtime_ns, bytes, last_use_ns, blobs FROM artifacts"
+        )
+    )  # fmt: skip
+    manifests = {
+        request: Manifest((inode, mtime_ns, size), action)
+        for request, inode, mtime_ns, size, action in index.read(
+            "SELECT request, inode, mtime_ns, bytes, action FROM requests"
+        )
+    }
+    faults += scan.faults
+    return Inventory(entries, blobs, manifests)
+
+
+def _held(store: Store, now_ns: int, faults: list[str]) -> Held:
+    try:
+        return held_by_pins(store) | held_by_leases(store.folder, now_ns=now_ns)
+    except OSError as error:
+        faults.append(f"pins or leases: {error}")
+        return Held()
+
+
+def _planned(plan: Plan) -> tuple[int, int, int]:
+    blobs = len(plan.orphans) + sum(len(one.blobs) for one in plan.evictions)
+    manifests = len(plan.dangling) + sum(len(one.manifests) for one in plan.evictions)
+    return len(plan.evictions), blobs, manifests
+
+
+def _names(index: Index, plan: Plan) -> dict[str, list[str]]:
+    going = {one.entry.key for one in plan.evictions}
+    names: dict[str, list[str]] = {}
+    if going:
+        for key, name in index.read("SELECT DISTINCT action, name FROM variants ORDER BY 1, 2"):
+            if key in going:
+                names.setdefault(key, []).append(name)
+    return names
+
+
+class _Effect:
+    """Removes files, each only if it is still the one that was seen."""
+
+    def __init__(self, store: Store, inventory: Inventory, faults: list[str]) -> None:
+        self._store, self._inventory, self._faults = store, inventory, faults
+        self._records: list[str] = []
+        self._manifests: list[str] = []
+        self._blobs = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many records, blobs and manifests went."""
+        return len(self._records), self._blobs, len(self._manifests)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Remove what a plan names, each record before its blobs."""
+        spared: set[str] = set()
+        for one in plan.evictions:
+            if self._remove(ARTIFACTS, one.entry.key, one.entry.identity):
+                self._records.append(one.entry.key)
+                self._remove_manifests(one.manifests)
+            else:
+                spared.update(one.entry.blobs)
+        going = [name for one in plan.evictions for name in one.blobs]
+        for name in (*plan.orphans, *going):
+            if name not in spared:
+                self._blobs += self._remove(BLOBS, name, self._inventory.blobs[name])
+        self._remove_manifests(plan.dangling)
+
+    def forget(self, index: Index) -> None:
+        """Take what went out of the index."""
+        records = [(key,) for key in self._records]
+        manifests = [(request,) for request in self._manifests]
+
+        def work(database: Any) -> None:
+            database.conn.executemany("DELETE FROM artifacts WHERE key = ?", records)
+            database.conn.executemany("DELETE FROM variants WHERE action = ?", records)
+            database.conn.executemany("DELETE FROM requests WHERE request = ?", manifests)
+
+        if records or manifests:
+            index.write(work)
+
+    def _remove_manifests(self, requests: Iterable[str]) -> None:
+        for request in requests:
+            if self._remove(MANIFESTS, request, self._inventory.manifests[request].identity):
+                self._manifests.append(request)
+
+    def _remove(self, area: str, name: str, known: files.Identity) -> bool:
+        place = self._store.folder / format.relative_path(area, name)
+        try:
+            return files.remove_same(place, known, self._store.folder / "tmp")
+        except OSError as error:
+            self._faults.append(f"{place}: {error.strerror or error}")
+            return False

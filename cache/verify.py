@@ -1,0 +1,273 @@
+"""Read everything in a store and compare it with what its name and its records say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache import files, format
+from pallasc.cache.about import pack_blobs
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.index import open_index
+from pallasc.cache.leases import list_folder
+from pallasc.cache.scan import Scan
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+
+CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
+    "corrupt", "incomplete", "foreign", "unreadable", "index",
+)  # fmt: skip
+_ARTIFACT = KINDS[ARTIFACTS]
+_SINGLE = {"pins": format.PIN, "uses": format.USES}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: "corrupt": other bytes than the name says · "incomplete": a record lacks a blob ·
+            "foreign": no file of a store · "unreadable": the disk refuses · "index": the index
+            says something else than the records.
+        path: where, below the version's folder.
+        reason: what is wrong.
+        repaired: it is put away, and the next build makes it anew.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    repaired: bool = False
+
+
+@dataclass(slots=True)
+class Verified:
+    """What a verification found.
+
+    Attributes:
+        records, blobs, manifests, pins, uses: how many files of each are as they should be.
+        bytes: how much was read.
+        orphans: blobs that no record names; pruning takes them.
+        dangling: manifests that lead to no record; pruning takes them.
+        findings: everything that is wrong.
+    """
+
+    records: int = 0
+    blobs: int = 0
+    manifests: int = 0
+    pins: int = 0
+    uses: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    dangling: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether nothing is wrong, or everything was repaired."""
+        return all(finding.repaired for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def verify(store: Store, *, repair: bool = False) -> Verified:
+    """Read every file of a store and say what is wrong.
+
+    Args:
+        store: the store.
+        repair: put away what is wrong, so that it is a miss and the next build makes it anew.
+    """
+    verification = _Verification(store, repair)
+    result = verification.run()
+    _verify_index(store, verification.packed, result, repair)
+    return result
+
+
+class _Verification:
+    """The state of one verification: what was found so far."""
+
+    def __init__(self, store: Store, repair: bool) -> None:
+        self._store, self._repair = store, repair
+        self._result = Verified()
+        self._sizes: dict[str, int] = {}
+        self._unreadable: set[str] = set()
+        self.packed: dict[str, bytes] = {}
+        """The blobs of each record, as the index should have them."""
+        self._named: Counter[str] = Counter()
+
+    def run(self) -> Verified:
+        """Verify blobs, then the records that name them, then all else."""
+        scan = Scan(self._store.folder)
+        for digest, seen in scan.area(BLOBS):
+            self._verify_blob(digest, seen)
+        for key, _ in scan.area(ARTIFACTS):
+            self._verify_record(key)
+        for request, _ in scan.area(MANIFESTS):
+            self._verify_manifest(request)
+        for path in scan.foreign:
+            self._foreign(path)
+        for fault in scan.faults:
+            self._result.findings.append(Finding(UNREADABLE, "", fault))
+        self._result.orphans = sum(1 for digest in self._sizes if not self._named[digest])
+        self._verify_singles()
+        return self._result
+
+    def _verify_blob(self, digest: str, seen: files.Identity) -> None:
+        path = format.relative_path(BLOBS, digest)
+        found = self._read(path)
+        if found is None:
+            return
+        fault = found.fault
+        if not fault and (actual := format.sha256(found.data)) != digest:
+            fault = f"its SHA-256 is {actual}"
+        if fault:
+            self._put_away(CORRUPT, BLOBS, digest, fault, found.identity)
+            return
+        self._sizes[digest] = seen[2]
+        self._result.blobs += 1
+
+    def _verify_record(self, key: str) -> None:
+        read = self._record(ARTIFACTS, key)
+        if read is None:
+            return
+        body, identity = read
+        self.packed[key] = pack_blobs(body)
+        self._named.update({blob["digest"] for blob in body["blobs"].values()})
+        fault = next(self._lacks(body), "")
+        if fault and self._is_still(ARTIFACTS, key, identity):
+            self._put_away(INCOMPLETE, ARTIFACTS, key, fault, identity)
+            return
+        self._result.records += 1
+
+    def _lacks(self, body: dict[str, Any]) -> Iterator[str]:
+        for name, blob in sorted(body["blobs"].items()):
+            digest = blob["digest"]
+            if digest in self._unreadable:
+                continue
+            if digest not in self._sizes and not self._is_new(digest):
+                yield f"its blob {name!r}, {digest}, is missing or corrupt"
+            elif self._sizes.get(digest, blob["size"]) != blob["size"]:
+                yield f"its blob {name!r} has {self._sizes[digest]} bytes, not {blob['size']}"
+
+    def _is_new(self, digest: str) -> bool:
+        """Look again: a build may have published the blob since the blobs were listed."""
+        seen = files.read(str(self._store.path(BLOBS, digest)))
+        if seen is None or seen.fault or format.sha256(seen.data) != digest:
+            return False
+        self._sizes[digest] = len(seen.data)
+        return True
+
+    def _is_still(self, area: str, name: str, identity: files.Identity | None) -> bool:
+        """Tell whether a record is the one that was read, and not evicted or made anew."""
+        with contextlib.suppress(OSError):
+            return files.identity(os.lstat(self._store.path(area, name))) == identity
+        return False
+
+    def _verify_manifest(self, request: str) -> None:
+        read = self._record(MANIFESTS, request)
+        if read is None:
+            return
+        self._result.manifests += 1
+        action = read[0].get("action", "")
+        self._result.dangling += bool(action) and action not in self.packed
+
+    def _record(self, area: str, key: str) -> tuple[dict[str, Any], files.Identity | None] | None:
+        found = self._read(format.relative_path(area, key), limit_bytes=format.MAX_RECORD_BYTES)
+        if found is None:
+            return None
+        try:
+            if found.fault:
+                raise CorruptError(found.fault)
+            return format.decode(KINDS[area], key, found.data)[0], found.identity
+        except CorruptError as error:
+            self._put_away(CORRUPT, area, key, error.message, found.identity)
+            return None
+
+    def _verify_singles(self) -> None:
+        """Verify pins and uses, which lie in one folder each."""
+        for folder, kind in _SINGLE.items():
+            for path in self._listed(folder):
+                found = self._read(f"{folder}/{path.name}", limit_bytes=format.MAX_RECORD_BYTES)
+                if found is None:
+                    continue
+                try:
+                    format.decode(kind, format.check_name(path.name), found.data)
+                except CorruptError as error:
+                    # A damaged pin still holds, so it stays; damaged uses are of no use.
+                    done = self._repair and folder == "uses" and _removed(path)
+                    self._find(CORRUPT, f"{folder}/{path.name}", error.message, done)
+                else:
+                    setattr(self._result, folder, getattr(self._result, folder) + 1)
+
+    def _listed(self, folder: str) -> list[Path]:
+        try:
+            return list_folder(self._store.folder / folder)
+        except OSError as error:
+            self._find(UNREADABLE, folder, str(error.strerror or error), False)
+            return []
+
+    def _read(self, path: str, *, limit_bytes: int | None = None) -> files.Found | None:
+        try:
+            found = files.read(f"{self._store.folder}/{path}", limit_bytes=limit_bytes)
+        except OSError as error:
+            self._unreadable.add(path.rpartition("/")[2])
+            self._find(UNREADABLE, path, str(error.strerror or error), False)
+            return None
+        self._result.bytes += 0 if found is None else len(found.data)
+        return found
+
+    def _put_away(
+        self, kind: str, area: str, name: str, reason: str, identity: files.Identity | None
+    ) -> None:
+        if self._repair:
+            self._store.put_away(area, name, reason, identity)
+        self._find(kind, format.relative_path(area, name), reason, self._repair)
+
+    def _foreign(self, path: Path) -> None:
+        aside = self._store.folder / "quarantine" / f"foreign-{secrets.token_hex(8)}"
+        done = False
+        if self._repair:
+            with contextlib.suppress(OSError):
+                files.make_folder(aside.parent)
+                os.rename(path, aside)
+                done = True
+        where = str(path.relative_to(self._store.folder))
+        self._find(FOREIGN, where, "no file of a store has such a name or type", done)
+
+    def _find(self, kind: str, path: str, reason: str, repaired: bool) -> None:
+        self._result.findings.append(Finding(kind, path, reason, repaired))
+
+
+def _removed(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        return True
+    return False
+
+
+def _verify_index(store: Store, packed: dict[str, bytes], result: Verified, repair: bool) -> None:
+    """Compare what the index says of records with the records themselves."""
+    with open_index(store) as index:
+        for key, told in index.read("SELECT key, blobs FROM artifacts"):
+            if packed.get(key, told) != told and not _is_right(store, key, told):
+                found = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
+                result.findings.append(found)
+                if repair:
+                    index.throw_away()
+                return
+
+
+def _is_right(store: Store, key: str, packed: bytes) -> bool:
+    """Look again: a build may have made the record anew."""
+    with contextlib.suppress(OSError, CorruptError):
+        found = files.read(str(store.path(ARTIFACTS, key)))
+        return found is None or pack_blobs(format.decode(_ARTIFACT, key, found.data)[0]) == packed
+    return True

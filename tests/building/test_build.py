@@ -1,0 +1,202 @@
+"""Builds: what is compiled, how often, and what the store can do to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler import build as building
+from pallasc.compiler.build import default_jobs
+
+
+def write_kernels(project: Any, **factors: float) -> list[dict[str, Any]]:
+    for name, factor in factors.items():
+        project.write(f"{name}.py", f"def run(x): return x * {factor}\n")
+    return [{"name": name, "entry": f"{name}.py:run"} for name in factors]
+
+
+def test_two_architectures_are_built_at_once_and_each_request_once(project: Any) -> None:
+    add = {
+        "entry": "pallasc.specs.library.elementwise:add",
+        "args": {"x": "f32[128, {n}]", "y": "f32[128, {n}]"},
+        "static": {"block_size": 2048},
+        "matrix": {"n": [128, 256]},
+    }
+    project.spec(
+        {"name": "add", **add}, {"name": "plus", **add}, targets=["sm_90a", "sm_100a"]
+    )
+    report = project.build(jobs=2)
+    assert [str(r.error) for r in report.failed] == []
+    assert [(r.variant.id, r.status) for r in report.results] == [
+        (f"{name}[n={n}]@{target}", "compiled" if name == "add" else "hit")
+        for name in ("add", "plus")
+        for n in (128, 256)
+        for target in ("h100-sxm", "b200")
+    ]
+    half = len(report.results) // 2
+    digests = [result.artifact.digest for result in report.results]
+    assert digests[:half] == digests[half:]
+    assert len(set(digests)) == 4
+    assert {r.artifact.target["arch"] for r in report.results} == {"sm_90a", "sm_100a"}
+    kinds = Counter(event.kind for event in project.events)
+    assert kinds == {"started": 4, "compiled": 4, "hit": 4}
+    assert [e.done for e in project.events if e.result] == list(range(1, 9))
+    assert {event.total for event in project.events} == {8}
+    again = project.build(jobs=2)
+    assert (len(again.hits), again.exit_code) == (8, 0)
+
+
+def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
+    project.write("bad.py", "def run(x): raise ValueError('bad')\n")
+    kernels = [{"name": "bad", "entry": "bad.py:run"}, *write_kernels(project, good=41, fine=42)]
+    project.spec(*kernels)
+    report = project.build(jobs=1, keep_going=False)
+    statuses = {name: result.status for name, result in results(report).items()}
+    assert statuses == {"bad": "failed", "good": "skipped", "fine": "skipped"}
+    assert report.exit_code == 1
+    going = project.build(jobs=1)
+    assert Counter(r.status for r in going.results) == {"failed": 1, "compiled": 2}
+    assert going.exit_code == 1
+
+
+def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) -> None:
+    kernels = write_kernels(project, small=43, large=44)
+    kernels[1]["budget"] = {"registers": 1}
+    project.spec(*kernels)
+    for status in ("compiled", "hit"):
+        report = project.build()
+        found = results(report)
+        assert found["small"].status == status
+        error = found["large"].error
+        assert "registers; the budget is 1" in str(error)
+        assert error.location == found["large"].variant.location
+        assert found["large"].artifact is not None
+        assert report.exit_code == 5
+    project.write("later.py", "def run(x): return x * 45\n")
+    project.spec(kernels[1], {"name": "later", "entry": "later.py:run"})
+    stopped = results(project.build(keep_going=False))
+    assert (stopped["large"].status, stopped["later"].status) == ("failed", "skipped")
+
+
+def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any, results: Any) -> None:
+    kernels = write_kernels(project, reads=46, other=47)
+    kernels[0]["files"] = ["table.txt"]
+    project.write("table.txt", "1\n")
+    project.spec(*kernels)
+    variants = project.variants()
+    (project.folder / "table.txt").unlink()
+    found = results(building.build(variants, store=project.store))
+    assert (found["reads"].status, found["other"].status) == ("failed", "compiled")
+    assert "table.txt: no digest" in str(found["reads"].error)
+    assert found["reads"].error.location == found["reads"].variant.location
+
+
+def test_nothing_to_build_is_a_report_of_nothing(project: Any) -> None:
+    report = building.build([], store=project.store)
+    assert (report.results, report.exit_code, report.notes) == ((), 0, ())
+
+
+def test_two_builds_at_once_compile_each_variant_once(
+    project: Any, start_program: Callable[..., subprocess.Popen[str]]
+) -> None:
+    import json
+
+    spec = project.spec(*write_kernels(project, a=51, b=52, c=53))
+    builds = [start_program("build.py", project.store.root, 1, spec) for _ in range(2)]
+    counts: Counter[str] = Counter()
+    digests = set()
+    for process in builds:
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        results = json.loads(output)["results"]
+        counts.update(result["status"] for result in results)
+        digests.add(tuple(result["digest"] for result in results))
+    assert counts == {"compiled": 3, "hit": 3}
+    assert len(digests) == 1
+
+
+# ---- stores that do not work
+
+
+@pytest.fixture
+def mount() -> Iterator[Callable[[Path, str], None]]:
+    """Return what mounts a small file system, where this process may."""
+    mounted = []
+
+    def mount(place: Path, options: str) -> None:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+        mounted.append(place)
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def _check_uncached(project: Any, store: Store, note: str) -> None:
+    project.spec(*write_kernels(project, a=61, b=62))
+    variants = project.variants()
+    for _ in range(2):
+        report = building.build(variants, store=Store(store.root))
+        assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")] * 2
+        assert all(r.artifact.cubin() and r.artifact.plan.steps for r in report.results)
+        assert report.exit_code == 0
+        (found,) = [text for text in report.notes if "nothing is stored" in text]
+        assert found.startswith(f"store {store.root}: nothing is stored:")
+        assert note in found
+
+
+def test_a_full_store_fails_no_build(
+    project: Any, mount: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    mount(tmp_path / "full", "size=24k")
+    _check_uncached(project, Store(tmp_path / "full"), "No space left on device")
+
+
+def test_a_read_only_store_fails_no_build(
+    project: Any, mount: Callable[[Path, str], None], warm_store: Store, tmp_path: Path
+) -> None:
+    place = tmp_path / "fixed"
+    place.mkdir()
+    mount(place, "size=16m")
+    shutil.copytree(warm_store.folder, Store(place).folder)
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    _check_uncached(project, Store(place), "Read-only file system")
+
+
+def test_a_store_that_cannot_be_made_fails_no_build(project: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    _check_uncached(project, Store(tmp_path / "file" / "store"), "Not a directory")
+
+
+# ---- jobs
+
+
+def test_default_jobs_are_as_many_as_cores_memory_and_tasks_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(building, "_free_bytes", lambda: 100 * building._WORKER_BYTES)
+    assert default_jobs(100) == 8
+    assert default_jobs(3) == 3
+    assert default_jobs(0) == 1
+    monkeypatch.setattr(building, "_free_bytes", lambda: 2 * building._WORKER_BYTES + 1)
+    assert default_jobs(100) == 2
+    monkeypatch.setattr(building, "_free_bytes", lambda: 10)
+    assert default_jobs(100) == 1
+
+
+def test_memory_that_holds_files_counts_as_free() -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < building._free_bytes() <= pages

@@ -1,0 +1,166 @@
+"""Python spec files: executed in a worker, remembered, their mistakes shown at their place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler import collect as collecting
+from pallasc.compiler.collect import collect
+from pallasc.errors import SpecError
+from pallasc.specs.wire import spec_to_json
+
+SPEC = """
+import os
+import jax
+import pallasc
+import helper
+
+with open(os.environ["TEST_COUNT"], "a") as file:
+    file.write("x")
+
+
+@pallasc.kernel(args={"x": "f32[8, {n}]"}, matrix={"n": helper.SIZES}, targets=["sm_90a"])
+def scale(x):
+    return x * 2
+"""
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return what counts how often the spec file was executed."""
+    count = tmp_path / "count"
+    count.write_text("")
+    monkeypatch.setenv("TEST_COUNT", str(count))
+    return lambda: len(count.read_text())
+
+
+def test_an_unchanged_file_is_executed_once(project: Any, counted: Callable[[], int]) -> None:
+    path = project.write("spec.py", SPEC)
+    helper = project.write("helper.py", "SIZES = [128]\n")
+    first = collect([str(path)], store=project.store)
+    again = collect([str(path)], store=project.store)
+    assert counted() == 1
+    assert [spec_to_json(s) for s in first] == [spec_to_json(s) for s in again]
+    assert again[0].matrix == {"n": (128,)}
+    assert again[0].location.file == str(path)
+
+    helper.write_text("SIZES = [128, 256]\n")
+    changed = collect([str(path)], store=project.store)
+    assert counted() == 2
+    assert changed[0].matrix == {"n": (128, 256)}
+
+    path.write_text("# A comment.\n" + SPEC)
+    assert collect([str(path)], store=project.store)[0].location.line == 12
+    assert counted() == 3
+
+
+def test_another_jax_or_another_path_is_asked_again(
+    project: Any, counted: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project.write("spec.py", SPEC)
+    project.write("helper.py", "SIZES = [128]\n")
+    collect([str(path)], store=project.store)
+    monkeypatch.chdir(project.folder)
+    assert collect(["spec.py"], store=project.store)[0].location.file == "spec.py"
+    assert counted() == 2
+    monkeypatch.setattr(collecting, "recorded", lambda names: "another")
+    collect([str(path)], store=project.store)
+    assert counted() == 3
+
+
+def test_a_link_that_is_turned_elsewhere_is_noticed(
+    project: Any, counted: Callable[[], int]
+) -> None:
+    project.write("first.py", SPEC)
+    project.write("second.py", SPEC.replace("def scale", "def shift"))
+    project.write("helper.py", "SIZES = [128]\n")
+    link = project.folder / "spec.py"
+    link.symlink_to("first.py")
+    assert [s.name for s in collect([str(link)], store=project.store)] == ["scale"]
+    link.unlink()
+    link.symlink_to("second.py")
+    assert [s.name for s in collect([str(link)], store=project.store)] == ["shift"]
+
+
+MISTAKES = {
+    "raises": ("import pallasc\n\nraise KeyError('lost')\n", "{path}:3: KeyError: 'lost'"),
+    "exits": (
+        "import os\nos._exit(0)\n",
+        "{path}: the process that executes this file ended with exit code 0",
+    ),
+    "leaves": ("import sys\nsys.exit(3)\n", "{path}:2: SystemExit: 3"),
+    "dies": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "{path}: the process that executes this file was killed by SIGKILL",
+    ),
+    "syntax": ("import pallasc\nx = = 1\n", "{path}:2:5: SyntaxError: invalid syntax"),
+    "empty": (
+        "print('nothing')\n",
+        "{path}: no kernel is declared in this file.\n"
+        "  Decorate a function with @pallasc.kernel(args=…).",
+    ),
+    "wrong": (
+        "import pallasc\n@pallasc.kernel(args=['f33[8]'], targets=['sm_90a'])\ndef k(x): pass\n",
+        "{path}:2: k.args[0]: unknown dtype 'f33'.\n  Did you mean 'f32'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_shown_at_its_place(project: Any, name: str) -> None:
+    text, message = MISTAKES[name]
+    path = project.write("spec.py", text)
+    with pytest.raises(SpecError) as caught:
+        collect([str(path)], store=project.store)
+    assert str(caught.value) == message.format(path=path)
+    assert caught.value.exit_code == 2
+
+
+def test_what_a_file_prints_does_not_reach_this_process(
+    project: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "import os\nprint('loud')\nos.write(1, b'{}\\n')\nos.write(2, b'louder\\n')\n"
+    kernel = "import pallasc\n@pallasc.kernel(args=['f32[8]'])\ndef run(x): return x\n"
+    path = project.write("spec.py", text + kernel)
+    assert [s.name for s in collect([str(path)], store=project.store)] == ["run"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_this_process_imports_nothing_of_what_the_file_imports(
+    project: Any, counted: Callable[[], int], run_program: Callable[..., Any]
+) -> None:
+    project.write("spec.py", SPEC)
+    project.write("helper.py", "SIZES = [128]\n")
+    for expected in ("compiled", "hit"):
+        answer = run_program("build.py", project.store.root, 1, project.folder / "spec.py")
+        assert [r["status"] for r in answer["results"]] == [expected]
+        assert answer["loaded"] == []
+    assert counted() == 2, "to read it once, and to compile once"
+
+
+def test_a_store_that_cannot_be_written_only_costs_time(
+    project: Any, counted: Callable[[], int]
+) -> None:
+    path = project.write("spec.py", SPEC)
+    project.write("helper.py", "SIZES = [128]\n")
+    store = Store(path / "below-a-file")
+    for _ in range(2):
+        assert [s.name for s in collect([str(path)], store=store)] == ["scale"]
+    assert counted() == 2
+    assert not os.path.lexists(store.root)
+
+
+def test_yaml_and_python_files_are_read_in_the_order_given(
+    project: Any, counted: Callable[[], int]
+) -> None:
+    python = project.write("spec.py", SPEC)
+    project.write("helper.py", "SIZES = [128]\n")
+    yaml = project.spec({"name": "second", "entry": "spec.py:scale"})
+    specs = collect([str(yaml), str(python)], store=project.store)
+    assert [spec.name for spec in specs] == ["second", "scale"]

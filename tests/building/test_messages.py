@@ -1,0 +1,80 @@
+"""Messages between a build and its workers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.compiler.messages import (
+    blobs_from_json,
+    blobs_to_json,
+    decode,
+    encode,
+    error_from_json,
+    error_to_json,
+)
+from pallasc.errors import BudgetError, CompileError, Location, SpecError, UnsupportedError
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), values))
+def test_a_message_comes_back_as_it_was_on_one_line(message: dict[str, object]) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode(line) == message
+    assert list(decode(line)) == list(message)
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"1", b'{"a":', b"\xff", b"no"])
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SpecError("wrong", location=Location("a.yaml", 3, 4), hint="do this"),
+        CompileError("failed"),
+        BudgetError("too much", location=Location("b.py")),
+        UnsupportedError("cuBLAS", hint="x"),
+    ],
+)
+def test_an_error_comes_back_as_it_was(error: CompileError) -> None:
+    back = error_from_json(json.loads(json.dumps(error_to_json(error))))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert (back.location, back.hint, back.exit_code) == (
+        error.location,
+        error.hint,
+        error.exit_code,
+    )
+
+
+def test_an_error_of_an_inner_class_comes_back_as_its_public_one() -> None:
+    class InnerError(UnsupportedError):
+        exit_code = 4
+
+    back = error_from_json(error_to_json(InnerError("x")))
+    assert type(back) is UnsupportedError
+    assert back.exit_code == 4
+
+
+def test_an_error_of_an_unknown_kind_is_a_compile_error() -> None:
+    for kind in ("Location", "os", "NoSuchError"):
+        data = {"type": kind, "message": "m", "hint": None, "location": None, "exit_code": 1}
+        assert type(error_from_json(data)) is CompileError
+
+
+@given(st.dictionaries(st.text(), st.binary()))
+def test_blobs_come_back_as_they_were(blobs: dict[str, bytes]) -> None:
+    assert blobs_from_json(json.loads(json.dumps(blobs_to_json(blobs)))) == blobs

@@ -1,0 +1,60 @@
+"""Getting ready to compile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler.setup import prepare
+from pallasc.errors import ToolError
+
+
+def test_the_wheels_assembler_comes_first_on_the_workers_path() -> None:
+    with prepare() as setup:
+        first = Path(setup.environment["PATH"].split(os.pathsep)[0])
+        assert (first / "ptxas").samefile(setup.toolchain.ptxas)
+        assert setup.environment["JAX_PLATFORMS"] == "cpu"
+        assert setup.kept is None
+
+
+def test_a_named_assembler_comes_first_and_its_folder_goes(tmp_path: Path) -> None:
+    with prepare() as plain:
+        named = tmp_path / "my-ptxas"
+        named.symlink_to(plain.toolchain.ptxas)
+    with prepare(named) as setup:
+        first = Path(setup.environment["PATH"].split(os.pathsep)[0])
+        assert (first / "ptxas").samefile(named)
+        assert (first / "nvlink").samefile(setup.toolchain.nvlink)
+    assert not first.exists()
+
+
+def test_an_assembler_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="There is no assembler"):
+        prepare(tmp_path / "none")
+
+
+def test_what_jax_sets_itself_is_in_no_key(
+    warm_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+    with prepare() as setup:
+        before = setup.context(warm_store).variables
+    assert before["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
+    for name in ("MOSAIC_GPU_CUDA_ROOT", "MOSAIC_GPU_RUNTIME_LIB_PATH", "TF_CPP_MIN_LOG_LEVEL"):
+        monkeypatch.setenv(name, "/somewhere")
+    with prepare() as setup:
+        assert setup.context(warm_store).variables == before
+
+
+def test_the_message_to_workers_has_all_they_need(warm_store: Store) -> None:
+    with prepare() as setup:
+        context = setup.context(warm_store)
+        message = setup.message(context, warm_store)
+    assert message["op"] == "context"
+    assert message["identity"] == dict(context.identity)
+    assert message["record"]["digests"]["ptxas"] == context.identity["ptxas"]
+    assert Path(message["ptxas"]).is_file()
+    assert message["store"] == str(warm_store.root)

@@ -1,0 +1,217 @@
+/* A library to preload: makes system calls on files below one folder fail, or lie, at will.
+ *
+ * `fault_arm` says which call, how it fails, how many calls to let pass first and how many to spoil;
+ * `fault_disarm` answers how many were really spoilt. Calls by other paths are never touched.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+enum { OPEN, READ, WRITE, FSYNC, RENAME, LINK, UNLINK, MKDIR, CLOSE, UTIME };
+enum { FAIL, SHORT, NOTHING, FLIP, ZERO };
+
+static char root[4096];
+static int armed, the_call, the_error, the_lie;
+static long to_pass, to_spoil, spoilt;
+
+void fault_arm(const char *folder, int call, int error, int lie, long pass, long spoil) {
+    snprintf(root, sizeof root, "%s", folder);
+    the_call = call, the_error = error, the_lie = lie;
+    to_pass = pass, to_spoil = spoil, spoilt = 0;
+    armed = 1;
+}
+
+long fault_disarm(void) {
+    armed = 0;
+    return spoilt;
+}
+
+static int is_due(void) {
+    if (to_pass > 0) {
+        to_pass--;
+        return 0;
+    }
+    if (to_spoil == 0) return 0;
+    to_spoil--;
+    spoilt++;
+    return 1;
+}
+
+static int by_path(int call, const char *path) {
+    return armed && call == the_call && path && !strncmp(path, root, strlen(root)) && is_due();
+}
+
+static int by_descriptor(int call, int descriptor) {
+    char link[64], path[4096];
+    if (!armed || call != the_call) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    long length = syscall(SYS_readlink, link, path, sizeof path - 1);
+    if (length < 0) return 0;
+    path[length] = 0;
+    return by_path(call, path);
+}
+
+static int fail(void) {
+    errno = the_error;
+    return -1;
+}
+
+#define REAL(name) \
+    static __typeof__(&name) real; \
+    if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+
+#define OPENER(name) \
+    int name(const char *path, int flags, ...) { \
+        REAL(name); \
+        mode_t mode = 0; \
+        if (flags & (O_CREAT | __O_TMPFILE)) { \
+            va_list rest; \
+            va_start(rest, flags); \
+            mode = va_arg(rest, mode_t); \
+            va_end(rest); \
+        } \
+        return by_path(OPEN, path) ? fail() : real(path, flags, mode); \
+    }
+OPENER(open)
+OPENER(open64)
+
+#define OPENER_AT(name) \
+    int name(int folder, const char *path, int flags, ...) { \
+        REAL(name); \
+        mode_t mode = 0; \
+        if (flags & (O_CREAT | __O_TMPFILE)) { \
+            va_list rest; \
+            va_start(rest, flags); \
+            mode = va_arg(rest, mode_t); \
+            va_end(rest); \
+        } \
+        return by_path(OPEN, path) ? fail() : real(folder, path, flags, mode); \
+    }
+OPENER_AT(openat)
+OPENER_AT(openat64)
+
+static ssize_t after_read(unsigned char *data, ssize_t done) {
+    if (the_lie == FLIP && done > 0) data[done / 2] ^= 4;
+    if (the_lie == ZERO && done > 0) memset(data, 0, done);
+    return the_lie == NOTHING ? 0 : done;
+}
+
+static size_t to_ask(size_t size) { return the_lie == SHORT && size > 1 ? size / 2 : size; }
+
+ssize_t read(int descriptor, void *data, size_t size) {
+    REAL(read);
+    if (!by_descriptor(READ, descriptor)) return real(descriptor, data, size);
+    if (the_lie == FAIL) return fail();
+    return after_read(data, real(descriptor, data, to_ask(size)));
+}
+
+ssize_t pread64(int descriptor, void *data, size_t size, off64_t offset) {
+    REAL(pread64);
+    if (!by_descriptor(READ, descriptor)) return real(descriptor, data, size, offset);
+    if (the_lie == FAIL) return fail();
+    return after_read(data, real(descriptor, data, to_ask(size), offset));
+}
+
+/* What a lying write really writes: a copy with one bit changed, or zeros. */
+static void *spoil(const void *data, size_t size) {
+    unsigned char *copy = malloc(size + 1);
+    memcpy(copy, data, size);
+    if (the_lie == FLIP && size) copy[size / 2] ^= 4;
+    if (the_lie == ZERO) memset(copy, 0, size);
+    return copy;
+}
+
+ssize_t write(int descriptor, const void *data, size_t size) {
+    REAL(write);
+    if (!by_descriptor(WRITE, descriptor)) return real(descriptor, data, size);
+    if (the_lie == FAIL) return fail();
+    if (the_lie == NOTHING) return size;
+    void *copy = spoil(data, size);
+    ssize_t done = real(descriptor, copy, to_ask(size));
+    free(copy);
+    return done;
+}
+
+ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t offset) {
+    REAL(pwrite64);
+    if (!by_descriptor(WRITE, descriptor)) return real(descriptor, data, size, offset);
+    if (the_lie == FAIL) return fail();
+    if (the_lie == NOTHING) return size;
+    void *copy = spoil(data, size);
+    ssize_t done = real(descriptor, copy, to_ask(size), offset);
+    free(copy);
+    return done;
+}
+
+static int spoilt_result(void) { return the_lie == FAIL ? fail() : 0; }
+
+int fsync(int descriptor) {
+    REAL(fsync);
+    return by_descriptor(FSYNC, descriptor) ? spoilt_result() : real(descriptor);
+}
+
+int fdatasync(int descriptor) {
+    REAL(fdatasync);
+    return by_descriptor(FSYNC, descriptor) ? spoilt_result() : real(descriptor);
+}
+
+int rename(const char *from, const char *to) {
+    REAL(rename);
+    return by_path(RENAME, to) ? spoilt_result() : real(from, to);
+}
+
+int renameat(int source, const char *from, int target, const char *to) {
+    REAL(renameat);
+    return by_path(RENAME, to) ? spoilt_result() : real(source, from, target, to);
+}
+
+int link(const char *from, const char *to) {
+    REAL(link);
+    return by_path(LINK, to) ? spoilt_result() : real(from, to);
+}
+
+int linkat(int source, const char *from, int target, const char *to, int flags) {
+    REAL(linkat);
+    return by_path(LINK, to) ? spoilt_result() : real(source, from, target, to, flags);
+}
+
+int unlink(const char *path) {
+    REAL(unlink);
+    return by_path(UNLINK, path) ? spoilt_result() : real(path);
+}
+
+int unlinkat(int folder, const char *path, int flags) {
+    REAL(unlinkat);
+    return by_path(UNLINK, path) ? spoilt_result() : real(folder, path, flags);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    REAL(mkdir);
+    return by_path(MKDIR, path) ? spoilt_result() : real(path, mode);
+}
+
+int mkdirat(int folder, const char *path, mode_t mode) {
+    REAL(mkdirat);
+    return by_path(MKDIR, path) ? spoilt_result() : real(folder, path, mode);
+}
+
+int close(int descriptor) {
+    REAL(close);
+    int due = by_descriptor(CLOSE, descriptor);
+    int result = real(descriptor);
+    return due ? fail() : result;
+}
+
+int utimensat(int folder, const char *path, const struct timespec times[2], int flags) {
+    REAL(utimensat);
+    return by_path(UTIME, path) ? spoilt_result() : real(folder, path, times, flags);
+}

@@ -1,0 +1,70 @@
+"""Kernels that only some architectures can run; `# HERE name` marks the line to be shown."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+kernel = functools.partial(plgpu.kernel, out_type=jax.ShapeDtypeStruct((128, 128), jnp.float32))
+_SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+
+
+def _tile() -> Any:
+    return plgpu.SMEM((128, 128), jnp.float16, transforms=_SWIZZLED)
+
+
+def tensor_memory(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any, a: Any, b: Any, acc: Any, barrier: Any) -> None:
+        plgpu.tcgen05_mma(acc, a, b, barrier, accumulate=False)  # HERE tensor_memory
+        o_ref[...] = x_ref[...]
+
+    barrier = plgpu.Barrier(orders_tensor_core=True)
+    accumulator = plgpu.TMEM((128, 128), jnp.float32)
+    return kernel(body, scratch_types=[_tile(), _tile(), accumulator, barrier])(x)
+
+
+def warpgroup_matrix(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any, a: Any, b: Any) -> None:
+        def multiply(acc: Any) -> Any:
+            plgpu.wgmma(acc, a, b)  # HERE warpgroup_matrix
+            return acc[...]
+
+        o_ref[...] = pl.run_scoped(multiply, plgpu.ACC((128, 128), jnp.float32))
+
+    return kernel(body, scratch_types=[_tile(), _tile()])(x)
+
+
+def registers(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        plgpu.set_max_registers(40, action="decrease")  # HERE registers
+        o_ref[...] = x_ref[...]
+
+    return kernel(body)(x)
+
+
+def cluster(x: Any) -> Any:  # HERE cluster
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * jax.lax.axis_index("c").astype(jnp.float32)
+
+    return kernel(body, cluster=(2,), cluster_names=("c",))(x)
+
+
+def tma(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any, tile: Any, barrier: Any) -> None:
+        plgpu.copy_gmem_to_smem(x_ref, tile, barrier)  # HERE tma
+        plgpu.barrier_wait(barrier)
+        o_ref[...] = tile[...]
+
+    scratch = [plgpu.SMEM((128, 128), jnp.float32), plgpu.Barrier()]
+    return kernel(body, scratch_types=scratch)(x)
+
+
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    function.__name__: (function, {"x": "f32[128, 128]"}, {})
+    for function in (tensor_memory, warpgroup_matrix, registers, cluster, tma)
+}

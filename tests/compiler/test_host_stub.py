@@ -1,0 +1,270 @@
+"""Host functions against recorders: every argument of a launch, and what is refused.
+
+The functions are written in LLVM's language here, as Mosaic compiles them: straight-line code that
+fills tensor maps and calls a launcher.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.host_stub import HostObject, Launcher, TiledMap, locate, sentinel
+from pallasc.errors import CompileError, CorruptError
+
+_DECLARATIONS = """
+declare void @mosaic_gpu_init_tma_desc(ptr, ptr, i64, i64, ptr, ptr, i64, ptr)
+declare void @mosaic_gpu_init_tma_im2col_desc(
+  ptr, ptr, i64, i64, ptr, ptr, i64, ptr, ptr, i64, i64, ptr)
+declare void @mosaic_gpu_build_kernel_spec(
+  ptr, i32, i32, i32, i32, i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr)
+declare ptr @mosaic_gpu_module_load(ptr)
+declare ptr @mosaic_gpu_get_function(ptr, ptr, i32, i32)
+declare void @mosaic_gpu_frobnicate(ptr)
+"""
+
+_SHAPE = "i32 132, i32 2, i32 1, i32 2, i32 1, i32 1, i32 128, i32 3, i32 1"
+
+
+def compile_object(text: str) -> bytes:
+    """Return the object file of LLVM assembly for this machine."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="large")
+    data: bytes = machine.emit_object(llvm.parse_assembly(text))
+    return data
+
+
+def _spec(body: str, arguments: int, *, calls: int = 1) -> bytes:
+    """Return an object whose `k` runs `body` and launches with `%arguments` and `%sizes`."""
+    call = (
+        f"call void @mosaic_gpu_build_kernel_spec(ptr %spec, {_SHAPE}, i32 4096, i32 1, "
+        f"i32 {arguments}, ptr %arguments, ptr %sizes)\n"
+    )
+    return compile_object(
+        f"{_DECLARATIONS}\ndefine void @k(ptr %spec, ptr %buffers) {{\n"
+        f"%arguments = alloca [4 x ptr]\n%sizes = alloca [4 x i32]\n{body}\n{call * calls}"
+        "ret void\n}\n"
+    )
+
+
+def _argument(index: int, pointer: str, size: int) -> str:
+    return (
+        f"%a{index} = getelementptr ptr, ptr %arguments, i32 {index}\n"
+        f"store ptr {pointer}, ptr %a{index}\n"
+        f"%s{index} = getelementptr i32, ptr %sizes, i32 {index}\n"
+        f"store i32 {size}, ptr %s{index}\n"
+    )
+
+
+def _buffer(name: str, index: int, offset: int = 0) -> str:
+    """Load the address of a buffer, add an offset, and put it into `%name`."""
+    return (
+        f"%{name}.p = getelementptr ptr, ptr %buffers, i32 {index}\n"
+        f"%{name}.b = load ptr, ptr %{name}.p\n"
+        f"%{name}.o = getelementptr i8, ptr %{name}.b, i64 {offset}\n"
+        f"%{name} = alloca ptr\nstore ptr %{name}.o, ptr %{name}\n"
+    )
+
+
+def _array(name: str, kind: str, values: tuple[int, ...]) -> str:
+    text = f"%{name} = alloca [{len(values)} x {kind}]\n"
+    for at, value in enumerate(values):
+        text += f"%{name}.{at} = getelementptr {kind}, ptr %{name}, i32 {at}\n"
+        text += f"store {kind} {value}, ptr %{name}.{at}\n"
+    return text
+
+
+def _launch(data: bytes, *sizes: int, buffers: int = 2) -> Any:
+    with HostObject(data, Launcher.SPEC) as host:
+        return host.launch("k", buffers=buffers, parameter_sizes=sizes)
+
+
+def test_addresses_say_their_buffer_and_offset() -> None:
+    assert locate(sentinel(3) + 68) == (3, 68)
+    with pytest.raises(CompileError, match="passes 0x44, which lies in no buffer"):
+        locate(68)
+
+
+def test_a_launch_has_its_shape_and_pointers() -> None:
+    body = _buffer("x", 0) + _buffer("y", 1, 512) + _argument(0, "%x", 0) + _argument(1, "%y", 0)
+    launch = _launch(_spec(body, 2), 8, 8)
+    assert (launch.grid, launch.cluster, launch.block) == ((132, 2, 1), (2, 1, 1), (128, 3, 1))
+    assert (launch.dynamic_smem_bytes, launch.pdl) == (4096, True)
+    assert [locate(argument.address) for argument in launch.arguments] == [(0, 0), (1, 512)]
+
+
+def test_bytes_passed_by_value_come_back() -> None:
+    body = _array("n", "i32", (7, 9)) + _argument(0, "%n", 8)
+    (argument,) = _launch(_spec(body, 1), 8).arguments
+    assert (argument.address, argument.data) == (None, b"\7\0\0\0\t\0\0\0")
+
+
+_TILED = (
+    "%maps = alloca [3 x [128 x i8]], align 64\n"
+    + _array("shape", "i64", (64, 256))
+    + _array("strides", "i64", (256, 1))
+    + _array("window", "i64", (8, 64))
+    + _buffer("x", 1, 1024)
+    + "%second = getelementptr i8, ptr %maps, i64 128\n"
+    + "store i8 7, ptr %maps\n"
+    + "call void @mosaic_gpu_init_tma_desc(ptr %second, ptr %x.o, i64 5, i64 2, ptr %shape, "
+    "ptr %strides, i64 128, ptr %window)\n"
+)
+
+
+def test_tensor_maps_are_found_inside_a_parameter() -> None:
+    body = _TILED + "store [128 x i8] zeroinitializer, ptr %maps\n" + _argument(0, "%maps", 256)
+    (argument,) = _launch(_spec(body, 1), 256).arguments
+    assert argument.maps == (
+        (128, TiledMap(sentinel(1) + 1024, 5, (64, 256), (256, 1), 128, (8, 64))),
+    )
+    assert argument.data == bytes(256)
+
+
+def test_one_tensor_map_may_lie_at_two_places() -> None:
+    copy = "%v = load [128 x i8], ptr %second\nstore [128 x i8] %v, ptr %maps\n"
+    (argument,) = _launch(_spec(_TILED + copy + _argument(0, "%maps", 256), 1), 256).arguments
+    assert [at for at, _ in argument.maps] == [0, 128]
+
+
+def test_windows_come_with_their_bounds() -> None:
+    body = (
+        "%map = alloca [128 x i8], align 64\n"
+        + _array("shape", "i64", (2, 16, 8, 64))
+        + _array("strides", "i64", (8192, 512, 64, 1))
+        + _array("low", "i32", (-1, -2)) + _array("high", "i32", (-3, 4))
+        + _array("steps", "i32", (1, 2)) + _buffer("x", 0)
+        + "call void @mosaic_gpu_init_tma_im2col_desc(ptr %map, ptr %x.o, i64 5, i64 4, "
+        "ptr %shape, ptr %strides, i64 64, ptr %low, ptr %high, i64 32, i64 48, ptr %steps)\n"
+        + _argument(0, "%map", 128)
+    )  # fmt: skip
+    ((_, found),) = _launch(_spec(body, 1), 128).arguments[0].maps
+    assert found.im2col == ((-1, -2), (-3, 4), 32, 48, (1, 2))
+    assert (found.sizes, found.window) == ((2, 16, 8, 64), ())
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "sizes", "calls", "words"),
+    [
+        ("", 1, (8, 8), 1, "passes 1 arguments, the kernel takes 2"),
+        (_buffer("x", 0) + _argument(0, "%x", 8), 1, (8,), 1, "by value contains an address"),
+        (_buffer("x", 0) + _argument(0, "%x", 4), 1, (8,), 1, "passes 4 bytes for one of 8"),
+        ("", 0, (), 2, "k launches 2 kernels instead of one"),
+        ("", 0, (), 0, "k launches 0 kernels instead of one"),
+        (_TILED.replace("i64 128\nstore", "i64 136\nstore") + _argument(0, "%maps", 256), 1, (256,),
+         1, "is built at 0x[0-9a-f]+, not aligned to 64 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused(
+    body: str, arguments: int, sizes: tuple[int, ...], calls: int, words: str
+) -> None:
+    with pytest.raises(CompileError, match=words):
+        _launch(_spec(body, arguments, calls=calls), *sizes)
+
+
+def test_an_error_leaves_the_next_host_object_usable() -> None:
+    with pytest.raises(CompileError):
+        _launch(_spec("", 0, calls=2))
+    assert _launch(_spec("", 0)).arguments == ()
+
+
+def test_a_symbol_that_is_not_known_is_refused_by_name() -> None:
+    data = _spec("call void @mosaic_gpu_frobnicate(ptr %spec)", 0)
+    with pytest.raises(CompileError, match="calls mosaic_gpu_frobnicate, not known here"):
+        HostObject(data, Launcher.SPEC)
+
+
+def test_a_function_that_is_not_there_is_refused() -> None:
+    with (
+        HostObject(_spec("", 0), Launcher.SPEC) as host,
+        pytest.raises(CompileError, match="does not define other"),
+    ):
+        host.launch("other", buffers=0, parameter_sizes=())
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"not an object at all, but long" * 9])
+def test_what_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises((CompileError, CorruptError)):
+        HostObject(data, Launcher.SPEC)
+
+
+def test_a_truncated_object_is_refused() -> None:
+    data = _spec("", 0)
+    for size in range(0, len(data) - 1, 37):
+        with pytest.raises((CompileError, CorruptError)):
+            HostObject(data[:size], Launcher.SPEC)
+
+
+def _stream_object(pdl: bool) -> bytes:
+    """Return an object that launches on a stream, with a pointer and a by-value parameter."""
+    flag, argument = ("i32, ", "i32 1, ") if pdl else ("", "")
+    body = _buffer("x", 1, 64) + _array("n", "i32", (5,))
+    return compile_object(
+        f"declare void @mosaic_gpu_launch_kernel(ptr, {'i32, ' * 10}{flag}ptr, ptr)\n"
+        f"define void @k(ptr %function, ptr %stream, ptr %buffers) {{\n"
+        f"%arguments = alloca [2 x ptr]\n{body}"
+        "store ptr %x, ptr %arguments\n"
+        "%a1 = getelementptr ptr, ptr %arguments, i32 1\nstore ptr %n, ptr %a1\n"
+        f"call void @mosaic_gpu_launch_kernel(ptr %function, {_SHAPE}, i32 64, {argument}"
+        "ptr %stream, ptr %arguments)\nret void\n}\n"
+    )
+
+
+@pytest.mark.parametrize(("launcher", "pdl"), [(Launcher.PLAIN, False), (Launcher.PDL, True)])
+def test_launches_on_a_stream_take_the_sizes_of_the_signature(
+    launcher: Launcher, pdl: bool
+) -> None:
+    with HostObject(_stream_object(pdl), launcher) as host:
+        launch = host.launch("k", buffers=2, parameter_sizes=[8, 4])
+    assert (launch.grid, launch.block, launch.pdl) == ((132, 2, 1), (128, 3, 1), pdl)
+    assert launch.dynamic_smem_bytes == 64
+    pointer, value = launch.arguments
+    assert (locate(pointer.address or 0), value.data) == ((1, 64), b"\5\0\0\0")
+
+
+def _module_object(data: bytes, *, loads: int = 1) -> bytes:
+    text = "".join(f"\\{byte:02x}" for byte in data)
+    return compile_object(
+        f'{_DECLARATIONS}\n@cubin = internal constant [{len(data)} x i8] c"{text}"\n'
+        '@name = internal constant [3 x i8] c"k1\\00"\n'
+        "define void @init(ptr %module, ptr %function) {\n"
+        + "".join(
+            f"%m{i} = call ptr @mosaic_gpu_module_load(ptr @cubin)\n"
+            f"%f{i} = call ptr @mosaic_gpu_get_function(ptr %m{i}, ptr @name, i32 512, i32 2)\n"
+            for i in range(loads)
+        )
+        + "ret void\n}\n"
+    )
+
+
+def _tiny_elf() -> bytes:
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + (1).to_bytes(2, "little")
+    header += (190).to_bytes(2, "little")
+    return header.ljust(64, b"\0")
+
+
+def test_the_init_function_of_older_kernels_gives_cubin_name_and_memory() -> None:
+    with HostObject(_module_object(_tiny_elf() + b"behind"), Launcher.PLAIN) as host:
+        module = host.init("init")
+    assert (module.kernel, module.dynamic_smem_bytes, module.cluster_size) == ("k1", 512, 2)
+    assert module.cubin == _tiny_elf()
+
+
+def test_an_init_function_that_loads_two_modules_is_refused() -> None:
+    with (
+        HostObject(_module_object(_tiny_elf(), loads=2), Launcher.PLAIN) as host,
+        pytest.raises(CompileError, match="init loads 2 modules and 2 functions"),
+    ):
+        host.init("init")
+
+
+def test_an_init_function_that_loads_no_cubin_is_refused() -> None:
+    with (
+        HostObject(_module_object(b"no cubin".ljust(64, b"\0")), Launcher.PLAIN) as host,
+        pytest.raises(CorruptError, match="not a 64-bit little-endian ELF file"),
+    ):
+        host.init("init")

@@ -1,0 +1,102 @@
+"""Instructions that an architecture does not have are refused before LLVM ends the process."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.instructions import check_instructions, need_of
+from pallasc.errors import CompileError
+from pallasc.specs.targets import resolve_target
+
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+FILE = Path(__file__).parent / "programs" / "architectures.py"
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+MESSAGES = {
+    "tensor_memory": "tensor memory (tcgen05_mma), which only sm_100a, sm_103a, sm_110a have",
+    "warpgroup_matrix": "warpgroup matrix instructions (wgmma_ref), which only sm_90a have",
+    "registers": "set_max_registers, which GPUs before sm_90 do not have",
+    "cluster": "a cluster of blocks, which GPUs before sm_90 do not have",
+}
+WORKS = {
+    "tensor_memory": ("sm_100a",),
+    "warpgroup_matrix": ("sm_90a",),
+    "registers": ("sm_90a", "sm_100a", "sm_120a"),
+    "cluster": ("sm_90a", "sm_100a", "sm_120a"),
+    "tma": ("sm_90a", "sm_100a", "sm_120a"),
+}
+
+
+def marked_line(name: str) -> int:
+    lines = FILE.read_text().splitlines()
+    (line,) = [i for i, text in enumerate(lines, 1) if text.endswith(f"# HERE {name}")]
+    return line
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_kernel_compiles_where_it_can_and_is_refused_elsewhere(
+    build: Any, name: str, arch: str
+) -> None:
+    result = build("architectures", arch)[name]
+    if arch in WORKS[name]:
+        assert result.record["target"]["arch"] == arch
+    else:
+        assert result.error["message"].startswith(f"the kernel uses {MESSAGES[name]}")
+        assert (Path(result.error["file"]), result.error["line"]) == (FILE, marked_line(name))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_copies_by_tma_need_hopper(build: Any, arch: str) -> None:
+    result = build("architectures", arch)["tma"]
+    if arch in WORKS["tma"]:
+        assert result.record["target"]["arch"] == arch
+        return
+    words = "is only supported Hopper" if JAX >= (0, 12) else "asynchronous copies by TMA"
+    assert words in result.error["message"]
+    assert result.error["line"] == marked_line("tma")
+
+
+@pytest.mark.parametrize(
+    ("primitive", "tma", "archs", "major"),
+    [
+        ("tcgen05_commit_arrive", False, ("sm_100a", "sm_103a", "sm_110a"), 0),
+        ("async_store_tmem", False, ("sm_100a", "sm_103a", "sm_110a"), 0),
+        ("wgmma_accumulator_deref_p", False, ("sm_90a",), 0),
+        ("set_max_registers_p", False, (), 9),
+        ("griddepcontrol_wait", False, (), 9),
+        ("try_cluster_cancel", False, (), 10),
+        ("copy_smem_to_gmem", True, (), 9),
+    ],
+)
+def test_needs_of_primitives(primitive: str, tma: bool, archs: tuple[str, ...], major: int) -> None:
+    need = need_of(primitive, copies_use_tma=tma)
+    assert need is not None
+    assert (need.archs, need.major) == (archs, major)
+
+
+@pytest.mark.parametrize("primitive", ["add", "copy_gmem_to_smem", "barrier_wait", "mma"])
+def test_what_every_architecture_has_needs_nothing(primitive: str) -> None:
+    assert need_of(primitive, copies_use_tma=False) is None
+
+
+def _jaxpr(name: str, **params: Any) -> Any:
+    equation = SimpleNamespace(
+        primitive=SimpleNamespace(name=name),
+        params=params,
+        source_info=SimpleNamespace(traceback=None),
+    )
+    return SimpleNamespace(eqns=[equation])
+
+
+def test_equations_are_looked_for_inside_equations() -> None:
+    inner = SimpleNamespace(jaxpr=_jaxpr("wgmma"))
+    outer = _jaxpr("pjit", branches=(3, inner), mesh=None)
+    check_instructions(outer, resolve_target("sm_90a"))
+    with pytest.raises(CompileError, match="wgmma"):
+        check_instructions(outer, resolve_target("sm_100a"))

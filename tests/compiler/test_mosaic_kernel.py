@@ -1,0 +1,77 @@
+"""Mosaic kernels of each format version, and the refusal of every other."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.executable import parse_executable
+from pallasc.compiler.mosaic_kernel import read_mosaic_kernel
+from pallasc.compiler.xla_schema import message_type
+from pallasc.errors import CompileError, CorruptError
+from pallasc.specs.cubin import parse_cubin
+
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def proto(build: Any) -> Any:
+    executable = parse_executable(build("functions")["around"].executable)
+    state = executable.thunks[0].custom_call_thunk.execution_state.state
+    return message_type("MosaicGpuKernelProto").FromString(state)
+
+
+def _changed(proto: Any, **fields: Any) -> bytes:
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for name, value in fields.items():
+        setattr(copy, name, value)
+    return bytes(copy.SerializeToString())
+
+
+def test_the_kernel_of_this_jax_is_read(proto: Any) -> None:
+    assert proto.version == {(0, 10): 1, (0, 11): 2, (0, 12): 4}[JAX]
+    kernel = read_mosaic_kernel(proto.SerializeToString(), buffers=2)
+    assert kernel.name == "body_mosaic_gpu_kernel"
+    assert parse_cubin(kernel.cubin).kernels[kernel.name].parameters[1].size == 8
+    assert (kernel.launch.grid, kernel.launch.block) == ((1, 1, 1), (128, 1, 1))
+    assert (kernel.cluster_size, kernel.uses_nvshmem, kernel.uses_multimem) == (1, False, False)
+    assert len(bytes.fromhex(kernel.hash)) == 32
+
+
+@pytest.mark.parametrize("version", [0, 3, 5, 99])
+def test_another_version_is_refused_with_the_versions_named(proto: Any, version: int) -> None:
+    with pytest.raises(CompileError) as caught:
+        read_mosaic_kernel(_changed(proto, version=version), buffers=2)
+    assert caught.value.message == (
+        f"Mosaic GPU kernel format version {version} is not known; "
+        "tested are 1 (JAX 0.10), 2 (JAX 0.11) and 4 (JAX 0.12)"
+    )
+    assert "pallasc doctor" in (caught.value.hint or "")
+
+
+def test_what_is_no_kernel_is_refused() -> None:
+    with pytest.raises(CompileError, match="is not readable"):
+        read_mosaic_kernel(b"\xff\xff", buffers=2)
+
+
+def test_a_host_function_that_is_not_there_is_refused(proto: Any) -> None:
+    with pytest.raises(CompileError, match="does not define other"):
+        read_mosaic_kernel(_changed(proto, host_func_name="other"), buffers=2)
+
+
+def test_a_host_object_that_is_cut_is_refused(proto: Any) -> None:
+    with pytest.raises(CorruptError):
+        read_mosaic_kernel(_changed(proto, object_file=proto.object_file[:200]), buffers=2)
+
+
+@pytest.mark.skipif(JAX < (0, 11), reason="until JAX 0.10 these lie in the host object")
+def test_a_name_or_shared_memory_that_contradicts_the_launch_is_refused(proto: Any) -> None:
+    with pytest.raises(CompileError, match="the cubin has no kernel other, only body_mosaic"):
+        read_mosaic_kernel(_changed(proto, kernel_name="other"), buffers=2)
+    with pytest.raises(CompileError, match="declares 77 bytes of shared memory and is launched"):
+        read_mosaic_kernel(_changed(proto, smem_bytes=77), buffers=2)
+    with pytest.raises(CorruptError):
+        read_mosaic_kernel(_changed(proto, gpu_binary=b"no cubin"), buffers=2)

@@ -1,0 +1,214 @@
+"""Tensor maps: what kernels ask for in the words of the driver, and the driver's rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.host_stub import TiledMap
+from pallasc.compiler.tensor_maps import check_tensor_map, from_mosaic, from_xla
+from pallasc.compiler.xla_schema import message_type
+from pallasc.errors import CompileError
+from pallasc.specs.plan import Bytes, TensorMap
+
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+
+# f16[8, 64, 256], windows of [1, 8, 64]
+RECORDED = TiledMap(1 << 40, 5, (8, 64, 256), (16384, 256, 1), 128, (1, 8, 64))
+
+
+def test_dimensions_are_reversed_and_strides_are_bytes() -> None:
+    assert from_mosaic(RECORDED, buffer=2, offset=512) == TensorMap(
+        buffer=2, offset=512, dtype="float16", dims=(256, 64, 8), strides=(512, 32768),
+        box=(64, 8, 1), element_strides=(1, 1, 1), swizzle=128,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "size"),
+    [
+        (1, "uint8", 1), (2, "uint16", 2), (3, "uint32", 4), (4, "uint64", 8), (5, "float16", 2),
+        (6, "float32", 4), (7, "bfloat16", 2), (9, "int32", 4), (10, "int64", 8),
+    ],
+)  # fmt: skip
+def test_element_types_have_the_drivers_names_and_sizes(kind: int, dtype: str, size: int) -> None:
+    recorded = TiledMap(0, kind, (8, 256), (256, 1), 16, (8, 32))
+    found = from_mosaic(recorded, buffer=0, offset=0)
+    assert (found.dtype, found.strides) == (dtype, (256 * size,))
+
+
+@pytest.mark.parametrize(("kind", "packing"), [(0, 2), (8, 4)])
+def test_elements_under_a_byte_are_packed_along_the_minor_dimension(
+    kind: int, packing: int
+) -> None:
+    recorded = TiledMap(0, kind, (64, 1024), (1024, 1), 16, (8, 256))
+    found = from_mosaic(recorded, buffer=0, offset=0)
+    assert (found.dtype, found.dims, found.strides, found.box) == (
+        "uint8", (1024 // packing, 64), (1024 // packing,), (256 // packing, 8),
+    )  # fmt: skip
+
+
+def test_elements_that_do_not_fill_bytes_are_refused() -> None:
+    with pytest.raises(CompileError, match="4-bit elements that does not fill bytes"):
+        from_mosaic(TiledMap(0, 0, (4, 33), (33, 1), 16, (1, 32)), buffer=0, offset=0)
+
+
+def test_a_swizzle_of_16_bytes_means_none() -> None:
+    assert from_mosaic(replace(RECORDED, swizzle_bytes=16), buffer=0, offset=0).swizzle == 0
+
+
+def test_windows_have_their_bounds_reversed_and_strides_of_the_spatial_dimensions() -> None:
+    recorded = TiledMap(
+        0, 5, (2, 16, 8, 64), (8192, 512, 64, 1), 64,
+        im2col=((-1, -2), (-1, 0), 32, 64, (1, 2)),
+    )  # fmt: skip
+    found = from_mosaic(recorded, buffer=0, offset=0)
+    assert found.dims == (64, 8, 16, 2)
+    assert found.element_strides == (1, 2, 1, 1)
+    assert found.im2col == {
+        "lower": [-2, -1], "upper": [0, -1], "channels_per_pixel": 32, "pixels_per_column": 64,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"element_type": 11}, "unknown element type 11"),
+        ({"strides": (16384, 256, 2)}, r"minor stride is \[2\] instead of 1"),
+        ({"sizes": (), "strides": (), "window": ()}, r"minor stride is \[\] instead of 1"),
+        ({"strides": (256, 1)}, "with strides"),
+        ({"window": (8, 64)}, "with strides .* window"),
+    ],
+)
+def test_a_descriptor_that_mosaic_would_not_make_is_refused(
+    change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CompileError, match=words):
+        from_mosaic(replace(RECORDED, **change), buffer=0, offset=0)
+
+
+GOOD = from_mosaic(RECORDED, buffer=0, offset=0)
+WINDOWS = from_mosaic(
+    TiledMap(0, 5, (2, 16, 8, 64), (8192, 512, 64, 1), 64,
+             im2col=((-1, -1), (-1, -1), 32, 64, (1, 1))),
+    buffer=0, offset=0,
+)  # fmt: skip
+
+
+def _window(**change: Any) -> dict[str, Any]:
+    return {"im2col": {**dict(WINDOWS.im2col or {}), **change}}
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "words"),
+    [
+        (GOOD, {"dims": (1,) * 6, "strides": (16,) * 5, "box": (8,) * 6,
+                "element_strides": (1,) * 6}, "rank 6 is not in 1 to 5"),
+        (GOOD, {"strides": (512,)}, "1 strides for rank 3"),
+        (GOOD, {"offset": 8}, "it starts at byte 8, no multiple of 16"),
+        (GOOD, {"dims": (256, 0, 8)}, r"sizes \(256, 0, 8\) exceed 2\^32 or are zero"),
+        (GOOD, {"dims": (256, (1 << 32) + 1, 8)}, r"exceed 2\^32"),
+        (GOOD, {"strides": (520, 32768)}, r"byte strides \(520, 32768\) are not all multiples of 16"),
+        (GOOD, {"strides": (512, 1 << 40)}, r"multiples of 16 below 2\^40"),
+        (GOOD, {"strides": (528, 32768), "interleave": 32}, "multiples of 32"),
+        (GOOD, {"swizzle": 48}, "swizzle 48 is unknown"),
+        (GOOD, {"element_strides": (1, 9, 1)}, r"element strides \(1, 9, 1\) are not all within"),
+        (GOOD, {"element_strides": (1, 1)}, "element strides"),
+        (GOOD, {"box": (64, 8)}, r"box \(64, 8\) for rank 3"),
+        (GOOD, {"box": (64, 257, 1)}, r"box \(64, 257, 1\) is not within 1 to 256"),
+        (GOOD, {"box": (64, 0, 1)}, "is not within 1 to 256"),
+        (GOOD, {"box": (4, 8, 1)}, "the inner box of 8 bytes is no multiple of 16 bytes"),
+        (GOOD, {"box": (128, 8, 1)}, "inner box of 256 bytes is longer than the swizzle of 128"),
+        (WINDOWS, {"dims": (64, 8), "strides": (128,), "element_strides": (1, 1)},
+         "rank 2 is not in 3 to 5"),
+        (WINDOWS, _window(lower=[-129, 0]), "are not all within -128 to 127"),
+        (WINDOWS, _window(upper=[0]), "window bounds"),
+        (WINDOWS, _window(channels_per_pixel=257), "257 channels a pixel"),
+        (WINDOWS, _window(pixels_per_column=1025), "1025 pixels a column"),
+        (WINDOWS, _window(channels_per_pixel=64), "128 bytes of channels are longer than the"),
+    ],
+)  # fmt: skip
+def test_a_rule_of_the_driver_that_is_broken_is_named(
+    base: TensorMap, change: dict[str, Any], words: str
+) -> None:
+    check_tensor_map(base)
+    with pytest.raises(CompileError, match="the driver would refuse .*" + words):
+        check_tensor_map(replace(base, **change))
+
+
+def _descriptor(**change: Any) -> Any:
+    fields = {
+        "element_size": 2, "global_dims": [256, 64], "global_strides": [512],
+        "box_dims": [64, 8], "element_strides": [1, 1], "swizzle": 3, "l2_promotion": 2,
+        "float_oob_fill": 1,
+    }  # fmt: skip
+    return message_type("TmaDescriptor")(**{**fields, **change})
+
+
+def test_descriptors_of_xla_are_minor_first_already() -> None:
+    assert from_xla(_descriptor(), buffer=1, offset=16) == TensorMap(
+        buffer=1, offset=16, dtype="uint16", dims=(256, 64), strides=(512,), box=(64, 8),
+        element_strides=(1, 1), swizzle=128, l2_promotion=128, nan_fill=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"element_size": 3}, "elements of 3 bytes"),
+        ({"swizzle": 4}, "tensor map with swizzle 4"),
+        ({"interleave": -1}, "tensor map with interleave -1"),
+        ({"l2_promotion": 9}, "tensor map with l2_promotion 9"),
+    ],
+)
+def test_descriptors_of_xla_with_unknown_numbers_are_refused(
+    change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CompileError, match=words):
+        from_xla(_descriptor(**change), buffer=0, offset=0)
+
+
+def _maps(result: Any) -> list[TensorMap]:
+    (launch,) = result.plan.launches
+    return [m for p in launch.parameters if isinstance(p, Bytes) for _, m in p.tensor_maps]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "dims", "strides", "box"),
+    [
+        ("f32", "float32", (512, 256), (2048,), (128, 64)),
+        ("bf16", "bfloat16", (512, 256), (1024,), (128, 64)),
+        ("i8", "uint8", (512, 256), (512,), (128, 64)),
+        ("f8e4m3fn", "uint8", (512, 256), (512,), (128, 64)),
+        ("i4", "uint8", (256, 256), (256,), (64, 64)),
+    ],
+)
+def test_a_kernel_that_copies_a_part_of_an_array_has_the_map_of_the_whole(
+    build: Any, name: str, dtype: str, dims: tuple[int, ...], strides: tuple[int, ...],
+    box: tuple[int, ...],
+) -> None:  # fmt: skip
+    found, *_ = _maps(build("maps")[name])
+    assert (found.dtype, found.dims, found.strides, found.box) == (dtype, dims, strides, box)
+    assert (found.buffer, found.offset, found.swizzle) == (0, 0, 0)
+
+
+def test_two_maps_of_a_kernel_lie_in_one_parameter(build: Any) -> None:
+    (launch,) = build("maps")["swizzled"].plan.launches
+    (parameter,) = launch.parameters
+    assert (parameter.size, [at for at, _ in parameter.tensor_maps]) == (256, [0, 128])
+    source, target = (m for _, m in parameter.tensor_maps)
+    assert (source.buffer, target.buffer) == (0, 1)
+    assert replace(target, buffer=0) == source
+    assert (source.swizzle, source.box[0] * 2) == (128, 128)
+
+
+@pytest.mark.skipif(JAX < (0, 12), reason="JAX copies by windows (im2col) from 0.12 on")
+def test_a_kernel_that_copies_windows_has_their_map(build: Any) -> None:
+    (found,) = _maps(build("maps")["windows"])
+    assert (found.dims, found.strides, found.box) == ((64, 8, 16, 2), (128, 1024, 16384), ())
+    assert found.im2col == {
+        "lower": [-1, -1], "upper": [-1, -1], "channels_per_pixel": 32, "pixels_per_column": 64,
+    }  # fmt: skip

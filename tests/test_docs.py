@@ -1,0 +1,348 @@
+"""What the pages show is true: commands run, output fits, specs load, links lead somewhere.
+
+Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its language:
+
+* `console`: each line `$ command` runs in bash, in order, in a folder that the page has for itself;
+  it ends with 0 and prints what is shown. `…` stands for anything, alone on a line for any lines.
+* `yaml`: a whole spec if it begins with `schema:`, else fields of one kernel; loaded and expanded.
+* `python`: a spec if it has the decorator, and then listed; else run.
+* `sh`: each command has a check in `SHELL`.
+* `text`: shown, not run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import pallasc
+from pallasc.cli.init import KERNELS
+from pallasc.cli.main import main
+from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.kernel_fields import (
+    BUDGET_FIELDS,
+    FILE_FIELDS,
+    KERNEL_FIELDS,
+    MODEL_FIELDS,
+    TOLERANCE_FIELDS,
+)
+from pallasc.specs.matrix import expand
+from pallasc.specs.yaml_loader import load_specs, parse_yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
+]
+DEMO_SPEC = "specs/library/jax_kernels.yaml"
+FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    kind: str
+    text: str
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a page."""
+    text = read(page)
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(page, line, match["kind"], match["text"])
+
+
+def shell_environment(folder: Path) -> dict[str, str]:
+    """Return an environment in which `pallasc` and `python` are those of the tests."""
+    tools = folder.parent / f"{folder.name}-bin"
+    tools.mkdir(exist_ok=True)
+    for name, arguments in (("pallasc", "-P -m pallasc"), ("python", "")):
+        script = tools / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
+        script.chmod(0o755)
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PALLASC_CACHE_DIR": str(folder / ".store")}
+
+
+def run(command: str | list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user without a terminal sees it: both streams as one."""
+    words = ["bash", "-o", "pipefail", "-c", command] if isinstance(command, str) else command
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env=shell_environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+# Checks of blocks: each takes the block and the page's folder and yields what is wrong.
+
+Check = Callable[[Block, Path], Iterator[str]]
+
+
+def shown(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block with the output that is shown below it."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def fits(output: str, wanted: str) -> bool:
+    """Return whether output is what is shown."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…\n" else ".*".join(map(re.escape, line.split("…")))
+        for line in wanted.splitlines(keepends=True)
+    )
+    return re.fullmatch(pattern, output) is not None
+
+
+def check_console(block: Block, folder: Path) -> Iterator[str]:
+    commands = list(shown(block.text))
+    if not commands or not block.text.startswith("$ "):
+        yield "a console block begins with '$ command'"
+    for command, wanted in commands:
+        result = run(command, folder)
+        if result.returncode:
+            yield f"$ {command}\nends with {result.returncode}:\n{result.stdout}"
+        elif not fits(result.stdout, wanted):
+            yield f"$ {command}\nis shown to print\n{wanted}\nand prints\n{result.stdout}"
+
+
+def whole_spec(text: str) -> str:
+    """Return a spec; fields of a kernel get what a kernel needs besides."""
+    if text.startswith(("schema:", "#")):
+        return text
+    lines = [*(["targets: [sm_90a]"] if "targets:" not in text else []), *text.splitlines()]
+    kernel = textwrap.indent("\n".join(lines), "    ")
+    head = "schema: 1\nkernels:\n  - name: example\n    entry: kernels.py:scale_add\n"
+    return f"{head}{kernel}\n"
+
+
+def check_yaml(block: Block, folder: Path) -> Iterator[str]:
+    (folder / "kernels.py").write_text(KERNELS)
+    specs = parse_yaml(whole_spec(block.text), file=block.page, base_dir=folder)
+    if not expand(specs):
+        yield "no variants"
+
+
+def check_python(block: Block, folder: Path) -> Iterator[str]:
+    file = folder / f"block_{block.line}.py"
+    file.write_text(block.text)
+    command = ["python", "-P", file.name]
+    if "@pallasc.kernel" in block.text:
+        command = ["pallasc", "list", file.name]
+    result = run(shlex.join(command), folder)
+    if result.returncode:
+        yield f"{shlex.join(command)} ends with {result.returncode}:\n{result.stdout}"
+
+
+def check_shell(block: Block, folder: Path) -> Iterator[str]:
+    for line in block.text.splitlines():
+        command = line.partition("#")[0].strip()
+        if command not in SHELL:
+            yield f"nothing is known of the command {command!r}"
+        else:
+            yield from SHELL[command](block, folder)
+
+
+def check_text(block: Block, folder: Path) -> Iterator[str]:
+    yield from ()
+
+
+CHECKS: dict[str, Check] = {
+    "console": check_console,
+    "yaml": check_yaml,
+    "python": check_python,
+    "sh": check_shell,
+    "text": check_text,
+}
+
+
+# Checks of the commands in `sh` blocks.
+
+
+def recipe(target: str) -> list[str]:
+    """Return the commands of a target of the Makefile, without make's own marks."""
+    makefile = read("Makefile")
+    found = re.search(rf"^{target}: \$.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert found is not None, f"the Makefile has no target {target}"
+    return [line.lstrip("\t@") for line in found[1].splitlines()]
+
+
+def check_demo(block: Block, folder: Path) -> Iterator[str]:
+    """Run what `make demo` runs, with a store of its own; the last build compiles nothing."""
+    default = re.search(r"^DEMO_SPEC \?= (.*)$", read("Makefile"), re.MULTILINE)
+    if default is None or default[1] != DEMO_SPEC:
+        yield f"the Makefile's DEMO_SPEC is not {DEMO_SPEC}"
+    store = f"--store {shlex.quote(str(folder / '.demo'))}"
+    last = ""
+    for line in recipe("demo"):
+        command = line.replace("$(BIN)/", "").replace("$(DEMO_SPEC)", str(ROOT / DEMO_SPEC))
+        if not command.startswith("pallasc "):
+            yield f"make demo runs {line!r}, which is not of pallasc"
+            continue
+        result = run(f"{command} {store}", folder)
+        last = result.stdout
+        if result.returncode:
+            yield f"{command} ends with {result.returncode}:\n{last}"
+    hits = len(expand(load_specs([ROOT / DEMO_SPEC])))
+    if f": {hits} hits\n" not in last:
+        yield f"the second build of the demo is not {hits} hits:\n{last}"
+
+
+def check_make_test(block: Block, folder: Path) -> Iterator[str]:
+    if not any("pytest" in line for line in recipe("test")):
+        yield "make test does not run pytest"
+
+
+def check_extra(block: Block, folder: Path) -> Iterator[str]:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    if project["name"] != "pallasc" or "cuda13" not in project["optional-dependencies"]:
+        yield "pyproject.toml has no extra cuda13"
+
+
+SHELL: dict[str, Check] = {
+    "make demo": check_demo,
+    "make test": check_make_test,
+    'pip install "pallasc[cuda13]"': check_extra,
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```" in read(page)])
+def test_every_block_of_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    problems = []
+    for block in blocks(page):
+        check = CHECKS.get(block.kind)
+        if check is None:
+            problems.append(f"{page}:{block.line}: nothing is known of {block.kind or 'bare'} blocks")
+            continue
+        problems += [f"{page}:{block.line}: {problem}" for problem in check(block, folder)]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("output", "wanted", "expected"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\nb\n", "a\n", False),
+        ("a\nb\nc\n", "a\n…\nc\n", True),
+        ("a\nc\n", "a\n…\nc\n", True),
+        ("a\nb\n", "a\n…\nc\n", False),
+        ("took 3.2 s: 4 hits\n", "took … s: 4 hits\n", True),
+        ("took 3.2 s: 5 hits\n", "took … s: 4 hits\n", False),
+        ("", "…\n", True),
+        ("", "", True),
+    ],
+)
+def test_shown_output_fits_only_what_it_means(output: str, wanted: str, expected: bool) -> None:
+    assert fits(output, wanted) is expected
+
+
+def test_every_fence_is_closed_and_read() -> None:
+    for page in PAGES:
+        fences = [line for line in read(page).splitlines() if line.startswith("```")]
+        assert len(fences) == 2 * len(list(blocks(page))), page
+
+
+def examples() -> list[str]:
+    """Return the example commands in the help of docs/cli.md, without pipes and redirections."""
+    lines = re.findall(r"^    (pallasc .*)$", read("docs/cli.md"), re.MULTILINE)
+    return sorted({re.split(r"\s[|>]\s|\s{3,}", line)[0].strip() for line in lines})
+
+
+@pytest.mark.parametrize("example", examples())
+def test_every_example_of_the_help_is_accepted(
+    example: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*shlex.split(example)[1:], "--help"]) == 0
+    assert capfd.readouterr().out.startswith("Usage: pallasc")
+
+
+def test_the_reference_of_specs_names_every_field_and_dtype() -> None:
+    page = read("docs/spec.md")
+    tables = (FILE_FIELDS, KERNEL_FIELDS, BUDGET_FIELDS, TOLERANCE_FIELDS, MODEL_FIELDS)
+    names = [field.name for table in tables for field in table] + list(DTYPES)
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+LINK = re.compile(r"\]\((?P<to>[^)#\s]+)[^)]*\)")
+CODE = re.compile(r"`(?P<text>[^`\n]+)`")
+FOLDERS = "api bench cache cli compiler docs runtime specs tests".split()
+
+
+def named_paths(page: str) -> Iterator[str]:
+    """Yield the paths of this project that a page names: links, and code that is a path."""
+    text = FENCE.sub("", read(page))
+    for match in LINK.finditer(text):
+        if "://" not in match["to"]:
+            yield match["to"]
+    for match in CODE.finditer(text):
+        word = match["text"]
+        if re.fullmatch(r"[\w.-]+(/[\w.-]*)+", word) and word.split("/")[0] in FOLDERS:
+            yield word
+        elif re.fullmatch(r"[A-Z]+\.md", word):
+            yield word
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    # Modules stand without their suffix: `compiler/pool`.
+    missing = [
+        name
+        for name in named_paths(page)
+        if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists()
+    ]
+    assert missing == []
+
+
+def test_architecture_names_only_modules_that_exist() -> None:
+    modules = {path.stem for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    words = re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", read("ARCHITECTURE.md"))
+    assert [word for word in words if word not in modules] == []
+    assert words
+
+
+@pytest.mark.parametrize("page", [*PAGES, "Makefile", "pyproject.toml"])
+def test_a_page_has_no_path_of_a_machine(page: str) -> None:
+    assert re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt)/\S*", read(page)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in pallasc.__all__ if name != "__version__"])
+def test_every_public_name_and_its_methods_have_a_docstring(name: str) -> None:
+    public = getattr(pallasc, name)
+    assert inspect.getdoc(public)
+    members = vars(public).items() if inspect.isclass(public) else ()
+    bare = [
+        member
+        for member, value in members
+        if not member.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property))
+        and not inspect.getdoc(value)
+    ]
+    assert bare == []
