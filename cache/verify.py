@@ -14,7 +14,7 @@ from typing import Any
 from pallasc.cache import files, format
 from pallasc.cache.about import pack_blobs
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
-from pallasc.cache.index import open_index
+from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.leases import list_folder
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
@@ -78,16 +78,18 @@ class Verified:
         return {**asdict(self), "ok": self.ok}
 
 
-def verify(store: Store, *, repair: bool = False) -> Verified:
+def verify(store: Store, *, repair: bool = False, timeout_s: float = LOCK_TIMEOUT_S) -> Verified:
     """Read every file of a store and say what is wrong.
 
     Args:
         store: the store.
         repair: put away what is wrong, so that it is a miss and the next build makes it anew.
+        timeout_s: how long to wait for another process that has the index.
     """
     verification = _Verification(store, repair)
     result = verification.run()
-    _verify_index(store, verification.packed, result, repair)
+    with open_index(store, timeout_s=timeout_s) as index:
+        _verify_index(store, index, verification.packed, result, repair)
     return result
 
 
@@ -253,16 +255,17 @@ def _removed(path: Path) -> bool:
     return False
 
 
-def _verify_index(store: Store, packed: dict[str, bytes], result: Verified, repair: bool) -> None:
+def _verify_index(
+    store: Store, index: Index, packed: dict[str, bytes], result: Verified, repair: bool
+) -> None:
     """Compare what the index says of records with the records themselves."""
-    with open_index(store) as index:
-        for key, told in index.read("SELECT key, blobs FROM artifacts"):
-            if packed.get(key, told) != told and not _is_right(store, key, told):
-                found = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
-                result.findings.append(found)
-                if repair:
-                    index.throw_away()
-                return
+    for key, told in index.read("SELECT key, blobs FROM artifacts"):
+        if packed.get(key, told) != told and not _is_right(store, key, told):
+            found = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
+            result.findings.append(found)
+            if repair:
+                index.throw_away()
+            return
 
 
 def _is_right(store: Store, key: str, packed: bytes) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pallasc.cache.prune import tidy
 from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
 from pallasc.compiler.manifest import (
     Context,
+    about,
     data_digests,
     find,
     folder_key,
@@ -65,14 +68,27 @@ def build(
         if variants and not store.folder.exists():
             pool.warm(min(count, len(variants)))
         context = setup.context(store)
-        run = _Build(list(variants), store, context, on_event)
-        run.look_up()
-        if run.misses and (keep_going or not run.failed()):
-            pool.context = setup.message(context, store)
-            run.compile(pool, keep_going=keep_going)
-        context.digests.save()
-    notes = dict.fromkeys([*store.warnings, *run.notes])
+        with Session(store) as session:
+            run = _Build(list(variants), store, context, on_event, session)
+            run.look_up()
+            if run.misses and (keep_going or not run.failed()):
+                pool.context = setup.message(context, store)
+                run.compile(pool, keep_going=keep_going)
+            context.digests.save()
+    if any(result.status == "compiled" for result in run.finished()):
+        tidy(store)
+    notes = _distinct([*store.warnings, *run.notes])
     return Report(run.finished(), time.monotonic() - started, tuple(notes))
+
+
+def _distinct(notes: Iterable[str]) -> Iterator[str]:
+    """Yield notes without those that differ from an earlier one in the name of a file only."""
+    seen = set()
+    for note in notes:
+        kind = note.partition("'")[0]
+        if kind not in seen:
+            seen.add(kind)
+            yield note
 
 
 def default_jobs(tasks: int) -> int:
@@ -99,6 +115,7 @@ class _Build:
     store: Store
     context: Context
     on_event: OnEvent
+    session: Session
     results: dict[int, VariantResult] = field(default_factory=dict)
     misses: dict[str, list[int]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -119,7 +136,10 @@ class _Build:
             if found.artifact is None:
                 self.misses.setdefault(key, []).append(index)
                 self.reasons[key] = found.reason
+                self.session.miss(about=about(variant))
                 continue
+            if found.action_key is not None:
+                self.session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
             seconds = time.monotonic() - began
             self._settle(
                 index,
@@ -178,6 +198,10 @@ class _Build:
         if artifact is None:
             return replace(result, error=CompileError("the store lost what was just compiled"))
         status: Status = message["status"] if first else "hit"
+        if status == "compiled":
+            self.session.made(
+                message["action"], seconds=message["seconds"], about=about(variant)
+            )
         return replace(
             result, status=status, seconds=message["seconds"] if first else 0.0,
             action_key=message["action"], artifact=artifact,

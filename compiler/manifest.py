@@ -8,7 +8,8 @@ Manifest, schema 1:
 
 * `action`: the action key
 * `files`: label -> digest, `packages`: name -> digest
-* `name`, `variant`: the kernel and the id of the variant that was compiled last
+* `about`: name, target and parameters of the variant that was compiled last, and its seconds
+* `name`, `variant`: its kernel and its id
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pallasc.cache.about import About, seconds_of
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.closure import Sources, locate
@@ -46,11 +48,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a request: an artifact and its action key, or the reason why there is none."""
+    """The answer to a request: an artifact and its action key, or the reason why there is none.
+
+    `cost_s` is what compiling it once took.
+    """
 
     action_key: str | None
     artifact: Artifact | None
     reason: str = ""
+    cost_s: float = 0.0
 
 
 def request_key(variant: Variant, context: Context) -> str:
@@ -88,6 +94,11 @@ def folder_key(request: str, base_dir: str) -> str:
     return labelled_key({"request": request, "folder": base_dir})
 
 
+def about(variant: Variant) -> About:
+    """Return what the store is told of who asked."""
+    return About(variant.name, variant.target.name, dict(variant.params))
+
+
 def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
     """Return the digests of the data files that a variant declares.
 
@@ -118,7 +129,9 @@ def _follow(manifest: Mapping[str, Any], variant: Variant, context: Context, sto
     if changed:
         return Found(None, None, changed)
     artifact = stored_artifact(store, manifest["action"])
-    return Found(manifest["action"], artifact, "" if artifact else _RECORD_GONE)
+    told = manifest.get("about")
+    cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
+    return Found(manifest["action"], artifact, "" if artifact else _RECORD_GONE, cost_s)
 
 
 def changed_source(

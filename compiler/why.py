@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pallasc.cache import format
+from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.compiler.manifest import (
     Context,
@@ -85,7 +87,8 @@ def explain_variants(
 
 def all_manifests(store: Store) -> list[dict[str, Any]]:
     """Return the manifests of compilations in the store."""
-    found = (store.get_manifest(key) for key in store.keys("man"))
+    keys = [key for key, _ in Scan(store.folder).area(format.MANIFESTS)]
+    found = (store.get_manifest(key) for key in keys)
     return [manifest for manifest in found if manifest is not None and "request" in manifest]
 
 

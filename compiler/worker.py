@@ -24,6 +24,7 @@ from pallasc.compiler import closure
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
 from pallasc.compiler.manifest import (
+    about,
     data_digests,
     folder_key,
     import_folders,
@@ -170,6 +171,7 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
                 answer["conflict"] = put.reason
             if not put.stored:
                 answer |= {"record": record, "blobs": blobs_to_json(blobs)}
+    answer["seconds"] = time.monotonic() - started
     read = _sources(variant)
     answer["uncached"] = _why_uncached(read)
     if message["data"] != data_digests(variant, session.digests):
@@ -181,13 +183,14 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
             session.digests,
             name=variant.name,
             variant=variant.id,
+            about={**about(variant).to_json(), "seconds": answer["seconds"]},
             request=short_fields(message["fields"]),
             fields=short_fields(fields),
         )
         for name in (folder_key(message["request"], variant.base_dir), message["request"]):
             session.store.put_manifest(name, manifest)
     answer["warnings"] = session.store.warnings
-    return answer | {"seconds": time.monotonic() - started}
+    return answer
 
 
 def _job(variant: Variant) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -161,6 +162,8 @@ def test_a_full_store_fails_no_build(
 ) -> None:
     (tmp_path / "full").mkdir()
     mount(tmp_path / "full", "size=24k")
+    with contextlib.suppress(OSError), (tmp_path / "full" / "filler").open("wb") as filler:
+        filler.write(bytes(1 << 20))
     _check_uncached(project, Store(tmp_path / "full"), "No space left on device")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_the_wheels_assembler_comes_first_on_the_workers_path() -> None:
 def test_a_named_assembler_comes_first_and_its_folder_goes(tmp_path: Path) -> None:
     with prepare() as plain:
         named = tmp_path / "my-ptxas"
-        named.symlink_to(plain.toolchain.ptxas)
+        shutil.copyfile(plain.toolchain.ptxas, named)
     with prepare(named) as setup:
         first = Path(setup.environment["PATH"].split(os.pathsep)[0])
         assert (first / "ptxas").samefile(named)

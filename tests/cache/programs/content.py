@@ -3,6 +3,7 @@ other answer of the store is recognised as wrong."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from pallasc.cache.store import Store, StoredArtifact
 
 
+@functools.cache
 def key(number: int) -> str:
     """Return the action key of a number."""
     return hashlib.sha256(f"key {number}".encode()).hexdigest()
@@ -20,6 +22,7 @@ def artifact(number: int) -> dict[str, Any]:
     return {"number": number, "steps": list(range(number % 50))}
 
 
+@functools.cache
 def blobs(number: int) -> dict[str, bytes]:
     """Return two blobs of a number; the second one is shared by every tenth number."""
     source = random.Random(number)

@@ -4,6 +4,7 @@
  * `fault_disarm` answers how many were really spoilt. Calls by other paths are never touched.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +35,8 @@ long fault_disarm(void) {
     armed = 0;
     return spoilt;
 }
+
+void fault_pause(int paused) { armed = !paused; }
 
 static int is_due(void) {
     if (to_pass > 0) {
@@ -98,6 +101,13 @@ OPENER(open64)
     }
 OPENER_AT(openat)
 OPENER_AT(openat64)
+
+DIR *opendir(const char *path) {
+    REAL(opendir);
+    if (!by_path(OPEN, path)) return real(path);
+    errno = the_error;
+    return NULL;
+}
 
 static ssize_t after_read(unsigned char *data, ssize_t done) {
     if (the_lie == FLIP && done > 0) data[done / 2] ^= 4;

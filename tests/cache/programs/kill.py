@@ -1,4 +1,4 @@
-"""Kill publishing processes at random moments and look at what they left.
+"""Kill publishing processes at random moments, prune, and look at what is left.
 
 Usage: kill.py ROOT KILLS SEED. Prints JSON: how many kills hit a process in the middle of its
 work, and everything that was wrong.
@@ -17,20 +17,41 @@ from typing import Never
 
 from content import is_right, key, manifest, publish
 
+from pallasc.cache.limits import Limits
+from pallasc.cache.prune import prune
+from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
 
 KEYS = 12
+TIDY = Limits(max_bytes=None, grace_s=0)
 
 
 def publish_for_ever(root: Path, seed: int, ready: int) -> Never:
-    """Publish and spoil the same few artifacts again and again, until killed."""
+    """Publish, use and spoil the same few artifacts again and again, until killed."""
     store, dice = Store(root), random.Random(seed)
     os.write(ready, b"x")
     while True:
         number = dice.randrange(KEYS)
-        publish(store, number)
+        with store.single_flight(key(number)), Session(store) as session:
+            publish(store, number)
+            session.made(key(number), seconds=1.0)
         if dice.random() < 0.5:
             store.path(dice.choice(["ac", "man"]), key(number)).unlink(missing_ok=True)
+        if dice.random() < 0.1:
+            stats(store, timeout_s=0)
+
+
+def left_over(store: Store) -> list[str]:
+    """Prune, and return what a dead process left all the same."""
+    prune(store, limits=TIDY)
+    folders = [store.folder / name for name in ("tmp", "leases", "locks", "uses")]
+    again = prune(store, limits=TIDY, dry_run=True)
+    return [
+        *(f"{path.relative_to(store.folder)} is left" for one in folders for path in one.glob("*")),
+        *(f"blob {name} is left" for name in again.plan.orphans),
+        *again.warnings,
+    ]
 
 
 def kill_one(root: Path, seed: int, pause_s: float) -> bool:
@@ -81,13 +102,14 @@ def main() -> None:
     for number in range(kills):
         if not kill_one(root, dice.randrange(2**32), dice.uniform(0, 0.02)):
             wrong.append(f"publisher {number} ended by itself")
-        leftovers = list((root / "v1" / "tmp").glob("*"))
-        interrupted += bool(leftovers)
-        for path in leftovers:
-            path.unlink()
-        wrong += [f"after kill {number}: {text}" for text in wrong_answers(root)]
+        folder = root / "v1"
+        # A lease is there while something is used, a temporary while something is published.
+        interrupted += any(any((folder / name).glob("*")) for name in ("tmp", "leases"))
+        found = [*wrong_answers(root), *left_over(Store(root))]
+        wrong += [f"after kill {number}: {text}" for text in found]
     wrong += [f"not healed: {text}" for text in not_healed(root)]
-    print(json.dumps({"interrupted": interrupted, "wrong": wrong}))
+    told = {"kills": kills, "interrupted": interrupted, "wrong": wrong}
+    print(json.dumps(told))
     sys.exit(bool(wrong))
 
 

@@ -1,20 +1,30 @@
-"""Several processes read, publish and spoil the same few things at the same time.
+"""Several processes read, publish, spoil and evict the same few things at the same time.
 
 Usage: race.py ROOT PROCESSES OPERATIONS. Prints JSON: hits, and everything that was wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 from content import artifact, blobs, is_right, key, manifest
+from together import together
 
+from pallasc.cache import pins
+from pallasc.cache.limits import Limits
+from pallasc.cache.prune import prune, tidy
+from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
+from pallasc.errors import NotCachedError
 
 KEYS = 6
 
@@ -53,46 +63,54 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
         tally["wrong"] += [f"conflict at {number}"] if result.conflict else []
     elif choice < 0.95:
         store.put_manifest(key(number), manifest(number, dice.randrange(1000)))
-    else:
+    elif choice < 0.98:
         spoil(store, dice, number)
+    elif choice < 0.985:
+        care(store, dice, number)
+    else:
+        with Session(store) as session:
+            session.hit(key(number), seconds=1.0)
+
+
+def care(store: Store, dice: random.Random, number: int) -> None:
+    """Do what keeps a store in order, without waiting for others who do the same."""
+    choice = dice.randrange(6)
+    if choice == 0:
+        prune(store, limits=Limits(max_bytes=dice.randrange(150_000), grace_s=0), timeout_s=0)
+    elif choice == 1:
+        tidy(store, limits=Limits(max_bytes=100_000, grace_s=0), now_ns=dice.randrange(2**60))
+    elif choice == 2:
+        stats(store, timeout_s=0)
+    elif choice == 3:
+        verify(store, repair=True, timeout_s=0)
+    elif choice == 4:
+        with contextlib.suppress(NotCachedError):
+            pins.pin(store, key(number))
+    else:
+        pins.unpin(store, key(number))
 
 
 def work(root: Path, seed: int, operations: int) -> dict[str, Any]:
-    """Do all operations of one process."""
+    """Do all operations of one process; an exception is wrong, whatever it is."""
     store, dice = Store(root), random.Random(seed)
     tally: dict[str, Any] = {"hits": 0, "puts": 0, "wrong": []}
     for _ in range(operations):
-        operate(store, dice, tally)
+        try:
+            operate(store, dice, tally)
+        except Exception:
+            tally["wrong"].append(traceback.format_exc())
     return tally
 
 
 def main() -> None:
     """Run the processes, all waiting at a pipe for the start."""
     root, processes, operations = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    start_read, start_write = os.pipe()
-    children, pipes = [], []
-    for seed in range(processes):
-        result_read, result_write = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(start_write)
-            os.read(start_read, 1)
-            os.write(result_write, json.dumps(work(root, seed, operations)).encode())
-            os._exit(0)
-        os.close(result_write)
-        children.append(child)
-        pipes.append(result_read)
-    os.close(start_write)
-    tallies: list[dict[str, Any]] = []
-    for pipe in pipes:
-        with open(pipe, encoding="utf-8") as file:
-            text = file.read()
-        tallies.append(json.loads(text) if text else {"hits": 0, "puts": 0, "wrong": ["died"]})
-    for child in children:
-        os.waitpid(child, 0)
+    tallies = together(
+        [lambda seed=seed: work(root, seed, operations) for seed in range(processes)]
+    )
     wrong = [text for tally in tallies for text in tally["wrong"]]
     sums = {name: sum(tally[name] for tally in tallies) for name in ("hits", "puts")}
-    print(json.dumps({**sums, "wrong": wrong}))
+    print(json.dumps({**sums, "operations": processes * operations, "wrong": wrong[:20]}))
     sys.exit(bool(wrong))
 
 

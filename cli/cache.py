@@ -1,0 +1,327 @@
+"""`pallasc cache`: look after the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallasc.cli.layout import Command
+from pallasc.cli.options import (
+    compile_options,
+    json_option,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+from pallasc.errors import SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.limits import Limits
+    from pallasc.cache.prune import Pruned
+    from pallasc.cache.store import Store
+    from pallasc.compiler.why import Explanation
+
+
+@click.group("cache", short_help="Look after the store: stats, why, verify, prune, pin.")
+@traceback_option()
+def command() -> None:
+    """Look after the store of compiled artifacts.
+
+    It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder. Its size is bounded
+    by $PALLASC_CACHE_SIZE, 10GiB by default; what was used last stays longest.
+    """
+
+
+@command.command("stats", cls=Command)
+@store_option
+@json_option("the figures")
+@traceback_option()
+def stats_command(store_root: Path | None, as_json: bool) -> None:
+    """Show what the store holds and what it was worth.
+
+    Example:
+      pallasc cache stats
+    """
+    from pallasc.cache.stats import stats
+    from pallasc.cli.output import json_text
+
+    found = stats(_store(store_root))
+    data = found.to_json()
+    if as_json:
+        click.echo(json_text(data))
+        return
+    limit = "no limit" if found.limit_bytes is None else f"of at most {found.limit_bytes:,}"
+    asked = data["hits"] + data["misses"]
+    rate = f", {100 * data['hits'] / asked:.0f} % of {asked}" if asked else ""
+    rows = [
+        ("folder", found.folder),
+        ("artifacts", f"{found.entries} ({found.pins} pinned)"),
+        ("bytes", f"{found.bytes:,} {limit}, {found.cubin_bytes:,} in cubins"),
+        ("hits", f"{data['hits']}{rate}"),
+        ("compiled", f"{data['made']} in {data['spent_s']:.1f} s"),
+        ("time saved", f"{data['saved_s']:.1f} s"),
+        ("quarantined", f"{found.quarantined}"),
+    ]
+    click.echo("\n".join(f"{label:<12} {value}" for label, value in rows))
+    _warn(found.warnings)
+
+
+@command.command("why", cls=Command)
+@specs_argument()
+@selection_options
+@store_option
+@json_option("the explanations")
+@traceback_option()
+def why_command(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    store_root: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain why variants of SPECS are in the store or not.
+
+    A miss is compared with the nearest entry: which labelled fields of the key differ, or which
+    source file changed since. Nothing is compiled and JAX is not imported.
+
+    Example:
+      pallasc cache why kernels.yaml -k matmul
+    """
+    from pallasc.cli.output import json_text
+    from pallasc.cli.selection import load_variants
+    from pallasc.compiler.setup import prepare
+    from pallasc.compiler.why import explain_variants
+
+    store = _store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    with prepare() as setup:
+        context = setup.context(store)
+    found = explain_variants(variants, context, store)
+    if as_json:
+        click.echo(json_text({"variants": [item.to_json() for item in found]}))
+    else:
+        click.echo("\n".join(_explanation(item) for item in found))
+
+
+def _explanation(found: Explanation) -> str:
+    lines = [f"{'hit ' if found.hit else 'miss'}  {found.variant}: {found.reason}"]
+    lines += [f"      {sentence}" for sentence in found.sources if sentence not in found.reason]
+    for difference in found.fields:
+        lines.append(f"      {difference.label}")
+        lines.append(f"        stored: {_short(difference.stored)}")
+        lines.append(f"        now:    {_short(difference.now)}")
+    return "\n".join(lines)
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "(absent)"
+    return value if len(value) <= 100 else f"{value[:99]}…"
+
+
+@command.command("verify", cls=Command)
+@click.option("--repair", is_flag=True, help="Put what is damaged away, so that it is made again.")
+@store_option
+@json_option("the findings")
+@traceback_option()
+def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
+    """Read the whole store and check every digest.
+
+    Ends with exit code 5 where something is damaged and was not repaired.
+
+    Examples:
+      pallasc cache verify
+      pallasc cache verify --repair
+    """
+    from pallasc.cache.verify import verify
+    from pallasc.cli.output import json_text
+
+    found = verify(_store(store_root), repair=repair)
+    if as_json:
+        click.echo(json_text(found.to_json()))
+    else:
+        for finding in found.findings:
+            state = "repaired" if finding.repaired else "damaged"
+            click.echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
+        click.echo(
+            f"{found.records} records, {found.blobs} blobs, {found.manifests} manifests, "
+            f"{found.bytes:,} bytes: {len(found.findings)} findings"
+        )
+    return 0 if all(finding.repaired for finding in found.findings) else 5
+
+
+@command.command("prune", cls=Command)
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@click.option("--size", metavar="SIZE", help="Keep at most this much: 5GiB, 300MB, none.")
+@click.option("--age", metavar="AGE", help="Drop what was not used for so long: 30d, 12h, none.")
+@store_option
+@json_option("what went")
+@traceback_option()
+def prune_command(
+    dry_run: bool, size: str | None, age: str | None, store_root: Path | None, as_json: bool
+) -> None:
+    """Make the store fit its limits, and clear what dead processes left.
+
+    What was used longest ago goes first; never what a pin names or a running build holds.
+
+    Examples:
+      pallasc cache prune --dry-run
+      pallasc cache prune --size 2GiB --age 30d
+    """
+    from pallasc.cache.prune import prune
+
+    pruned = prune(_store(store_root), limits=_limits(size, age), dry_run=dry_run)
+    _show_pruned(pruned, as_json)
+
+
+@command.command("clear", cls=Command)
+@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@store_option
+@json_option("what went")
+@traceback_option()
+def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> None:
+    """Remove everything but what pins name and running builds hold.
+
+    Example:
+      pallasc cache clear --dry-run
+    """
+    from pallasc.cache.prune import clear
+
+    _show_pruned(clear(_store(store_root), dry_run=dry_run), as_json)
+
+
+@command.command("pin", cls=Command)
+@click.argument("what", required=False, metavar="[NAME|KEY]")
+@click.option("--label", default="", metavar="TEXT", help="A word to find the pins by.")
+@click.option("--remove", is_flag=True, help="Remove the pins of this name, key or label.")
+@store_option
+@json_option("the pins")
+@traceback_option()
+def pin_command(
+    what: str | None, label: str, remove: bool, store_root: Path | None, as_json: bool
+) -> None:
+    """Pin artifacts, so that pruning never removes them; without an argument, list the pins.
+
+    NAME is a kernel's name, KEY an action key or the start of one (of `pallasc build --json`).
+
+    Examples:
+      pallasc cache pin matmul --label release-1.2
+      pallasc cache pin
+      pallasc cache pin release-1.2 --remove
+    """
+    from pallasc.cache.pins import pin, pins, unpin
+    from pallasc.cli.output import json_text
+
+    store = _store(store_root)
+    if what is None:
+        found = pins(store)
+    elif remove:
+        found = unpin(store, what) or [p for key in _keys(store, what) for p in unpin(store, key)]
+    else:
+        found = [pin(store, key, label=label) for key in _keys(store, what)]
+    if as_json:
+        click.echo(json_text({"pins": [item.to_json() for item in found]}))
+    else:
+        click.echo("\n".join(f"{item.key}  {item.label}".rstrip() for item in found), nl=bool(found))
+
+
+@command.command("audit", cls=Command)
+@specs_argument()
+@selection_options
+@compile_options
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them.")
+@click.option("--seed", default=0, show_default=True, help="Which N.")
+@store_option
+@json_option("the results")
+@traceback_option()
+def audit_command(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    sample: int | None,
+    seed: int,
+    store_root: Path | None,
+    as_json: bool,
+) -> int:
+    """Compile variants of SPECS that are in the store again, and compare byte for byte.
+
+    Ends with exit code 1 where one differs or fails.
+
+    Example:
+      pallasc cache audit kernels.yaml --sample 5
+    """
+    from pallasc.cli.output import json_text
+    from pallasc.cli.selection import load_variants
+    from pallasc.compiler.audit import audit
+
+    store = _store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    found = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
+    if as_json:
+        click.echo(json_text({"variants": [item.to_json() for item in found]}))
+    else:
+        for item in found:
+            rest = item.error or ", ".join(item.parts)
+            click.echo(f"{item.outcome:<9}  {item.variant}" + (f": {rest}" if rest else ""))
+        click.echo(f"{len(found)} of {len(variants)} variants compiled again")
+    return 0 if all(item.outcome == "same" for item in found) else 1
+
+
+def _store(root: Path | None) -> Store:
+    from pallasc.cli.selection import open_store
+
+    return open_store(root)
+
+
+def _keys(store: Store, what: str) -> list[str]:
+    """Return the action keys that a name, or the start of a key, stands for."""
+    from pallasc.cache.stats import artifacts
+    from pallasc.specs.spelling import suggestion
+
+    named = [item.key for item in artifacts(store, name=what)]
+    starting = [item.key for item in artifacts(store, key_prefix=what)] if len(what) >= 6 else []
+    if not named and not starting:
+        known = {about.name for item in artifacts(store) for about in item.variants}
+        raise SpecError(f"the store has no artifact {what!r}.", hint=suggestion(what, known))
+    return sorted({*named, *starting})
+
+
+def _limits(size: str | None, age: str | None) -> Limits:
+    from dataclasses import replace
+
+    from pallasc.cache.limits import limits_from_environment, parse_age, parse_size
+
+    limits = limits_from_environment()
+    if size is not None:
+        limits = replace(limits, max_bytes=parse_size(size, what="--size"))
+    if age is not None:
+        limits = replace(limits, max_age_s=parse_age(age, what="--age"))
+    return limits
+
+
+def _show_pruned(pruned: Pruned, as_json: bool) -> None:
+    from pallasc.cli.output import json_text
+
+    if as_json:
+        click.echo(json_text(pruned.to_json()))
+        return
+    would = "would remove" if pruned.dry_run else "removed"
+    for eviction in pruned.plan.evictions:
+        names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
+        click.echo(f"{would} {names}: {eviction.reason}, {eviction.bytes:,} bytes")
+    freed = pruned.plan.bytes_before - pruned.plan.bytes_after
+    click.echo(
+        f"{would} {pruned.records} records, {pruned.blobs} blobs, {pruned.manifests} manifests: "
+        f"{freed:,} of {pruned.plan.bytes_before:,} bytes"
+    )
+    _warn(pruned.warnings)
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)

@@ -1,0 +1,140 @@
+"""Damage the index at random: what it says afterwards must be what the records say.
+
+Usage: index_damage.py ROOT TIMES SEED. Prints JSON: how often each was done, and what was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import damage
+from content import is_right, key, publish
+
+from pallasc.cache.about import About
+from pallasc.cache.limits import Limits
+from pallasc.cache.prune import prune
+from pallasc.cache.stats import artifacts, stats
+from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
+
+NUMBERS = range(20)
+
+
+def by_file(change: Callable[[random.Random, Path, Path], None]) -> Callable[..., None]:
+    """Return a damage of the index's file, or sometimes of its seal."""
+
+    def do(store: Store, dice: random.Random) -> None:
+        index, seal = store.folder / "index.sqlite", store.folder / "index.seal"
+        first, second = (index, seal) if dice.random() < 0.8 else (seal, index)
+        change(dice, first, second)
+
+    do.__name__ = change.__name__
+    return do
+
+
+def folder(store: Store, dice: random.Random) -> None:
+    """Put a folder in the place of the file."""
+    path = store.folder / dice.choice(["index.sqlite", "index.seal"])
+    path.unlink()
+    path.mkdir()
+    (path / "something").write_text("in the way")
+
+
+def log(store: Store, dice: random.Random) -> None:
+    """Leave a write-ahead log, as a killed process does."""
+    path = store.folder / f"index.sqlite{dice.choice(['-wal', '-shm', '-journal'])}"
+    path.write_bytes(dice.randbytes(dice.randrange(5000)))
+
+
+def another(store: Store, dice: random.Random) -> None:
+    """Put another database of the same name there, whole, with tables of another schema."""
+    path = store.folder / "index.sqlite"
+    path.unlink()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE artifacts (key TEXT)")
+    connection.execute(f"PRAGMA user_version={dice.randrange(5)}")
+    connection.commit()
+    connection.close()
+
+
+def change(store: Store, dice: random.Random) -> None:
+    """Change what the index says with SQLite itself, as no damage of a disk could."""
+    connection = sqlite3.connect(store.folder / "index.sqlite")
+    connection.execute("UPDATE artifacts SET blobs = x'', bytes = 1, hits = 1000")
+    connection.commit()
+    connection.close()
+
+
+def locked(store: Store, dice: random.Random) -> None:
+    """Have no index for which the lock could be had: a folder lies in the lock's place."""
+    (store.folder / "locks" / "index").mkdir(parents=True)
+
+
+DAMAGES = [*map(by_file, damage.DAMAGES), folder, log, another, change, locked]
+
+
+def says(store: Store) -> dict[str, Any]:
+    """Return everything that follows from the records."""
+    figures = stats(store).to_json()
+    for name in ("quarantined", "warnings"):
+        figures.pop(name)
+    listed = {
+        one.key: (one.bytes, one.last_use, one.compile_s, [about.name for about in one.variants])
+        for one in artifacts(store)
+    }
+    return {"figures": figures, "listed": listed, "hits": stats(store).totals.hits}
+
+
+def once(store: Store, dice: random.Random, truth: dict[str, Any]) -> tuple[str, list[str]]:
+    """Damage the index, and compare what is said, and what pruning takes."""
+    damage_it = dice.choice(DAMAGES)
+    damage_it(store, dice)
+    wrong = []
+    try:
+        if (said := says(store)) != truth:
+            wrong.append(f"it says {said} instead of {truth}")
+        pruned = prune(store, limits=Limits(grace_s=0))
+        if pruned.records or pruned.blobs or pruned.manifests:
+            wrong.append(f"it removed {pruned.to_json()}")
+    except Exception:
+        wrong.append(traceback.format_exc())
+    lock = store.folder / "locks" / "index"
+    if lock.is_dir():
+        shutil.rmtree(lock)
+    return damage_it.__name__, [f"{damage_it.__name__}: {text}" for text in wrong]
+
+
+def main() -> None:
+    """Run the experiment; the manifests say who asked for what, so that nothing is lost."""
+    store, dice = Store(Path(sys.argv[1])), random.Random(int(sys.argv[3]))
+    with Session(store) as session:
+        for number in NUMBERS:
+            publish(store, number)
+            about = About(f"kernel {number}", "sm_90a", {"n": number})
+            told = {"action": key(number), "about": {**about.to_json(), "seconds": 1.5}}
+            store.put_manifest(key(number), told)
+            session.hit(key(number), about=about)
+    truth, done, wrong = says(store), Counter[str](), list[str]()
+    for _ in range(int(sys.argv[2])):
+        name, found = once(store, dice, truth)
+        done[name] += 1
+        wrong += found
+    for number in NUMBERS:
+        stored = store.get_artifact(key(number), verify=True)
+        if stored is None or not is_right(stored, number):
+            wrong.append(f"a wrong answer for {number}")
+    print(json.dumps({"damages": sum(done.values()), "done": done, "wrong": wrong[:20]}))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
