@@ -119,7 +119,7 @@ class Index:
         while True:
             try:
                 return work(self._connected())
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError, ImportError) as error:
                 if self._filling:
                     raise
                 self._recover(error)
@@ -139,7 +139,7 @@ class Index:
         self.notes.append(f"the index was thrown away: {error}")
         self.rebuilt = True
         if not self.durable:
-            raise ToolError(f"SQLite does not work here: {error}") from error
+            raise ToolError(f"no index, not even in memory: {error}") from error
         self.throw_away()
         self.durable = not self._started_over
         self._started_over = True

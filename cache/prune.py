@@ -22,6 +22,7 @@ from pallasc.cache.pins import held_by_pins
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.cache.uses import fold
+from pallasc.errors import ToolError
 
 TIDY_EVERY_S = 3600.0
 
@@ -89,7 +90,7 @@ def prune(
     Args:
         store: the store.
         limits: `limits_from_environment()` by default.
-        dry_run: only tell what would go.
+        dry_run: only tell what would go; at most the log of uses is counted.
         now_ns: the time now.
         timeout_s: how long to wait for another process that has the index.
 
@@ -104,7 +105,8 @@ def prune(
 def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
     """Prune if that was not done within the last hour; None if it was, or another process does it.
 
-    For the end of a build that made something: no other process is waited for.
+    For the end of a build that made something: no other process is waited for, and no fault of disk
+    or index is raised.
 
     Raises:
         SpecError: the environment says no size or age.
@@ -117,7 +119,7 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
             return None
     if not store.folder.is_dir():
         return None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ToolError):
         files.make_folder(mark.parent)
         mark.touch()
         os.utime(mark, ns=(now_ns, now_ns))
@@ -149,7 +151,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _prune(store: Store, index: Index, limits: Limits, dry_run: bool, now_ns: int) -> Pruned:
-    fold(store, index, keep=dry_run)
+    fold(store, index)
     if not dry_run:
         for one in index.refreshed.corrupt:
             store.put_away(one.area, one.name, one.reason, one.identity)

@@ -164,9 +164,8 @@ def _write_manifests(database: Database, rows: list[Row]) -> None:
         _REQUEST,
         ((row[0], *row[1], action) for row, action in zip(rows, actions, strict=True)),
     )
-    for action, (_, _, body) in zip(actions, rows, strict=True):
-        if action:
-            add_about(database, action, body.get("about"))
+    told = zip(actions, (body.get("about") for _, _, body in rows), strict=True)
+    add_about(database, [(action, about) for action, about in told if action])
 
 
 def _action(body: dict[str, Any]) -> str:
@@ -175,15 +174,19 @@ def _action(body: dict[str, Any]) -> str:
     return action if isinstance(action, str) and format.is_name(action) else ""
 
 
-def add_about(database: Database, action: str, value: object) -> None:
-    """Note who asked for an artifact, and how long it took to compile, where that is told."""
-    about = about_from_json(value)
-    if about is not None:
-        params = json.dumps(dict(about.params), sort_keys=True)
-        _many(database, _VARIANT, [(action, about.name, about.target, params)])
-    seconds = seconds_of(value.get("seconds")) if isinstance(value, dict) else 0.0
-    if seconds:
-        _many(database, _SECONDS, [(seconds, action)])
+def add_about(database: Database, told: Iterable[tuple[str, object]]) -> None:
+    """Note, by action key, who asked for it and how long it took to compile, as far as is told."""
+    variants, costs = [], []
+    for action, value in told:
+        about = about_from_json(value)
+        if about is not None:
+            params = json.dumps(dict(about.params), sort_keys=True)
+            variants.append((action, about.name, about.target, params))
+        seconds = seconds_of(value.get("seconds")) if isinstance(value, dict) else 0.0
+        if seconds:
+            costs.append((seconds, action))
+    _many(database, _VARIANT, variants)
+    _many(database, _SECONDS, costs)
 
 
 def _forget_variants(database: Database) -> None:

@@ -29,11 +29,18 @@ from pallasc.cache.refresh import add_about
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
+    from sqlite_utils import Database
+
     from pallasc.cache.index import Index
     from pallasc.cache.store import Store
 
 _NAME = format.sha256(b"pallasc totals")
 _KINDS = ("hit", "miss", "made")
+_USE = """
+UPDATE artifacts SET
+    hits = hits + ?, last_use_ns = max(last_use_ns, ?), created_ns = min(created_ns, ?)
+WHERE key = ?
+"""
 MAX_AGE_S = 30 * 86_400.0
 """Uses that nobody could fold for so long, as where locks do not work, are dropped by pruning."""
 
@@ -137,15 +144,14 @@ class Totals:
         return replace(self, since=since, misses=self.misses + 1)
 
 
-def fold(store: Store, index: Index, *, keep: bool = False) -> Totals:
+def fold(store: Store, index: Index) -> Totals:
     """Count the uses that were logged into the totals and the index, and return the totals.
 
     Args:
         store: the store.
         index: its index. Only one that lasts takes the uses out of the log.
-        keep: leave the log as it is, and only tell what it comes to.
     """
-    folder = store.folder
+    folder, keep = store.folder, False
     try:
         totals, folded = _load(folder)
     except OSError:  # then they must not be written anew
@@ -184,16 +190,14 @@ def _save(folder: Path, totals: Totals, names: list[str]) -> None:
 def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
     listed = [event for event in events if event["key"]]
 
-    def work(database: Any) -> None:
-        for event in listed:
-            hit, time_ns = event["kind"] == "hit", int(event["time"] * 1e9)
-            database.conn.execute(
-                "UPDATE artifacts SET hits = hits + ?, last_use_ns = max(last_use_ns, ?),"
-                " created_ns = min(created_ns, ?) WHERE key = ?",
-                (int(hit), time_ns, time_ns, event["key"]),
-            )
-            told = {**(event["about"] or {}), "seconds": event["seconds"]}
-            add_about(database, event["key"], told)
+    def work(database: Database) -> None:
+        uses = [
+            (event["kind"] == "hit", int(event["time"] * 1e9), event["key"]) for event in listed
+        ]
+        database.conn.executemany(_USE, ((hit, at_ns, at_ns, key) for hit, at_ns, key in uses))
+        told = [{**(event["about"] or {}), "seconds": event["seconds"]} for event in listed]
+        keys = [event["key"] for event in listed]
+        add_about(database, zip(keys, told, strict=True))
 
     if listed:
         index.write(work)

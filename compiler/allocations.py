@@ -125,8 +125,7 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     found: dict[int, bytes] = {}
     for constant in executable.constants:
         if constant.allocation_index in places:
-            buffer, _ = places[constant.allocation_index]
-            found[buffer] = _content(constant, literals)
+            found[places[constant.allocation_index][0]] = _content(constant, literals)
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue

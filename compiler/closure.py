@@ -3,21 +3,26 @@
 Every `import` executed in a compiling process is recorded as an edge from the importing module to
 the imported one, also where the module was loaded before, so that the closure of one entry is the
 same whatever the process compiled before. Modules of installed packages stand for their package.
+
+What is not there counts too: a module that the user's code asked for in vain may be installed
+later, and a file that comes into the spec's folder may hide a module of Python or of a package.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -28,38 +33,54 @@ from pallasc.specs.modules import module_name
 _UNRECORDED = (
     "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.modules",
 )  # fmt: skip
-_COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
+COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
 
 _LIBRARY = "pallasc.specs.library"
 
 _edges: dict[str, set[str]] = {}
+_asked_in_vain: dict[str, set[str]] = {}
 _loaded_by_hand: dict[str, ModuleType] = {}
 """Modules made from a spec, which need not be in `sys.modules`."""
 
 
 def record_imports() -> None:
-    """Record from now on which module imports which; for compiling processes."""
+    """Record from now on which module imports which, and reads what; for compiling processes."""
+    from pallasc.compiler.reads import record_reads
+
     plain_import = builtins.__import__
     plain_import_module = importlib.import_module
+    plain_find_spec = importlib.util.find_spec
     plain_module_from_spec = importlib.util.module_from_spec
 
     def recording_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        result = plain_import(name, globals, locals, fromlist, level)
         importer = (globals or {}).get("__name__", "")
         full = name if not level else _absolute(name, globals, level)
+        with _missing(importer):
+            result = plain_import(name, globals, locals, fromlist, level)
         items = list(fromlist or ())
         if "*" in items:
             items += getattr(sys.modules.get(full), "__all__", ())
         _record(importer, [full, *(f"{full}.{item}" for item in items)])
+        _record_missing(importer, [i for i in items if i != "*"], full)
         return result
 
     def recording_import_module(name: str, package: str | None = None) -> Any:
-        result = plain_import_module(name, package)
+        importer = sys._getframe(1).f_globals.get("__name__", "")
         full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
-        _record(sys._getframe(1).f_globals.get("__name__", ""), [full])
+        with _missing(importer):
+            result = plain_import_module(name, package)
+        _record(importer, [full])
+        return result
+
+    def recording_find_spec(name: str, package: str | None = None) -> Any:
+        result = plain_find_spec(name, package)
+        if result is None:
+            full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
+            importer = sys._getframe(1).f_globals.get("__name__", "")
+            _asked_in_vain.setdefault(importer, set()).add(full)
         return result
 
     def recording_module_from_spec(spec: Any) -> Any:
@@ -73,6 +94,8 @@ def record_imports() -> None:
     builtins.__import__ = recording_import
     importlib.import_module = recording_import_module
     importlib.util.module_from_spec = recording_module_from_spec
+    importlib.util.find_spec = recording_find_spec
+    record_reads()
 
 
 def _record(importer: str, names: list[str]) -> None:
@@ -80,6 +103,26 @@ def _record(importer: str, names: list[str]) -> None:
         importer = _on_behalf_of()
     if importer and not importer.startswith(_UNRECORDED):
         _edges.setdefault(importer, set()).update(names)
+
+
+@contextlib.contextmanager
+def _missing(importer: str) -> Iterator[None]:
+    """Record the module that is not there, if that is why an import fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name:
+            _asked_in_vain.setdefault(importer, set()).add(error.name)
+        raise
+
+
+def _record_missing(importer: str, items: Sequence[str], full: str) -> None:
+    """Record the submodules that `from … import …` will not find."""
+    module = sys.modules.get(full)
+    if items and module is not None and not importer.startswith(_UNRECORDED):
+        missing = {f"{full}.{item}" for item in items if not hasattr(module, item)}
+        if missing:
+            _asked_in_vain.setdefault(importer, set()).update(missing)
 
 
 def _on_behalf_of() -> str:
@@ -103,7 +146,7 @@ def read_sources_afresh() -> None:
     plain = external["cache_from_source"]
 
     def cache_from_source(path: Any, *arguments: Any, **options: Any) -> Any:
-        if not _is_installed(str(path)) and not _is_pythons(str(path)):
+        if not is_installed(str(path)) and not is_pythons(str(path)):
             raise NotImplementedError("no bytecode for this file")
         return plain(path, *arguments, **options)
 
@@ -129,7 +172,7 @@ def closure(entries: Iterable[str]) -> set[str]:
         found.add(name)
         parent = name.rpartition(".")[0]
         waiting += [parent] if parent else []
-        if name.split(".")[0] not in _COVERED and not is_standard(name):
+        if name.split(".")[0] not in COVERED and not is_standard(name):
             waiting += _edges.get(name, ())
     return found
 
@@ -147,15 +190,29 @@ class Sources:
             `file:<path relative to the spec's folder>`; `locate` finds it again.
         packages: names of installed packages; dotted for one in a shared namespace.
         unknown: modules that have no file, and so no digest.
+        absent: modules that were asked for in vain.
+        folders: where modules were looked for first.
+        hidden: modules of Python that a file in front of them hides; None where nobody looked.
+        opened: other files and folders that were read, by the labels of `reads`.
+        variables: digests of the environment variables that were looked up, None for one not set.
+        current_folder: digest of the current folder's path where a path was relative to it, or "".
     """
 
     files: dict[str, Path] = field(default_factory=dict)
     packages: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    folders: tuple[str, ...] = ()
+    hidden: list[str] | None = None
+    opened: dict[str, Path] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    current_folder: str = ""
 
     def changed_since(self, start_ns: int) -> list[str]:
         """Return the labels of files that were changed after a time, or are gone."""
-        return [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
+        changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
+        opened = (label for label, path in self.opened.items() if path.is_file())
+        return changed + [n for n in opened if _touched_ns(self.opened[n]) >= start_ns]
 
 
 def _touched_ns(path: Path) -> int:
@@ -182,24 +239,55 @@ def sources(
         folders: where modules are looked for first, the spec's folder by default.
         by_path: the modules that were loaded by path, with their paths relative to `base_dir`.
     """
-    found = Sources()
-    for name in sorted(names):
+    places = tuple(folders or (base_dir,))
+    found = Sources(folders=places)
+    reached = sorted(names)
+    for name in reached:
         module = _module(name)
-        if is_standard(name) or name.split(".")[0] in _COVERED or _is_own(name):
+        if is_standard(name) or name.split(".")[0] in COVERED or _is_own(name):
             continue
         if by_path and name in by_path:
             found.files[f"file:{by_path[name]}"] = Path(base_dir) / by_path[name]
         elif name.startswith(module_name("")):
             continue  # the entry of another variant
         elif file := getattr(module, "__file__", None):
-            _add(found, name, Path(file), base_dir, folders or (base_dir,))
+            _add(found, name, Path(file), base_dir, places)
         elif not getattr(module, "__path__", None):
             found.unknown.add(name)
+    _add_reads(found, reached, base_dir)
+    found.absent = {name for name in _asked_for(reached) if locate_module(name, places) is None}
+    found.hidden = hidden(places)
     return found
 
 
+def _asked_for(names: Iterable[str]) -> set[str]:
+    """Return what the user's own modules among these asked for in vain."""
+    own = (n for n in names if not is_installed(str(getattr(_module(n), "__file__", None) or "")))
+    return {asked for name in own for asked in _asked_in_vain.get(name, ())}
+
+
+def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
+    from pallasc.compiler import reads
+
+    read = reads.reads_of(names)
+    sources = {str(path.resolve()) for path in found.files.values()}
+    covered = COVERED | {name.partition(".")[0] for name in found.packages}
+    for path in sorted(read.files):
+        label = reads.label_of(path, base_dir)
+        kind, _, place = label.partition(":")
+        if kind == "site" and place.partition(os.sep)[0] in covered:
+            continue
+        if os.path.realpath(path) in sources or is_pythons(path):
+            continue
+        if kind == "file" and os.path.isdir(path):
+            continue  # opened to be synchronised or walked, not read
+        found.opened[label] = Path(path)
+    found.variables = reads.values_then(read.variables)
+    found.current_folder = reads.current_folder() if read.relative else ""
+
+
 def _add(found: Sources, name: str, file: Path, base_dir: str, folders: Sequence[str]) -> None:
-    if _is_installed(str(file)) and not name.startswith(_LIBRARY):
+    if is_installed(str(file)) and not name.startswith(_LIBRARY):
         found.packages.add(_package(name))
         return
     place = locate_module(name, folders)
@@ -263,6 +351,27 @@ def _workers_path() -> list[str]:
     return [p for p in sys.path if p and (p != unsafe or p in set(named))]
 
 
+def hidden(folders: Sequence[str]) -> list[str]:
+    """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
+    places = [*folders, *itertools.takewhile(lambda place: not is_pythons(place), _workers_path())]
+    names = {name for place in places for name in _names_in(place)}
+    found = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
+    return [name for name, place in found if place is not None and not is_pythons(str(place))]
+
+
+def _names_in(folder: str) -> frozenset[str]:
+    try:
+        return _listed(folder, os.stat(folder).st_mtime_ns)
+    except OSError:
+        return frozenset()
+
+
+@lru_cache(maxsize=64)
+def _listed(folder: str, changed_ns: int) -> frozenset[str]:
+    """Return what could be modules in a folder, as it was when it changed last."""
+    return frozenset(name.partition(".")[0] for name in os.listdir(folder))
+
+
 def _is_own(name: str) -> bool:
     """Tell whether a module is part of pallasc that its identity covers or that has no effect."""
     return name.split(".")[0] == "pallasc" and not name.startswith(_LIBRARY)
@@ -274,11 +383,12 @@ def is_standard(name: str) -> bool:
     if top not in sys.stdlib_module_names:
         return top == "__main__"
     file = getattr(sys.modules.get(top), "__file__", None)
-    return file is None or _is_pythons(file)
+    return file is None or is_pythons(file)
 
 
 @cache
-def _site_folders() -> tuple[str, ...]:
+def site_folders() -> tuple[str, ...]:
+    """Return the folders of installed packages, as they are named and as they lie, with a slash."""
     paths = sysconfig.get_paths()
     folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     folders.append(site.getusersitepackages())
@@ -292,12 +402,13 @@ def _python_folders() -> tuple[str, ...]:
 
 
 @cache
-def _is_pythons(file: str) -> bool:
-    return os.path.realpath(file).startswith(_python_folders()) and not _is_installed(file)
+def is_pythons(file: str) -> bool:
+    """Tell whether a file belongs to Python's own library."""
+    return os.path.realpath(file).startswith(_python_folders()) and not is_installed(file)
 
 
 @cache
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Tell whether a file is an installed package's, also where it is a link to elsewhere."""
     path = os.path.abspath(file)
-    return path.startswith(_site_folders()) or os.path.realpath(path).startswith(_site_folders())
+    return path.startswith(site_folders()) or os.path.realpath(path).startswith(site_folders())

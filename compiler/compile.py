@@ -1,7 +1,7 @@
 """Compile one function for one target in this process: from a callable to an artifact.
 
 The steps: trace and lower (`lower`), compile with XLA, take the executable apart (`executable`),
-translate it into a plan (`translate`), read the resources (`resources`), check, and write the record.
+translate it into a plan (`translate`), read the resources (`resources`), check, write the record.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pallasc.compiler.diagnose import (
     user_place,
 )
 from pallasc.compiler.executable import parse_executable
+from pallasc.compiler.launch_limits import check_launches
 from pallasc.compiler.lower import Lowered, Signature, lower
 from pallasc.compiler.resources import kernel_resources
 from pallasc.compiler.topology import target_config
@@ -70,7 +71,7 @@ def lower_job(job: Job) -> Lowered:
     """
     try:
         return lower(job.function, job.args, job.static, job.target)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
@@ -81,7 +82,7 @@ def _place_in_kernel(job: Job) -> Location | None:
     """Lower once more with locations on, for the line that one of Mosaic's passes failed at."""
     try:
         lower(job.function, job.args, job.static, job.target, locations=True)
-    except Exception as again:
+    except Exception as again:  # noqa: BLE001 - whatever failed before, or something else
         return operation_place(again)
     return None
 
@@ -121,6 +122,11 @@ def compile_job(
     kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
     check_architecture(translation, kernels, job.target.arch)
     plan = build_plan(translation, lowered.signature)
+    try:
+        check_launches(plan, kernels, job.target)
+    except CompileError as error:
+        error.location = definition(job.function)
+        raise
     record = {
         "schema": ARTIFACT_SCHEMA,
         "target": {"name": job.target.name, **job.target.figures()},
@@ -146,7 +152,7 @@ def _explain_again(job: Job, error: Exception) -> Exception:
             _compile(lower(job.function, job.args, job.static, job.target, locations=True))
         except UnsupportedStepError as again:
             place = user_place(again.frames) or place
-        except Exception as again:
+        except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
             return explain_compilation(again, job.function, output())
     if isinstance(error, UnsupportedStepError):
         error.location = place
@@ -188,9 +194,7 @@ def _bound(bindings: tuple[Binding, ...], buffers: list[int]) -> tuple[Binding, 
     )
 
 
-def check_architecture(
-    translation: Translation, kernels: list[KernelResources], arch: str
-) -> None:
+def check_architecture(translation: Translation, kernels: list[KernelResources], arch: str) -> None:
     """Check that every cubin, and all PTX there is, is for the architecture asked for.
 
     Raises:

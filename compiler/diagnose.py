@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -27,8 +28,12 @@ from pallasc.errors import CompileError, Location, PallascError, UnsupportedErro
 _MLIR_ERROR = re.compile(r"\berror:\s*(?P<text>.+)")
 _MLIR_PLACE = re.compile(r'"(?P<file>[^"\n]+\.py)":(?P<line>\d+)')
 _STATUS = re.compile(r"^(?:[A-Z_]+: )+")
-_PTXAS = re.compile(r"ptxas exited with .*?output: (?P<text>.*?)(?=\n\n|\nptxas fatal|\Z)", re.DOTALL)
-_PTXAS_LINE = re.compile(r"^ptxas (?:/\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: ", re.MULTILINE)
+_PTXAS = re.compile(
+    r"ptxas exited with .*?output: (?P<text>.*?)(?=\n\n|\nptxas fatal|\Z)", re.DOTALL
+)
+_PTXAS_LINE = re.compile(
+    r"^ptxas (?:/\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: ", re.MULTILINE
+)
 _NOISE = re.compile(
     r"^(?:-{5,}|The error occurred while tracing the function main at |"
     r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?",
@@ -39,6 +44,7 @@ _ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
+_DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _MOST_LINES = 12
 _MOST_LETTERS = 240
 
@@ -211,10 +217,15 @@ def _failed_line(error: BaseException) -> str:
 def shorten(text: str) -> str:
     """Return a compiler's message without requests to file issues, long lines and long dumps."""
     text = _OPERATION.sub("", _ISSUE.sub("", text))
-    lines = [_clip(line.rstrip()) for line in text.splitlines()]
+    lines = [_clip(line.rstrip()) for line in itertools.takewhile(_is_prose, text.splitlines())]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"… ({len(lines) - _MOST_LINES} more lines)"]
     return "\n".join(lines).strip()
+
+
+def _is_prose(line: str) -> bool:
+    """Return whether a line is not the start of a dump of a traced function."""
+    return not _DUMP.search(line)
 
 
 def _clip(line: str) -> str:

@@ -106,9 +106,7 @@ def static_value(value: Any, base_dir: str) -> Any:
         return value
     if "$ref" in value:
         return import_entry(value["$ref"], base_dir)
-    arguments = {
-        key: static_value(item, base_dir) for key, item in value.items() if key != "$call"
-    }
+    arguments = {key: static_value(item, base_dir) for key, item in value.items() if key != "$call"}
     if "$call" not in value:
         return arguments
     function = import_function(value["$call"], base_dir)

@@ -3,47 +3,227 @@
 `JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU, `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
 CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
 first, then the usual folders, then the wheels.
+
+Every variable has one of four fates:
+
+* **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
+  are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
+  flags name libraries, bitcode and tuning results. What a dump goes to is not read, so not counted.
+* **fixed**: it changes what Python or numpy compute, and nobody needs to choose it. The hash seed
+  gives the order of sets, from which a kernel may be unrolled; the locale and UTF-8 mode say how a
+  table is decoded; threads of BLAS decide the order of sums in constants.
+* **dropped**: it would make another toolchain, another Python or another machine shine through.
+  `CUDA_ROOT` makes JAX take assembler and device library from there, `PYTHONOPTIMIZE` removes
+  asserts, `PYTHONWARNINGS=error` makes imports fail, `MAKEFLAGS` reaches ptxas.
+* **passed on**: everything else. What the user's code looks up of it is recorded (`reads`) and
+  counts in the manifest. `PYTHONPATH` and its like only decide where modules lie, and the contents
+  of these count.
+
+Libraries that `LD_LIBRARY_PATH` puts in front of the system's count by content, where a compiler
+could load them. What lies further down is not counted, so that machines can share a store: the
+system's own C library, the kind of CPU, the number of cores, limits, and the current folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pallasc.compiler.identity import tree_digest
 from pallasc.compiler.toolchain import Toolchain
+from pallasc.errors import ToolError
 
-COMPILER_PREFIXES = ("XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "NVVM_", "PTXAS_", "LIBTPU_")
+COMPILER_PREFIXES = (
+    "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
+    "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_",
+)  # fmt: skip
 """Variables that reach the compiler: they count in every key."""
 
-_FORCED = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
-_DROPPED = (
-    "CUDA_VISIBLE_DEVICES",
-    "JAX_COMPILATION_CACHE_DIR",
-    "JAX_ENABLE_COMPILATION_CACHE",
-    # JAX sets these itself when it is imported, so they are there where the caller has done so.
-    "MOSAIC_GPU_CUDA_ROOT",
-    "MOSAIC_GPU_RUNTIME_LIB_PATH",
-    "TF_CPP_MIN_LOG_LEVEL",
+_COUNTED = frozenset(
+    {
+        "CAN_FINALIZE_DEBUG",  # ptxas
+        "DISABLE_LLVM_OPT",  # Triton's code generator inside XLA
+        "DISABLE_PTXAS_OPT",
+        "ENABLE_MEM_REUSE",
+        "GLIBC_TUNABLES",  # chooses between versions of exp and the like
+        "LD_AUDIT",
+        "LD_PRELOAD",
+    }
 )
+_FORCED = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+_FIXED = {
+    "LC_ALL": "C.UTF-8",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "TZ": "UTC",
+}
+_DROPPED = frozenset(
+    {
+        "BAZEL_TEST",
+        "JAX_COMPILATION_CACHE_DIR",
+        "JAX_ENABLE_COMPILATION_CACHE",
+        "LANG",
+        "LANGUAGE",
+        "LOCALTIME",
+        "MAKEFLAGS",
+        # JAX sets these itself when it is imported, so they are there where the caller has done so.
+        "MOSAIC_GPU_CUDA_ROOT",
+        "MOSAIC_GPU_RUNTIME_LIB_PATH",
+        "NPROC",
+        "PJRT_NPROC",
+        "RUNFILES_DIR",
+        "TF_CPP_MIN_LOG_LEVEL",
+    }
+)
+_DROPPED_PREFIXES = (
+    "CUDA_", "GOTO_", "INTEL_", "KMP_", "LC_", "MKL_", "NVIDIA_", "NVTX_", "OMP_", "OPENBLAS_",
+    "PYTHON", "__PYVENV_",
+)  # fmt: skip
+_WHERE_MODULES_LIE = frozenset(
+    {
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHOME",
+        "PYTHONNOUSERSITE",
+        "PYTHONPATH",
+        "PYTHONPLATLIBDIR",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONUSERBASE",
+    }
+)
+_LIBRARY = re.compile(
+    r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvJitLink|nvptxcompiler|nvvm|nvrtc.*"
+    r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
+)
+"""Libraries that the wheels of the toolchain do not bring along, or load only where they are."""
+
+_TOOLKIT = ("bin/ptxas", "bin/nvlink", "bin/fatbinary")
+_LONGEST_FLAGS_BYTES = 1 << 20
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
     """Return `base` changed so that JAX compiles with the assembler in the folder `tools`."""
-    result = {key: value for key, value in base.items() if key not in _DROPPED}
-    result.update(_FORCED)
+    result = settled(base)
     result["PATH"] = os.pathsep.join([str(tools), result.get("PATH", "")])
     return result
 
 
+def settled(base: Mapping[str, str]) -> dict[str, str]:
+    """Return `base` without what is dropped and with what is fixed; `PATH` is left alone."""
+    result = {name: value for name, value in base.items() if not _is_dropped(name)}
+    result.update(_FORCED)
+    result.update(_FIXED)
+    # A worker looks for modules where this process does, whatever options Python was given.
+    if sys.flags.no_user_site:
+        result["PYTHONNOUSERSITE"] = "1"
+    if "PYTHONPATH" in result:
+        # An empty or relative entry would mean another folder in each current folder.
+        places = filter(None, result["PYTHONPATH"].split(os.pathsep))
+        result["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
+    return result
+
+
 def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that reach the compiler and are not set by pallasc itself."""
-    return {
-        key: value
-        for key, value in sorted(environment.items())
-        if key.startswith(COMPILER_PREFIXES) and key not in _FORCED and key not in _DROPPED
-    }
+    """Return what reaches the compiler through the environment and is not set by pallasc itself.
+
+    Values by name, and digests of the files that they name under `<name>: <file>`.
+    """
+    found: dict[str, str] = {}
+    for name, value in sorted(environment.items()):
+        if _is_counted(name):
+            found.update([_as_text(name, value), *_named_contents(name, value)])
+    libraries = list(_libraries(environment.get("LD_LIBRARY_PATH", "")))
+    if libraries:
+        found["LD_LIBRARY_PATH: libraries"] = _digest("\n".join(libraries).encode())
+    return found
+
+
+def _is_dropped(name: str) -> bool:
+    if name in _WHERE_MODULES_LIE:
+        return bool(sys.flags.ignore_environment)
+    return name in _DROPPED or name.startswith(_DROPPED_PREFIXES)
+
+
+def _is_counted(name: str) -> bool:
+    if name in _FORCED or name in _FIXED or _is_dropped(name):
+        return False
+    return name in _COUNTED or name.startswith(COMPILER_PREFIXES)
+
+
+def _as_text(name: str, value: str) -> tuple[str, str]:
+    """Return name and value as text that has an encoding; bytes that are no UTF-8 as digits."""
+    try:
+        (name + value).encode()
+    except UnicodeEncodeError:
+        return f"{os.fsencode(name).hex()} in bytes", os.fsencode(value).hex()
+    return name, value
+
+
+def _named_contents(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yield the digests of the files and folders that a variable names."""
+    for word in value.split():
+        if "dump" in f"{name} {word}".lower():
+            continue
+        for part in re.split("[=,:;]", word):
+            label = _as_text(f"{name}: {part}", "")[0]
+            if os.path.isfile(part):
+                data = _bytes(part)
+                yield label, _digest(data)
+                if part == value.strip() and name.endswith("_FLAGS"):
+                    text = data[:_LONGEST_FLAGS_BYTES].decode("utf-8", "replace")
+                    yield from _named_contents(f"{name}: {part}", text)
+            elif os.sep in part and os.path.isdir(part):
+                yield label, _folder_digest(Path(part))
+
+
+def _bytes(place: str | Path) -> bytes:
+    try:
+        return Path(place).read_bytes()
+    except OSError:
+        return b"unreadable"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _file_digest(place: Path | str) -> str:
+    try:
+        with Path(place).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ToolError(f"{place}: no digest: {error}") from error
+
+
+def _folder_digest(folder: Path) -> str:
+    """Return the digest of a folder; of a CUDA toolkit only what a compiler takes from it."""
+    if not (folder / "nvvm").is_dir():
+        return tree_digest([folder], _file_digest)
+    tools = [f"{name} {_digest(_bytes(folder / name))}" for name in _TOOLKIT]
+    library = tree_digest([folder / "nvvm"], _file_digest, without=("bin", "include"))
+    return _digest("\n".join([*tools, library]).encode())
+
+
+def _libraries(path: str) -> Iterator[str]:
+    """Yield name and digest of each library that hides one which compiling loads."""
+    for folder in filter(None, path.split(os.pathsep)):
+        for name in sorted(_names(folder)):
+            if _LIBRARY.fullmatch(name):
+                yield f"{name} {_digest(_bytes(os.path.join(folder, name)))}"
+
+
+def _names(folder: str) -> Iterable[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return ()
 
 
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:

@@ -212,7 +212,7 @@ class HostObject:
         def call(*arguments: Any) -> Any:
             try:
                 return recorder(*arguments)
-            except BaseException as error:  # an exception must not cross the C frames below
+            except BaseException as error:  # noqa: BLE001 - none may cross the C frames below
                 self._errors.append(error)
                 return None
 

@@ -1,14 +1,20 @@
 """The identity of what compiles: digests of the contents that decide the result, by label.
 
 Content counts, not version strings: every installed file of jax, jaxlib and the CUDA plugin, the
-assembler, the linker and the device library, pallasc's own code, and the packages that JAX computes
-with. Nothing is imported for it.
+assembler, the linker and the device library, pallasc's own code, and the packages that JAX and
+pallasc compute with. Python counts by its implementation, version and ABI, and by what it runs
+before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth` files with the
+modules that they import. Lines of editable installs do not count, which only say where a package
+lies (its sources count where it is imported), nor do those of setuptools and virtualenv, which
+change how packages are installed. Nothing is imported for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import site
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -17,7 +23,16 @@ from pathlib import Path
 from pallasc.compiler.toolchain import Toolchain, toolchain_files
 from pallasc.errors import ToolError
 
-_COMPUTED_WITH = ("ml_dtypes", "numpy", "opt_einsum", "scipy")
+_COMPUTED_WITH = (
+    "cramjam", "google.protobuf", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "scipy",
+)  # fmt: skip
+_TESTS = ("__pycache__", "tests")
+_FIRST_RUN = ("sitecustomize", "usercustomize")
+_WITHOUT_EFFECT = re.compile(
+    r"import (__editable__\w*|_virtualenv\b|os; var = 'SETUPTOOLS_USE_DISTUTILS')"
+)
+_IMPORTED = re.compile(r"import\W+(\w+)")
+_NOT_INSTALLED_CONTENT = ("/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json")
 _OWN = ("compiler", "specs")
 _BYTECODE = (".pyc", ".pyo")
 _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
@@ -33,7 +48,7 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
         toolchain: what compiles.
         digest: SHA-256 of a file.
     """
-    identity = {"python": "{}.{}.{}".format(*sys.version_info[:3])}
+    identity = {"python": _python(digest)}
     for package in toolchain.packages:
         folders = _folders(package.name, package.root)
         identity[package.name] = tree_digest(
@@ -42,8 +57,52 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
     for label, path in toolchain_files(toolchain):
         identity[label] = digest(path)
     identity["pallasc"] = own_digest(digest)
-    identity["computed with"] = recorded(_COMPUTED_WITH)
+    identity["computed with"] = _packages_digest(_COMPUTED_WITH, digest)
     return identity
+
+
+def _python(digest: Digest) -> str:
+    """Return Python's name, version and ABI, and the digest of what it runs at every start."""
+    version = sys.version.partition(" ")[0]
+    name = f"{sys.implementation.name} {version}{sys.abiflags}"
+    lines = _startup_lines()
+    modules = [*_FIRST_RUN, *sorted({m for line in lines for m in _IMPORTED.findall(line)})]
+    named = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    found = {
+        module: package_digest(module, digest, named)
+        for module in modules
+        if module not in sys.stdlib_module_names
+    }
+    began = [*lines, *(f"{module} {held}" for module, held in found.items() if held)]
+    if not began:
+        return name
+    return f"{name}, starts with {hashlib.sha256(os.fsencode(chr(10).join(began))).hexdigest()}"
+
+
+def _startup_lines() -> list[str]:
+    """Return the lines of code in the `.pth` files of this Python that count, sorted."""
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    folders = [Path(folder) for folder in (*site.getsitepackages(), *users)]
+    places = {place.resolve() for folder in folders for place in folder.glob("*.pth")}
+    lines = {line.strip() for place in places for line in _lines(place)}
+    code = (line for line in lines if line.startswith(("import ", "import\t")))
+    return sorted(line for line in code if not _WITHOUT_EFFECT.match(line))
+
+
+def _lines(place: Path) -> list[str]:
+    try:
+        return place.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _packages_digest(names: Iterable[str], digest: Digest) -> str:
+    """Return one digest over installed packages, without their tests."""
+    state = hashlib.sha256()
+    for name in names:
+        found = package_digest(name, digest, without=_TESTS) or "absent"
+        state.update(f"{name} {found}\n".encode())
+    return state.hexdigest()
 
 
 def own_digest(digest: Digest) -> str:
@@ -63,7 +122,8 @@ def tree_digest(
 ) -> str:
     """Return one digest over names and contents of all files below `folders`.
 
-    Bytecode never counts. What cannot be read counts by its name, as unreadable.
+    Bytecode does not count, unless it has no source and so is what runs. What cannot be read
+    counts by its name, as unreadable.
 
     Args:
         folders: whose own names count too, not where they lie.
@@ -81,18 +141,27 @@ def tree_digest(
     return state.hexdigest()
 
 
-def package_digest(name: str, digest: Digest) -> str | None:
+def package_digest(
+    name: str, digest: Digest, folders: Sequence[str] = (), *, without: Sequence[str] = ()
+) -> str | None:
     """Return the digest of the installed package or module `name`, None if there is none.
 
-    The name is dotted where the package lies in a namespace that several distributions share.
+    The shared libraries that a wheel keeps beside its package belong to it.
+
+    Args:
+        name: dotted where the package lies in a namespace that several distributions share.
+        digest: SHA-256 of a file.
+        folders: where it is looked for before the usual places.
+        without: names of folders in it whose contents do not count.
     """
     from pallasc.compiler.closure import locate_module
 
-    place = locate_module(name, ())
+    place = locate_module(name, folders)
     if place is None:
         return None
     if place.name.startswith("__init__."):
-        return tree_digest([place.parent], digest)
+        libraries = place.parent.with_name(f"{place.parent.name}.libs")
+        return tree_digest([place.parent, libraries], digest, without=without)
     return _readable(place, digest)
 
 
@@ -125,12 +194,18 @@ def _walk(folder: str, without: Collection[str], skipped: tuple[str, ...]) -> It
         entries = list(os.scandir(folder))
     except OSError:
         return
+    names = {entry.name for entry in entries}
     for entry in entries:
         if entry.is_dir():
             if entry.name not in without and not (entry.is_symlink() and _leads_up(entry.path)):
                 yield from _walk(entry.path, without, skipped)
-        elif not entry.name.endswith(skipped):
+        elif not entry.name.endswith(skipped) or _is_sourceless(entry.name, names):
             yield entry.path
+
+
+def _is_sourceless(name: str, beside: Collection[str]) -> bool:
+    """Tell whether a file is bytecode that Python runs, because no source lies beside it."""
+    return name.endswith(".pyc") and name[:-1] not in beside
 
 
 def _leads_up(link: str) -> bool:
@@ -140,7 +215,10 @@ def _leads_up(link: str) -> bool:
 
 
 def recorded(names: Iterable[str]) -> str:
-    """Return one digest over the installed file lists of packages, which carry their digests."""
+    """Return one digest over the installed file lists of packages, which carry their digests.
+
+    Without scripts, which name the folder of this Python, and what says how it was installed.
+    """
     state = hashlib.sha256()
     for name in names:
         try:
@@ -148,9 +226,14 @@ def recorded(names: Iterable[str]) -> str:
             text = found.read_text("RECORD") or found.version
         except metadata.PackageNotFoundError:
             text = "absent"
-        lines = sorted(line for line in text.splitlines() if "__pycache__" not in line)
+        lines = sorted(line for line in text.splitlines() if _is_content(line.partition(",")[0]))
         state.update(f"{name}\0".encode() + "\n".join(lines).encode() + b"\0")
     return state.hexdigest()
+
+
+def _is_content(name: str) -> bool:
+    outside = name.startswith(("..", "/")) or "__pycache__" in name
+    return not outside and not name.endswith(_NOT_INSTALLED_CONTENT)
 
 
 def differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:

@@ -1,20 +1,21 @@
 """Trace a function for a target and lower it to a module without source locations.
 
-Locations are off (`jax_traceback_in_locations_limit=0`), because otherwise the kernel's hash and the
-cubin change with the checkout's folder and with every line above the kernel. They can be switched
-on to explain an error.
+Locations are off (`locations`), so that one kernel has one module wherever it lies; they can be
+switched on to explain an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.compiler.jax_0_10 import adapt_before_hopper
 from pallasc.compiler.instructions import check_instructions
+from pallasc.compiler.jax_0_10 import adapt_before_hopper
+from pallasc.compiler.locations import source_locations
 from pallasc.compiler.topology import device_for
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import ArraySpec
@@ -96,13 +97,8 @@ def _callee(
 def _settings(device: Any, args: Args, locations: bool) -> Iterator[None]:
     import jax
 
-    limit = jax.config.jax_traceback_in_locations_limit
-    jax.config.update("jax_traceback_in_locations_limit", 10 if locations else 0)
-    try:
-        with jax.default_device(device), _x64(_needs_x64(args)):
-            yield
-    finally:
-        jax.config.update("jax_traceback_in_locations_limit", limit)
+    with source_locations(kept=locations), jax.default_device(device), _x64(_needs_x64(args)):
+        yield
 
 
 def _x64(needed: bool) -> Any:
@@ -110,10 +106,11 @@ def _x64(needed: bool) -> Any:
     if not needed:
         return contextlib.nullcontext()
     import jax
+    from jax import experimental
 
-    switch = getattr(jax, "enable_x64", None)
+    switch: Any = getattr(jax, "enable_x64", None)
     if switch is None:
-        from jax.experimental import enable_x64 as switch
+        switch = getattr(experimental, "enable_x64", None)
     return switch(True)
 
 
@@ -147,16 +144,17 @@ def _one_architecture(target: Target) -> Iterator[None]:
     infer = getattr(utils, "_infer_arch", None) or getattr(core, "_infer_arch", None)
     if infer is None:
         raise CompileError("this JAX version does not say for which architecture Mosaic lowers")
-    if infer() != (target.major, target.minor):
-        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{infer()}")
+    major, minor = infer()
+    if (major, minor) != (target.major, target.minor):
+        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
-    if target.major < 9 and jax.__version_info__[:2] == (0, 10):
-        adapt_before_hopper()
     if claimed != target.arch:
         raise CompileError(
             f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
             hint="Mosaic GPU takes one architecture a process: pass isolated=True.",
         )
+    if target.major < 9 and jax.__version_info__[:2] == (0, 10):
+        adapt_before_hopper()
     yield
 
 
@@ -259,9 +257,7 @@ def _jax_dtype(name: str) -> Any:
 def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signature:
     inputs: list[Binding] = []
     labels = names if names is not None else [str(index) for index in range(len(arrays))]
-    trees = [
-        _bind(tree, label, inputs) for label, tree in zip(labels, arrays, strict=True)
-    ]
+    trees = [_bind(tree, label, inputs) for label, tree in zip(labels, arrays, strict=True)]
     outputs: list[Binding] = []
     output_tree = _bind(stage.out_info, "out", outputs)
     input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
@@ -273,10 +269,14 @@ def _bind(tree: Any, path: str, found: list[Binding]) -> Any:
     if tree is None:
         return None
     if hasattr(tree, "shape") and hasattr(tree, "dtype"):
-        found.append(Binding(path, parse_dtype(str(tree.dtype)).name, tuple(tree.shape), len(found)))
+        found.append(
+            Binding(path, parse_dtype(str(tree.dtype)).name, tuple(tree.shape), len(found))
+        )
         return len(found) - 1
-    if isinstance(tree, Mapping):
-        return {"dict": {k: _bind(tree[k], f"{path}.{k}", found) for k in sorted(tree)}}
+    if isinstance(tree, dict):
+        # JAX sorts the keys of every dictionary but an ordered one.
+        keys = list(tree) if isinstance(tree, OrderedDict) else sorted(tree)
+        return {"dict": {str(k): _bind(tree[k], f"{path}.{k}", found) for k in keys}}
     if isinstance(tree, list):
         return [_bind(item, f"{path}.{i}", found) for i, item in enumerate(tree)]
     if hasattr(tree, "_fields"):

@@ -8,6 +8,10 @@ Manifest, schema 1:
 
 * `action`: the action key
 * `files`: label -> digest, `packages`: name -> digest
+* `opened`: label -> digest of another file or the names in a folder that was read, null for none
+* `variables`: name -> digest of the value of an environment variable that was looked up, or null
+* `absent`: modules that were asked for in vain; `hidden`: modules of Python that others hide
+* `current_folder`: digest of its path, where something was opened relative to it, or ""
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
@@ -16,6 +20,7 @@ Manifest, schema 1:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +29,15 @@ from typing import Any
 from pallasc.cache.about import About, seconds_of
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.closure import Sources, locate
+from pallasc.compiler.closure import Sources, hidden, locate, locate_module
 from pallasc.compiler.identity import package_digest
+from pallasc.compiler.reads import (
+    FOLDER,
+    current_folder,
+    listing_digest,
+    path_of,
+    values_now,
+)
 from pallasc.errors import PallascError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import canonical_json, digest, labelled_key
@@ -159,9 +171,38 @@ def changed_sources(
         now = None if path is None else _digest(path, digests)
         if now != wanted:
             yield f"{label.partition(':')[2]} {'is gone' if now is None else 'has changed'}"
+    places = folders or (base_dir,)
     for name, wanted in sorted(manifest.get("packages", {}).items()):
-        if package_digest(name, digests.digest) != wanted:
+        if package_digest(name, digests.digest, places) != wanted:
             yield f"the installed package {name} has changed"
+    yield from _changed_surroundings(manifest, base_dir, digests, places)
+
+
+def _changed_surroundings(
+    manifest: Mapping[str, Any], base_dir: str, digests: FileDigests, places: Sequence[str]
+) -> Iterator[str]:
+    """Yield a sentence for each thing beside modules that is no longer what it was."""
+    for label, wanted in sorted(manifest.get("opened", {}).items()):
+        if _opened_digest(label, path_of(label, base_dir), digests) != wanted:
+            yield f"{label.partition(':')[2]}, which was read, has changed"
+    variables = manifest.get("variables", {})
+    now = values_now(variables) if variables else {}
+    for name, wanted in sorted(variables.items()):
+        if now[name] != wanted:
+            yield f"the environment variable {name} has changed"
+    for name in manifest.get("absent", ()):
+        if locate_module(name, places) is not None:
+            yield f"{name}, which was missing, can be imported now"
+    if manifest.get("hidden") not in (None, hidden(places)):
+        yield "other modules of Python are hidden by files of the same names"
+    if manifest.get("current_folder") not in (None, "", current_folder()):
+        yield "a file was opened relative to another current folder"
+
+
+def _opened_digest(label: str, path: Path, digests: FileDigests) -> str | None:
+    """Return the digest of a file or of the names in a folder, None if there is no such thing."""
+    listed = label.startswith(FOLDER) or label.endswith(os.sep)
+    return listing_digest(path) if listed else _digest(path, digests)
 
 
 def _digest(path: Path, digests: FileDigests) -> str | None:
@@ -180,7 +221,18 @@ def make_manifest(
         "schema": MANIFEST_SCHEMA,
         "action": action_key,
         "files": {label: digests.digest(path) for label, path in sorted(read.files.items())},
-        "packages": {name: package_digest(name, digests.digest) for name in sorted(read.packages)},
+        "packages": {
+            name: package_digest(name, digests.digest, read.folders)
+            for name in sorted(read.packages)
+        },
+        "opened": {
+            label: _opened_digest(label, path, digests)
+            for label, path in sorted(read.opened.items())
+        },
+        "variables": dict(sorted(read.variables.items())),
+        "absent": sorted(read.absent),
+        "hidden": read.hidden,
+        "current_folder": read.current_folder,
     }
 
 

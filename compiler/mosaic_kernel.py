@@ -50,7 +50,9 @@ def read_mosaic_kernel(state: bytes, *, buffers: int) -> MosaicKernel:
     try:
         proto = message_type("MosaicGpuKernelProto").FromString(state)
     except DecodeError as error:
-        raise CompileError(f"a Mosaic GPU kernel in the executable is not readable: {error}") from error
+        raise CompileError(
+            f"a Mosaic GPU kernel in the executable is not readable: {error}"
+        ) from error
     launcher = _LAUNCHERS.get(proto.version)
     if launcher is None:
         raise CompileError(

@@ -58,9 +58,7 @@ def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[K
     return list(found.values())
 
 
-def _resources(
-    step: Launch, translation: Translation, ptxas: Path, arch: str
-) -> KernelResources:
+def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -> KernelResources:
     cubin = parse_cubin(translation.blobs[step.cubin])
     kernel = cubin.kernels[step.kernel]
     ptx = cubin.ptx.encode()
@@ -91,6 +89,7 @@ def _assemble(ptx: bytes, ptxas: Path, arch: str) -> dict[str, Spills]:
     with tempfile.TemporaryDirectory(prefix="pallasc-ptxas-") as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_bytes(ptx)
-        command = [ptxas, "-v", "-O3", "-lineinfo", f"-arch={arch}", "-o", "/dev/null", source]
+        options = ["-v", "-O3", "-lineinfo", f"-arch={arch}", "-o", "/dev/null"]
+        command: list[str | Path] = [ptxas, *options, source]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
     return parse_report(answer.stdout + answer.stderr)

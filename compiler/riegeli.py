@@ -17,6 +17,7 @@ checked field by field.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pallasc.errors import CompileError
 
@@ -106,7 +107,7 @@ def _decompressor(kind: bytes) -> Callable[[bytes], bytes]:
         raise CompileError(f"the serialised executable uses Riegeli compression {kind!r}")
     import cramjam
 
-    decoders: dict[bytes, Callable[[bytes], object]] = {
+    decoders: dict[bytes, Callable[[bytes], Any]] = {
         b"s": cramjam.snappy.decompress_raw,
         b"z": cramjam.zstd.decompress,
         b"b": cramjam.brotli.decompress,
@@ -114,12 +115,12 @@ def _decompressor(kind: bytes) -> Callable[[bytes], bytes]:
     return lambda data: _expand(decoders[kind], data)
 
 
-def _expand(decode: Callable[[bytes], object], data: bytes) -> bytes:
+def _expand(decode: Callable[[bytes], Any], data: bytes) -> bytes:
     import cramjam
 
     size, position = read_varint(data, 0)
     try:
-        result = bytes(decode(data[position:]))  # type: ignore[call-overload]
+        result = bytes(decode(data[position:]))
     except cramjam.DecompressionError as error:
         raise CompileError(f"a Riegeli buffer cannot be decompressed: {error}") from error
     if len(result) != size:

@@ -2,8 +2,9 @@
 
 Rules of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1 to 5,
 byte strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each dimension,
-the inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1 to 8. Rules of
-`cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256 channels and 1024 pixels.
+the inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1 to 8. Rules
+of `cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256 channels and 1024
+pixels.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _window_rules(m: TensorMap, im2col: Mapping[str, Any]) -> list[tuple[bool, s
     channels, pixels = im2col["channels_per_pixel"], im2col["pixels_per_column"]
     inner = channels * _BYTES[m.dtype]
     return [
-        (3 <= len(m.dims), f"rank {len(m.dims)} is not in 3 to 5"),
+        (len(m.dims) >= 3, f"rank {len(m.dims)} is not in 3 to 5"),
         (len(bounds) == 2 * spatial and all(-most <= n < most for n in bounds),
          f"window bounds {bounds} are not all within {-most} to {most - 1}"),
         (1 <= channels <= 256, f"{channels} channels a pixel are not within 1 to 256"),

@@ -1,7 +1,7 @@
 """A GPU that is not there: XLA's description of a target, and a device made from it.
 
-The text is a `GpuTargetConfigProto` (`xla/stream_executor/device_description.proto`), laid out as in
-`xla/backends/gpu/target_config/specs`. Figures that are the same for every supported model: 1024
+The text is a `GpuTargetConfigProto` (`xla/stream_executor/device_description.proto`), laid out as
+in `xla/backends/gpu/target_config/specs`. Figures that are the same for every supported model: 1024
 threads a block, warps of 32, 48 KiB of shared memory without opt-in, 65,536 registers.
 """
 
@@ -73,7 +73,7 @@ def device_for(target: Target) -> Any:
             f"JAX cannot compile for a GPU in this process: {_first_line(error)}",
             hint="Call pallasc.compile before JAX has looked for devices, or with isolated=True.",
         ) from error
-    device = topology.devices[0]
+    device: Any = topology.devices[0]
     reported = str(device.compute_capability)
     if reported != f"{target.major}.{target.minor}":
         raise CompileError(f"asked for {target.arch}, the device reports {reported}")

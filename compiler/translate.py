@@ -20,7 +20,12 @@ from pallasc.compiler.allocations import (
 from pallasc.compiler.host_stub import locate
 from pallasc.compiler.mosaic_kernel import MosaicKernel, read_mosaic_kernel
 from pallasc.compiler.tensor_maps import from_mosaic, from_xla
-from pallasc.compiler.unsupported import UNSUPPORTED_HINT, describe_call, describe_thunk, source_frames
+from pallasc.compiler.unsupported import (
+    UNSUPPORTED_HINT,
+    describe_call,
+    describe_thunk,
+    source_frames,
+)
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.canonical import digest
 from pallasc.specs.cubin import Kernel, parse_cubin
@@ -260,9 +265,7 @@ class _Translator:
     def dynamic_slice(self, thunk: Any, body: Any, places: Places) -> None:
         """Thunks on slices of the arguments; only with offsets that are constants."""
         inner = {}
-        for index, (argument, offsets) in enumerate(
-            zip(body.arguments, body.offsets, strict=True)
-        ):
+        for index, (argument, offsets) in enumerate(zip(body.arguments, body.offsets, strict=True)):
             if argument.HasField("slice"):
                 buffer, start = _place(argument.slice, places)
                 constants = [] if not offsets.HasField("offsets") else offsets.offsets.offsets
@@ -275,10 +278,14 @@ class _Translator:
     def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
         """The same from JAX 0.12 on: allocation i is parameter i, results follow."""
         inner = {}
-        slices = [(p.slice_offsets, p.HasField("slice_config"), p.slice_config, buffer)
-                  for p, buffer in zip(body.parameters, body.parameter_buffers, strict=True)]
-        slices += [(r.update_offsets, r.HasField("update_config"), r.update_config, buffer)
-                   for r, buffer in zip(body.results, body.result_buffers, strict=True)]  # fmt: skip
+        slices = [
+            (p.slice_offsets, p.HasField("slice_config"), p.slice_config, buffer)
+            for p, buffer in zip(body.parameters, body.parameter_buffers, strict=True)
+        ]
+        slices += [
+            (r.update_offsets, r.HasField("update_config"), r.update_config, buffer)
+            for r, buffer in zip(body.results, body.result_buffers, strict=True)
+        ]
         for index, (offsets, configured, config, piece) in enumerate(slices):
             moves = configured and (config.byte_stride or config.linear.byte_stride or config.table)
             if offsets or moves:
@@ -375,8 +382,10 @@ def _slice_bytes(shape: Any, offsets: Sequence[Any]) -> int:
 
 
 # Bytes of an element by `xla.PrimitiveType`; sub-byte types are not sliced in place.
-_ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4, 12: 8, 15: 8,
-                  16: 2, 18: 16, 19: 1, 20: 1, 23: 1, 24: 1, 25: 1, 28: 1, 29: 1, 33: 1}  # fmt: skip
+_ELEMENT_BYTES = {
+    1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4, 12: 8, 15: 8, 16: 2,
+    18: 16, 19: 1, 20: 1, 23: 1, 24: 1, 25: 1, 28: 1, 29: 1, 33: 1,
+}  # fmt: skip
 
 
 def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:

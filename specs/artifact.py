@@ -4,7 +4,7 @@ Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the arti
 
 * `schema`: 1
 * `target`: the model's figures (`specs/targets.py`), `name` included
-* `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of plugin, assembler, libdevice
+* `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of what compiles
 * `minimum_driver`: `cuda` ("13.0", the driver API) and `linux` ("580.65.06", the driver package)
 * `plan`: the launch plan (`specs/plan.py`)
 * `kernels`: one entry for each kernel that is launched, see `KernelResources`

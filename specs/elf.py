@@ -79,7 +79,14 @@ def parse_elf(data: bytes) -> Elf:
     if table_end > len(data):
         raise CorruptError(f"an ELF file of {len(data)} bytes ends inside its section table")
     rows = list(_SECTION.iter_unpack(data[sections:table_end]))
-    size = max([_HEADER_BYTES, table_end, programs + program_size * program_count, *(_end(row) for row in rows)])
+    size = max(
+        [
+            _HEADER_BYTES,
+            table_end,
+            programs + program_size * program_count,
+            *(_end(row) for row in rows),
+        ]
+    )
     if size > len(data):
         raise CorruptError(f"an ELF file of {size} bytes ends after {len(data)}")
     if rows and names >= len(rows):

@@ -127,7 +127,7 @@ def _find_module(module: str, base_dir: str) -> Path | None:
         if not found.submodule_search_locations:
             return None
         folders = list(found.submodule_search_locations)
-        child = importlib.machinery.PathFinder.find_spec(f"{name}.{part}", folders)
+        child = _find_child(f"{name}.{part}", folders)
         if child is None:
             known = [info.name for info in pkgutil.iter_modules(folders)]
             raise SpecError(
@@ -136,6 +136,13 @@ def _find_module(module: str, base_dir: str) -> Path | None:
             )
         name, found = f"{name}.{part}", child
     return Path(found.origin) if found.origin and found.origin.endswith(".py") else None
+
+
+def _find_child(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec | None:
+    """Find a submodule as Python does, also with the finders of editable installs."""
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    found = (find(name, folders) for find in finders if find is not None)
+    return next((spec for spec in found if spec is not None), None)
 
 
 def _find_top(top: str) -> importlib.machinery.ModuleSpec | None:

@@ -164,8 +164,8 @@ class LaunchPlan:
         return tuple(step for step in self.steps if isinstance(step, Launch))
 
 
-_STEPS = {"fill": Fill, "copy": Copy, "launch": Launch}
-_PARAMETERS = {"pointer": Pointer, "bytes": Bytes}
+_STEPS: dict[str, Any] = {"fill": Fill, "copy": Copy, "launch": Launch}
+_PARAMETERS: dict[str, Any] = {"pointer": Pointer, "bytes": Bytes}
 
 
 def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _fits(parameter: Bytes) -> bool:
     ends = [offset + MAP_BYTES for offset, _ in parameter.tensor_maps]
     starts = [offset for offset, _ in parameter.tensor_maps]
     return len(parameter.data) in (0, 2 * parameter.size) and all(
-        0 <= start and end <= parameter.size for start, end in zip(starts, ends, strict=True)
+        start >= 0 and end <= parameter.size for start, end in zip(starts, ends, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""What the tests of building share: folders of specs, a store that knows the toolchain, no litter."""
+"""What the tests of building share: specs, a store that knows the toolchain, and no litter."""
 
 from __future__ import annotations
 
@@ -113,7 +113,6 @@ class Project:
         context = self.context()
         found = {v.name: self.store.get_manifest(request_key(v, context)) for v in variants}
         return {name: manifest for name, manifest in found.items() if manifest is not None}
-
 
     def copy(self, place: Path) -> Project:
         """Return a project with copies of all files and of the store."""

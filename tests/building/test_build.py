@@ -31,9 +31,7 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
         "static": {"block_size": 2048},
         "matrix": {"n": [128, 256]},
     }
-    project.spec(
-        {"name": "add", **add}, {"name": "plus", **add}, targets=["sm_90a", "sm_100a"]
-    )
+    project.spec({"name": "add", **add}, {"name": "plus", **add}, targets=["sm_90a", "sm_100a"])
     report = project.build(jobs=2)
     assert [str(r.error) for r in report.failed] == []
     assert [(r.variant.id, r.status) for r in report.results] == [

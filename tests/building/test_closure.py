@@ -13,6 +13,8 @@ import pytest
 
 from pallasc.compiler import closure
 from pallasc.compiler.closure import Sources, is_standard, locate, locate_module
+from pallasc.errors import SpecError
+from pallasc.specs.entries import check_entry, parse_entry
 
 HELPER = "def scale(x):\n    return x * {factor}\n"
 
@@ -20,8 +22,7 @@ FILES = {
     "top.py": "import help_top\ndef run(x): return help_top.scale(x)\n",
     "lazy.py": "def run(x):\n    import help_lazy\n    return help_lazy.scale(x)\n",
     "dynamic.py": (
-        "import importlib\n"
-        "def run(x): return importlib.import_module('help_dynamic').scale(x)\n"
+        "import importlib\ndef run(x): return importlib.import_module('help_dynamic').scale(x)\n"
     ),
     "by_pkgutil.py": (
         "import pkgutil\ndef run(x): return pkgutil.resolve_name('help_pkgutil:scale')(x)\n"
@@ -41,8 +42,7 @@ FILES = {
     "space.py": "import shared_space.part\ndef run(x): return shared_space.part.scale(x)\n",
     "shadow.py": "import colorsys\ndef run(x): return colorsys.scale(x)\n",
     "installed.py": (
-        "import yaml, google.protobuf.message\n"
-        "def run(x): return x + yaml.safe_load('17')\n"
+        "import yaml, google.protobuf.message\ndef run(x): return x + yaml.safe_load('17')\n"
     ),
     "edited.py": "import edited_package.inner\ndef run(x): return edited_package.inner.scale(x)\n",
     "library.py": (
@@ -58,8 +58,7 @@ FILES = {
     "odd/help-hand.py": HELPER.format(factor=18),
     "pkg/__init__.py": "",
     "pkg/kernels.py": (
-        "from . import near\nfrom .deep import far\n"
-        "def run(x): return near.scale(far.scale(x))\n"
+        "from . import near\nfrom .deep import far\ndef run(x): return near.scale(far.scale(x))\n"
     ),
     "pkg/near.py": HELPER.format(factor=11),
     "pkg/deep/__init__.py": "",
@@ -274,3 +273,29 @@ def test_the_worker_does_not_see_the_folder_of_the_script(
     assert closure.locate_module("only_here", ()) is None
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert closure.locate_module("only_here", ()) == tmp_path / "only_here.py"
+
+
+def test_a_submodule_that_only_an_editable_finder_knows_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"mapped": tmp_path / "api", "mapped.inner": tmp_path / "elsewhere"}
+    for place in places.values():
+        place.mkdir()
+        (place / "__init__.py").write_text("")
+    (tmp_path / "elsewhere" / "kernels.py").write_text("def run(x): return x\n")
+
+    class Mapping:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+            if name not in places:
+                return None
+            place = places[name]
+            return importlib.util.spec_from_file_location(
+                name, place / "__init__.py", submodule_search_locations=[str(place)]
+            )
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Mapping])
+    assert locate_module("mapped.inner.kernels", ()) == tmp_path / "elsewhere" / "kernels.py"
+    check_entry(parse_entry("mapped.inner.kernels:run"), str(tmp_path))
+    with pytest.raises(SpecError, match="has no 'walk'"):
+        check_entry(parse_entry("mapped.inner.kernels:walk"), str(tmp_path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallasc.compiler.messages import (
@@ -25,6 +25,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), values))
 def test_a_message_comes_back_as_it_was_on_one_line(message: dict[str, object]) -> None:
     line = encode(message)

@@ -76,9 +76,7 @@ def test_a_kernel_that_kills_its_process_fails_alone(hostile: Any, results: Any)
     assert (raised.location.file, raised.location.line) == (str(hostile.folder / "raises.py"), 3)
     closed = found["closes"].error.message
     assert closed.startswith("the compiling process "), closed
-    assert [event.done for event in hostile.events if event.result] == [
-        *range(1, len(KERNELS) + 1)
-    ]
+    assert [event.done for event in hostile.events if event.result] == [*range(1, len(KERNELS) + 1)]
     assert report.exit_code == 1
     # The one that closes its pipe has published its result and could not say so.
     stored = sorted({*good, "closes"})

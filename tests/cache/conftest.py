@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from pallasc.cache.store import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
+IN_MEMORY = Path("/dev/shm")
+
+Publish = Callable[..., str]
 
 
 @pytest.fixture
@@ -21,12 +26,46 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
+def fast_folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder in memory where there is one, so that syncing costs nothing."""
+    if not os.access(IN_MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def publish(store: Store) -> Publish:
+    """Return a function that publishes an artifact of some bytes, used at a time in seconds."""
+
+    def put(key: str, *, used_s: float, blobs: dict[str, bytes] | None = None) -> str:
+        parts = {"cubin": key[:8].encode() * 100} if blobs is None else blobs
+        assert store.put_artifact(key, {"kernels": [{"cubin": "cubin"}]}, parts).stored
+        for data in parts.values():
+            os.utime(store.path("cas", _sha256(data)), (used_s, used_s))
+        os.utime(store.path("ac", key), (used_s, used_s))
+        return key
+
+    return put
+
+
+def _sha256(data: bytes) -> str:
+    from pallasc.cache.format import sha256
+
+    return sha256(data)
+
+
+@pytest.fixture
 def run_program() -> Callable[..., str]:
     """Return a function that runs a program of this folder and gives what it printed."""
 
-    def run(name: str, *arguments: object) -> str:
+    def run(name: str, *arguments: object, preload: Path | None = None) -> str:
         command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        environment = os.environ | ({} if preload is None else {"LD_PRELOAD": str(preload)})
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, env=environment
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

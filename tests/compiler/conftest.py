@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ from pallasc.specs.artifact import Artifact
 from pallasc.specs.plan import LaunchPlan
 
 PROGRAMS = Path(__file__).parent / "programs"
-JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Result:
 Builder = Callable[..., dict[str, Result]]
 
 
-def run_build(
+def build_once(
     output: Path, file: Path, targets: str, *names: str, **options: Any
 ) -> dict[str, Result]:
     """Compile the cases of `file` in a fresh process."""
@@ -90,19 +87,23 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     def run(file: str, targets: str = "h100-sxm") -> dict[str, Result]:
         if (file, targets) not in found:
             output = tmp_path_factory.mktemp("build") / "results.json"
-            found[file, targets] = run_build(output, PROGRAMS / f"{file}.py", targets)
+            found[file, targets] = build_once(output, PROGRAMS / f"{file}.py", targets)
         return found[file, targets]
 
     return run
 
 
 @pytest.fixture(scope="session")
-def compiling_environment() -> dict[str, str]:
-    """Return the environment of a process that compiles."""
-    from pallasc.compiler.environment import compiling_environment as environment
-    from pallasc.compiler.environment import tool_folder
-    from pallasc.compiler.toolchain import find_toolchain
+def run_build() -> Callable[..., dict[str, Result]]:
+    """Return the function that compiles the cases of a file in a fresh process."""
+    return build_once
 
-    folder, keep = tool_folder(find_toolchain())
-    assert keep is None
-    return environment(os.environ, folder)
+
+@pytest.fixture
+def build_alone(tmp_path: Path) -> Builder:
+    """Return a function that compiles some cases of a file of `programs/` in a fresh process."""
+
+    def run(file: str, targets: str, *names: str) -> dict[str, Result]:
+        return build_once(tmp_path / "results.json", PROGRAMS / f"{file}.py", targets, *names)
+
+    return run

@@ -65,15 +65,18 @@ def test_a_kernel_that_fails_shows_the_users_line(build: Any, name: str) -> None
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_message_holds_no_frames_of_ours_or_jaxs(build: Any, name: str) -> None:
     text = build("failing")[name].error["message"]
-    for words in ("site-packages", "Traceback", "JAX has removed", "---", "tempfile", "/compiler/",
-                  "file an issue", "preceding stack trace", "while tracing the function"):  # fmt: skip
+    for words in (
+        "site-packages", "Traceback", "JAX has removed", "---", "tempfile", "/compiler/",
+        "file an issue", "preceding stack trace", "while tracing the function",
+    ):  # fmt: skip
         assert words not in text
     assert len(text.splitlines()) <= 3
 
 
 def test_the_assembler_is_quoted(build: Any) -> None:
-    assert "Not a name of any known instruction: 'frobnicate'" in (
-        build("failing")["bad_ptx"].error["message"]
+    assert (
+        "Not a name of any known instruction: 'frobnicate'"
+        in (build("failing")["bad_ptx"].error["message"])
     )
 
 
@@ -109,11 +112,11 @@ def test_an_error_without_words_shows_the_line_that_raised_it() -> None:
     def check() -> None:
         assert len(str(FILE)) < 0
 
-    try:
+    with pytest.raises(AssertionError) as caught:
         check()
-    except AssertionError as error:
-        error.args = ()
-        assert explain(error, _here).message == "AssertionError: assert len(str(FILE)) < 0"
+    caught.value.args = ()
+    explained = explain(caught.value, _here)
+    assert explained.message == "AssertionError: assert len(str(FILE)) < 0"
 
 
 def test_the_users_frame_is_found_behind_causes() -> None:
@@ -175,6 +178,12 @@ def test_a_long_message_is_cut_short() -> None:
     assert len(text.splitlines()) == 13
     assert text.endswith("… (29 more lines)")
     assert max(map(len, text.splitlines())) <= 241
+
+
+def test_the_dump_of_a_traced_function_is_left_out() -> None:
+    text = "ValueError: it reads.\n Equation: call[\n  call={ lambda ; a:f32[]. let\n  in () }]"
+    assert shorten(text) == "ValueError: it reads."
+    assert shorten("no such jaxpr:\n{ lambda ; a:f32[]. let in () }") == "no such jaxpr:"
 
 
 def test_the_dump_of_an_operation_is_left_out() -> None:

@@ -33,7 +33,9 @@ def compile_object(text: str) -> bytes:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(reloc="static", codemodel="large")
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        reloc="static", codemodel="large"
+    )
     data: bytes = machine.emit_object(llvm.parse_assembly(text))
     return data
 

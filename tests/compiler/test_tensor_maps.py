@@ -111,7 +111,7 @@ def _window(**change: Any) -> dict[str, Any]:
         (GOOD, {"offset": 8}, "it starts at byte 8, no multiple of 16"),
         (GOOD, {"dims": (256, 0, 8)}, r"sizes \(256, 0, 8\) exceed 2\^32 or are zero"),
         (GOOD, {"dims": (256, (1 << 32) + 1, 8)}, r"exceed 2\^32"),
-        (GOOD, {"strides": (520, 32768)}, r"byte strides \(520, 32768\) are not all multiples of 16"),
+        (GOOD, {"strides": (520, 32768)}, r"strides \(520, 32768\) are not all multiples of 16"),
         (GOOD, {"strides": (512, 1 << 40)}, r"multiples of 16 below 2\^40"),
         (GOOD, {"strides": (528, 32768), "interleave": 32}, "multiples of 32"),
         (GOOD, {"swizzle": 48}, "swizzle 48 is unknown"),

@@ -90,9 +90,7 @@ def test_a_constant_array_is_copied_and_zeros_that_add_nothing_vanish(
 
 
 @pytest.mark.parametrize("name", ["zeroed_kernel_input", "filled_kernel_input"])
-def test_zeros_that_a_kernel_reads_are_written_into_a_temporary(
-    functions: Any, name: str
-) -> None:
+def test_zeros_that_a_kernel_reads_are_written_into_a_temporary(functions: Any, name: str) -> None:
     result = functions[name]
     # The temporary starts with a table of addresses that XLA keeps for the kernel's two results.
     assert _buffers(result)[2:] == [("temporary", 256 + 2 * _ARRAY)]
@@ -151,9 +149,7 @@ def test_a_kernel_on_a_slice_that_is_not_aligned_is_refused_where_xla_does_not_c
 @pytest.mark.parametrize(
     "name", ["matmul", "big_matmul", "batched_matmul", "f64_matmul", "i8_matmul"]
 )
-def test_matrix_products_are_kernels_made_by_triton(
-    functions: Any, name: str
-) -> None:
+def test_matrix_products_are_kernels_made_by_triton(functions: Any, name: str) -> None:
     launches = functions[name].plan.launches
     (product,) = [launch for launch in launches if launch.kernel.startswith("gemm_fusion_dot")]
     assert product.dynamic_smem_bytes > 0
@@ -171,9 +167,7 @@ def test_matrix_products_are_kernels_made_by_triton(
         ("column_max", "input_reduce_fusion"),
     ],
 )  # fmt: skip
-def test_what_xla_makes_kernels_of_is_launched(
-    functions: Any, name: str, kernel: str
-) -> None:
+def test_what_xla_makes_kernels_of_is_launched(functions: Any, name: str, kernel: str) -> None:
     assert any(launch.kernel.startswith(kernel) for launch in functions[name].plan.launches)
 
 
@@ -246,9 +240,7 @@ def test_arrays_by_position_take_the_names_of_the_parameters(functions: Any) -> 
 
 
 @pytest.mark.parametrize("name", sorted(CONSTANTS["CONSTANTS"]))
-def test_a_constant_of_each_dtype_has_the_bytes_of_device_memory(
-    functions: Any, name: str
-) -> None:
+def test_a_constant_of_each_dtype_has_the_bytes_of_device_memory(functions: Any, name: str) -> None:
     assert _constant(functions[f"constant_{name}"]) == CONSTANTS["dense_bytes"](name)
 
 
@@ -419,13 +411,13 @@ def test_parameters_are_checked_against_the_kernels_signature() -> None:
     with pytest.raises(CompileError, match="does not contain the kernel k"):
         check_signature(launch, {})
     both = (Pointer(0, 0), Bytes(128, "", ()))
-    check_signature(
-        Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, both), {"k": kernel}
-    )
+    check_signature(Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, both), {"k": kernel})
 
 
 def test_a_mosaic_kernel_over_several_devices_is_refused() -> None:
-    attributes = {"attrs": [{"key": "uses_xla_collective_metadata", "value": {"scalar": {"b": True}}}]}
+    attributes = {
+        "attrs": [{"key": "uses_xla_collective_metadata", "value": {"scalar": {"b": True}}}]
+    }
     call = {"target_name": module.MOSAIC_TARGET, "attributes": attributes}
     with pytest.raises(UnsupportedError, match="a Mosaic kernel over several devices"):
         translate(_executable(_thunk(custom_call_thunk=call)))

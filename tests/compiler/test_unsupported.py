@@ -92,7 +92,9 @@ def _module() -> Any:
     index.stack_frames.add(file_location_id=2, parent_frame_id=0)
     index.stack_frames.add(file_location_id=1, parent_frame_id=1)
     computation = module.computations.add(id=1, root_id=11)
-    computation.instructions.add(id=10, name="fft.1", metadata={"op_name": "f", "stack_frame_id": 2})
+    computation.instructions.add(
+        id=10, name="fft.1", metadata={"op_name": "f", "stack_frame_id": 2}
+    )
     computation.instructions.add(
         id=11, name="old", metadata={"op_name": "g", "source_file": "old.py", "source_line": 3}
     )

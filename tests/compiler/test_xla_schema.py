@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import re
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
@@ -212,7 +211,7 @@ ONLY_FROM_0_12 = {
 }  # fmt: skip
 """Some came with 0.11 already, which no environment of the tests has."""
 
-# `FieldDescriptorProto.Type` -> how it lies on the wire: varint, 8 bytes, length and bytes, 4 bytes.
+# `FieldDescriptorProto.Type` -> wire type: varint, eight bytes, length and bytes, four bytes.
 _WIRE = {3: 0, 4: 0, 5: 0, 8: 0, 13: 0, 14: 0, 1: 1, 6: 1, 9: 2, 11: 2, 12: 2, 2: 5, 7: 5}
 
 
@@ -250,12 +249,14 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
         assert (field.type in (9, 12)) == (kind in ("string", "bytes")) or field.type == 11
 
 
-@pytest.mark.parametrize("name", ["Thunk", "CustomKernelThunk", "CustomCall", "Kernel", "Memzero",
-                                  "Memset32", "Copy", "AsyncStart", "Slice", "ShapedSlice",
-                                  "DynamicSliceFusion", "KernelLoaderSpec", "Constant"])  # fmt: skip
-def test_messages_that_make_steps_are_read_completely(
-    installed: dict[str, Any], name: str
-) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Thunk", "CustomKernelThunk", "CustomCall", "Kernel", "Memzero", "Memset32", "Copy",
+        "AsyncStart", "Slice", "ShapedSlice", "DynamicSliceFusion", "KernelLoaderSpec", "Constant",
+    ],
+)  # fmt: skip
+def test_messages_that_make_steps_are_read_completely(installed: dict[str, Any], name: str) -> None:
     known = {number for _, number, _, _ in xla_schema.fields()[name]}
     theirs = {field.number: field.name for field in installed[f".{NAMES[name]}"].field}
     assert {number: theirs[number] for number in set(theirs) - known} == {}

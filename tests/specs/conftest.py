@@ -1,4 +1,4 @@
-"""Cubins made by the installed assembler from `kernels.ptx`, once a session for each architecture."""
+"""Cubins made by the installed assembler from `kernels.ptx`, once a session and architecture."""
 
 from __future__ import annotations
 

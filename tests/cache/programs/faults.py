@@ -16,8 +16,10 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from content import artifact, blobs, is_right, key, manifest, publish
+from together import together
 
 from pallasc.cache import pins
 from pallasc.cache.limits import Limits
@@ -159,9 +161,8 @@ def run(root: Path, case: Case, dice: random.Random) -> tuple[int, list[str]]:
     return spoilt, [f"{case}: {text}" for text in [*wrong, *healed(Store(root))]]
 
 
-def main() -> None:
+def run_all(root: Path, wanted: int, dice: random.Random) -> dict[str, Any]:
     """Run cases until enough of them really spoilt something."""
-    root, wanted, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
     cases, injected, wrong, rolled = Counter[str](), Counter[str](), list[str](), 0
     while cases.total() < wanted:
         case, rolled = roll(dice), rolled + 1
@@ -171,12 +172,22 @@ def main() -> None:
             name = f"{case.call} {case.error if case.lie == 'fail' else case.lie}"
             cases[name] += 1
             injected[name] += spoilt
+    return {
+        "cases": cases.total(), "injected": injected.total(), "rolled": rolled,
+        "by_kind": dict(sorted(injected.items())), "wrong": wrong,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run the cases in a process of their own, and clear away after it."""
+    root, wanted, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    (told,) = together([lambda: run_all(root, wanted, random.Random(seed))])
     left = prune(Store(root), limits=Limits(grace_s=0, quarantine_s=0))
     left_over = [str(path) for name in ("tmp", "leases") for path in (root / "v1" / name).glob("*")]
-    wrong += [*left.warnings, *(f"{path} is left" for path in left_over)]
-    print(json.dumps({"cases": cases.total(), "injected": injected.total(), "rolled": rolled,
-                      "by_kind": injected, "wrong": wrong[:20]}))  # fmt: skip
-    sys.exit(bool(wrong))
+    told["wrong"] += [*left.warnings, *(f"{path} is left" for path in left_over)]
+    told["wrong"] = told["wrong"][:20]
+    print(json.dumps(told))
+    sys.exit(bool(told["wrong"]))
 
 
 if __name__ == "__main__":

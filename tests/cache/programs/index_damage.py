@@ -6,10 +6,12 @@ Usage: index_damage.py ROOT TIMES SEED. Prints JSON: how often each was done, an
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sqlite3
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -123,6 +125,9 @@ def main() -> None:
             told = {"action": key(number), "about": {**about.to_json(), "seconds": 1.5}}
             store.put_manifest(key(number), told)
             session.hit(key(number), about=about)
+    for number in NUMBERS:  # after the times of the log, which a new index no longer knows
+        later_ns = time.time_ns() + (number + 1) * 10**9
+        os.utime(store.path("ac", key(number)), ns=(later_ns, later_ns))
     truth, done, wrong = says(store), Counter[str](), list[str]()
     for _ in range(int(sys.argv[2])):
         name, found = once(store, dice, truth)

@@ -14,9 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import sqlite_utils  # before rights are lost that finding it may need
 from content import artifact, blobs, is_right, key, publish
 
+from pallasc.cache.limits import Limits
+from pallasc.cache.prune import prune
+from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
 
 NOBODY = 65534
 
@@ -29,6 +35,8 @@ def use(root: Path) -> dict[str, Any]:
     manifest = store.put_manifest(key(2), {})
     with store.single_flight(key(3)) as held:
         pass
+    with Session(store) as session:
+        session.hit(key(1))
     return {
         "hit": found is not None and is_right(found, 1),
         "stored": result.stored,
@@ -36,6 +44,9 @@ def use(root: Path) -> dict[str, Any]:
         "reason": result.reason,
         "locked": held,
         "warnings": store.warnings,
+        "entries": stats(store).entries,
+        "pruned": prune(store, limits=Limits(max_bytes=0, grace_s=0)).records,
+        "sound": verify(store, repair=True).ok,
     }
 
 
@@ -69,6 +80,7 @@ CASES: dict[str, Callable[[Path], None]] = {
 
 def main() -> None:
     """Run one case in a child, which may lose rights that the cleaning up needs."""
+    sqlite_utils.Database(memory=True).close()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         publish(Store(root), 1)

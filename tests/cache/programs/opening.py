@@ -5,12 +5,14 @@ Usage: opening.py ROOT PROCESSES. Prints JSON: everything that was wrong.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+import sqlite_utils  # before the start, so that all come to the index at the same moment
 from content import artifact, blobs, is_right, key
 from together import together
 
@@ -42,8 +44,9 @@ def wrong(store: Store, number: int) -> list[str]:
 
 def main() -> None:
     """Run the processes; afterwards the index must know what all of them did."""
+    assert sqlite_utils.Database
     root, processes = Path(sys.argv[1]), int(sys.argv[2])
-    answers = together([lambda seed=seed: open_new(root, seed) for seed in range(processes)])
+    answers = together([functools.partial(open_new, root, seed) for seed in range(processes)])
     found = [text for answer in answers for text in answer["wrong"]]
     figures = stats(Store(root))
     if (figures.entries, figures.totals.made) != (processes, processes):

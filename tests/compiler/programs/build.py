@@ -1,8 +1,8 @@
 """Compile functions for one target in this process and write down what came out.
 
 Usage: build.py OUTPUT TARGETS FILE [NAME...]. FILE defines CASES, name -> (function, args, static);
-OUTPUT gets JSON: for each case its record, blobs, the serialised executable, key and seconds, or its
-error. Bytes are in base64. TARGETS are joined by commas; the second is there to be refused.
+OUTPUT gets JSON: for each case its record, blobs, the serialised executable, key and seconds, or
+its error. Bytes are in base64. TARGETS are joined by commas; the second is there to be refused.
 """
 
 from __future__ import annotations

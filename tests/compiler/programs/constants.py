@@ -46,5 +46,7 @@ def dense_bytes(name: str) -> bytes:
     values = CONSTANTS[name]
     if name not in PACKED_BITS:
         return bytes(values.tobytes())
-    bits = [(int(e) >> place) & 1 for e in values.view(np.uint8) for place in range(PACKED_BITS[name])]
+    bits = [
+        (int(e) >> place) & 1 for e in values.view(np.uint8) for place in range(PACKED_BITS[name])
+    ]
     return np.packbits(bits, bitorder="little").tobytes()

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-kernel = functools.partial(
-    plgpu.kernel, out_type=jax.ShapeDtypeStruct((128, 128), jnp.float32)
-)
+kernel = functools.partial(plgpu.kernel, out_type=jax.ShapeDtypeStruct((128, 128), jnp.float32))
 
 
 def trace_attribute(x: Any) -> Any:
@@ -66,7 +64,8 @@ def too_much_smem(x: Any) -> Any:
     def body(x_ref: Any, o_ref: Any, tile: Any) -> None:
         o_ref[...] = x_ref[...] + tile[0, 0]
 
-    return kernel(body, scratch_types=[plgpu.SMEM((400, 1024), jnp.float32)])(x)  # HERE too_much_smem
+    scratch = [plgpu.SMEM((400, 1024), jnp.float32)]
+    return kernel(body, scratch_types=scratch)(x)  # HERE too_much_smem
 
 
 def wrong_architecture(x: Any) -> Any:
@@ -128,12 +127,21 @@ def wants_name(x: Any, *, n: Any) -> Any:
     return x * n
 
 
+def fine(x: Any) -> Any:
+    """Compile after all that failed."""
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1
+
+    return kernel(body)(x)
+
+
 _X = "f32[128, 128]"
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     function.__name__: (function, {"x": _X}, {})
     for function in (
         trace_attribute, trace_shapes, trace_raise, store_shape, no_rule, layouts, copy_of_three,
         too_much_smem, wrong_architecture, too_many_threads, nested_call, bad_ptx, concretised,
-        wants_name,
+        wants_name, fine,
     )
 }  # fmt: skip

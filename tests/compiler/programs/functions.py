@@ -205,6 +205,10 @@ def fill(value: float, dtype: str) -> Any:
 
 
 _X, _T = "f32[128, 128]", "f32[64, 64]"
+_DTYPES = (
+    "bool", "i4", "u4", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32",
+    "f64", "c64", "c128", "f8e4m3fn", "f8e5m2",
+)  # fmt: skip
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "around": (around, {"x": _X}, {}),
     "zeros_and_constant": (zeros_and_constant, {"x": _X}, {}),
@@ -245,13 +249,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "static": (lambda x, *, n: k(x) * n, {"x": _X}, {"n": 3}),
     "all_dtypes": (
         lambda **arrays: {name: array[::-1] for name, array in arrays.items()},
-        {
-            name: f"{name}[8, 4]"
-            for name in (
-                "bool i4 u4 i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f32 f64 c64 c128 "
-                "f8e4m3fn f8e5m2"
-            ).split()
-        },
+        {name: f"{name}[8, 4]" for name in _DTYPES},
         {},
     ),
     **{f"constant_{name}": (constant(name), {"x": "i64[]"}, {}) for name in CONSTANTS},

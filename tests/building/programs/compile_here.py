@@ -1,0 +1,113 @@
+"""Call `pallasc.compile` in this process and print what came of each call as JSON.
+
+compile_here.py STORE
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pallasc
+from pallasc.cache.store import Store
+from pallasc.compiler.toolchain import find_toolchain
+from pallasc.specs.library.elementwise import add
+
+X = "f32[128, 128]"
+
+
+def triple(x: Any, *, factor: float = 3.0) -> Any:
+    return x * factor
+
+
+class Table:
+    """Looks like a framework's array: torch writes its dtypes with a prefix."""
+
+    shape = (128, 128)
+    dtype = "torch.float32"
+
+
+def closure(factor: float) -> Any:
+    return lambda x: add(x, x, block_size=2048) * factor
+
+
+class Callable:
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+CALLS: dict[str, Any] = {
+    "text": lambda s: pallasc.compile(add, X, X, block_size=2048),
+    "jax": lambda s: pallasc.compile(
+        add, jax.ShapeDtypeStruct((128, 128), jnp.float32), X, block_size=2048
+    ),
+    "numpy": lambda s: pallasc.compile(
+        add, np.zeros((128, 128), np.float32), X, target="h100-sxm", block_size=2048
+    ),
+    "framework": lambda s: pallasc.compile(add, Table(), X, block_size=2048),
+    "isolated": lambda s: pallasc.compile(add, X, X, isolated=True, store=s, block_size=2048),
+    "isolated again": lambda s: pallasc.compile(add, X, X, isolated=True, store=s, block_size=2048),
+    "bf16": lambda s: pallasc.compile(add, "bf16[128, 128]", "bf16[128, 128]", block_size=2048),
+    "closure of 3": lambda s: pallasc.compile(closure(3.0), X),
+    "closure of 4": lambda s: pallasc.compile(closure(4.0), X),
+    "static": lambda s: pallasc.compile(triple, X, factor=5.0),
+    "partial": lambda s: pallasc.compile(functools.partial(triple, factor=5.0), X),
+    "lists": lambda s: pallasc.compile(lambda p: p["a"] + p["b"][0], {"a": X, "b": [X]}),
+    "none": lambda s: pallasc.compile(lambda x, y: x * 2.0 if y is None else y, X, None),
+    "jitted": lambda s: pallasc.compile(jax.jit(triple), X),
+    "main isolated": lambda s: pallasc.compile(triple, X, isolated=True, store=s, factor=5.0),
+    "jitted isolated": lambda s: pallasc.compile(
+        jax.jit(triple), X, isolated=True, store=s, factor=5.0
+    ),
+    "second architecture": lambda s: pallasc.compile(add, X, X, target="sm_80"),
+    "second architecture isolated": lambda s: pallasc.compile(
+        add, X, X, target="sm_100a", isolated=True, store=s, block_size=2048
+    ),
+    "not an array": lambda s: pallasc.compile(add, X, 3),
+    "not an array inside": lambda s: pallasc.compile(add, [X, {"a": 3}]),
+    "bad notation": lambda s: pallasc.compile(add, X, "f32[8"),
+    "bad dtype": lambda s: pallasc.compile(add, X, "f33[8]"),
+    "bad target": lambda s: pallasc.compile(add, X, X, target="sm_90"),
+    "missing array": lambda s: pallasc.compile(add, X),
+    "unknown static": lambda s: pallasc.compile(add, X, X, block_sise=1),
+    "does not trace": lambda s: pallasc.compile(add, X, X, block_size=100),
+    "closure isolated": lambda s: pallasc.compile(closure(3.0), X, isolated=True, store=s),
+    "partial isolated": lambda s: pallasc.compile(
+        functools.partial(triple), X, isolated=True, store=s
+    ),
+    "object isolated": lambda s: pallasc.compile(Callable(), X, isolated=True, store=s),
+    "static isolated": lambda s: pallasc.compile(
+        triple, X, isolated=True, store=s, factor=object()
+    ),
+    "no assembler": lambda s: pallasc.compile(add, X, X, ptxas="/no/ptxas"),
+}
+
+
+def outcome(call: Any, store: Store) -> Any:
+    try:
+        artifact = call(store)
+    except pallasc.PallascError as error:
+        return [type(error).__name__, error.exit_code, str(error)]
+    assert artifact.cubin()
+    assert artifact.plan.steps
+    return artifact.digest
+
+
+def main() -> None:
+    store = Store(sys.argv[1])
+    results = {name: outcome(call, store) for name, call in CALLS.items()}
+    tools = str(find_toolchain().ptxas.parent)
+    times = os.environ["PATH"].split(os.pathsep).count(tools)
+    print(json.dumps({"results": results, "tools on PATH": times, "file": str(Path(__file__))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""`pallasc.compile`, in a process of its own because it takes one architecture only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def here(run_program: Callable[..., Any], make_project: Any) -> dict[str, Any]:
+    """Return what came of each call of the program."""
+    answer: dict[str, Any] = run_program("compile_here.py", make_project().store.root)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def results(here: dict[str, Any]) -> dict[str, Any]:
+    """Return digest, or class, exit code and text of the error, of each call."""
+    found: dict[str, Any] = here["results"]
+    return found
+
+
+@pytest.mark.parametrize("other", ["jax", "numpy", "framework", "isolated", "isolated again"])
+def test_however_it_is_asked_for_the_artifact_is_the_same(
+    results: dict[str, Any], other: str
+) -> None:
+    assert len(results["text"]) == 64
+    assert results[other] == results["text"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("static", "partial"), ("static", "main isolated")])
+def test_static_arguments_may_be_bound_before(
+    results: dict[str, Any], first: str, second: str
+) -> None:
+    assert len(results[first]) == 64
+    assert results[first] == results[second]
+
+
+def test_a_function_that_jax_has_wrapped_is_found_by_name(results: dict[str, Any]) -> None:
+    assert len(results["jitted"]) == 64
+    assert len(results["jitted isolated"]) == 64
+
+
+def test_closures_compile_with_what_they_hold(results: dict[str, Any]) -> None:
+    digests = {results[name] for name in ("closure of 3", "closure of 4", "text", "bf16")}
+    assert len(digests) == 4
+    assert all(len(digest) == 64 for digest in digests)
+
+
+@pytest.mark.parametrize("name", ["lists", "none", "second architecture isolated"])
+def test_further_calls_that_compile(results: dict[str, Any], name: str) -> None:
+    assert len(results[name]) == 64, results[name]
+
+
+ERRORS = {
+    "second architecture": (
+        "CompileError", 1,
+        "this process compiles for sm_90a and cannot compile for sm_80 as well\n"
+        "  Mosaic GPU takes one architecture a process: pass isolated=True.",
+    ),
+    "not an array": (
+        "SpecError", 2,
+        "array 1 is a int, which is no array.\n"
+        '  Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
+    ),
+    "not an array inside": (
+        "SpecError", 2,
+        "array 0.1.a is a int, which is no array.\n"
+        '  Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
+    ),
+    "missing array": (
+        "SpecError", 2,
+        "add needs 'y', which the spec does not give.\n"
+        "  Give it under args (an array, or null) or under static.",
+    ),
+    "unknown static": (
+        "SpecError", 2, "add has no parameter 'block_sise'.\n  Did you mean 'block_size'?",
+    ),
+    "no assembler": (
+        "ToolError", 4,
+        "There is no assembler /no/ptxas.\n  Give --ptxas the path of a ptxas.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_wrong_call_says_what_is_wrong(results: dict[str, Any], name: str) -> None:
+    kind, code, text = ERRORS[name]
+    assert results[name][:2] == [kind, code]
+    # What is about the function comes with the place where it is defined.
+    place, _, rest = results[name][2].rpartition(".py:18: ")
+    assert rest == text
+    assert place.endswith("/elementwise") or not place
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "part"),
+    [
+        ("bad notation", "SpecError", "'f32[8'"),
+        ("bad dtype", "SpecError", "Did you mean 'f32'?"),
+        ("bad target", "SpecError", "sm_90a"),
+        ("does not trace", "CompileError", "must be a multiple of 128"),
+        ("closure isolated", "SpecError", "cannot be found by name"),
+        ("partial isolated", "SpecError", "partial cannot be found by name"),
+        ("object isolated", "SpecError", "Callable cannot be found by name"),
+        ("static isolated", "SpecError", "object is not plain data"),
+    ],
+)
+def test_a_wrong_call_names_the_value(
+    results: dict[str, Any], name: str, kind: str, part: str
+) -> None:
+    assert results[name][0] == kind
+    assert part in results[name][2]
+
+
+def test_the_environment_does_not_grow_with_every_call(here: dict[str, Any]) -> None:
+    assert here["tools on PATH"] == 1

@@ -1,0 +1,57 @@
+"""SASS, with the real disassembler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pallasc.compiler import disassemble
+from pallasc.compiler.disassemble import sass
+from pallasc.compiler.toolchain import find_toolchain
+from pallasc.errors import CorruptError, ToolError
+
+
+@pytest.fixture(scope="module")
+def artifact(make_project: Any) -> Any:
+    """Return an artifact with a kernel of Mosaic's and one of XLA's."""
+    project = make_project()
+    text = (
+        "from pallasc.specs.library.elementwise import add\n"
+        "def run(x): return add(x, x, block_size=1024).T * 71\n"
+    )
+    project.write("kernel.py", text)
+    project.spec({"name": "kernel", "entry": "kernel.py:run"})
+    return project.build().results[0].artifact
+
+
+def test_each_kernel_has_instructions_of_its_own(artifact: Any) -> None:
+    assert {kernel.origin for kernel in artifact.kernels} == {"mosaic", "xla"}
+    for kernel in artifact.kernels:
+        whole = sass(artifact.cubin(kernel.name))
+        part = sass(artifact.cubin(kernel.name), kernel=kernel.name)
+        assert "EXIT" in part
+        assert part.startswith(f".section\t.text.{kernel.name},")
+        assert part.count(".section\t.text.") == 1
+        assert len(part) < len(whole)
+
+
+def test_a_kernel_that_is_not_there_gives_everything(artifact: Any) -> None:
+    cubin = artifact.cubin()
+    assert sass(cubin, kernel="none") == sass(cubin)
+
+
+@pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF" + bytes(100)])
+def test_what_is_no_cubin_is_refused_without_naming_a_temporary_file(bad: bytes) -> None:
+    with pytest.raises(CorruptError, match="nvdisasm cannot read the cubin") as caught:
+        sass(bad)
+    assert "/" not in caught.value.message
+    assert caught.value.exit_code == 5
+
+
+def test_a_missing_disassembler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = replace(find_toolchain(), nvdisasm=None)
+    monkeypatch.setattr(disassemble, "find_toolchain", lambda: without)
+    with pytest.raises(ToolError, match="pip install nvidia-cuda-nvdisasm"):
+        sass(b"")

@@ -1,0 +1,118 @@
+"""Reports, their exit codes and budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.report import Report, VariantResult, check_budget
+from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError
+from pallasc.specs.artifact import KernelResources
+from pallasc.specs.spec import Budget
+
+KERNEL = KernelResources(
+    name="k",
+    cubin="c" * 64,
+    ptx=None,
+    origin="mosaic",
+    registers=40,
+    stack_bytes=16,
+    spill_store_bytes=4,
+    spill_load_bytes=8,
+    static_smem_bytes=1000,
+    dynamic_smem_bytes=24,
+    barriers=1,
+)
+
+
+class Measured:
+    """Stands for an artifact: only what budgets look at."""
+
+    def __init__(self, *kernels: KernelResources, cubin_bytes: int = 500) -> None:
+        self.kernels = kernels
+        self.cubin_bytes = cubin_bytes
+
+
+def check(artifact: Any, **limits: int) -> str | None:
+    error = check_budget(artifact, Budget(**limits))
+    assert error is None or isinstance(error, BudgetError)
+    return str(error) if error else None
+
+
+def test_limits_that_are_met_exactly_are_met() -> None:
+    limits = {
+        "registers": 40,
+        "spill_bytes": 12,
+        "stack_bytes": 16,
+        "smem_bytes": 1024,
+        "cubin_bytes": 500,
+    }
+    assert check(Measured(KERNEL), **limits) is None
+    assert check(Measured(KERNEL)) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "limit", "message"),
+    [
+        ("registers", 39, "k takes 40 registers; the budget is 39"),
+        ("spill_bytes", 0, "k takes 12 spill bytes; the budget is 0"),
+        ("stack_bytes", 15, "k takes 16 stack bytes; the budget is 15"),
+        ("smem_bytes", 1023, "k takes 1024 shared memory bytes; the budget is 1023"),
+        ("cubin_bytes", 499, "the cubins take 500 bytes; the budget is 499"),
+    ],
+)
+def test_a_limit_that_is_exceeded_is_named_with_both_figures(
+    field: str, limit: int, message: str
+) -> None:
+    assert check(Measured(KERNEL), **{field: limit}) == message
+
+
+def test_the_kernel_that_takes_too_much_is_named() -> None:
+    larger = replace(KERNEL, name="larger", registers=100)
+    assert check(Measured(KERNEL, larger), registers=50) == (
+        "larger takes 100 registers; the budget is 50"
+    )
+
+
+def test_what_is_not_known_does_not_meet_a_limit() -> None:
+    unknown = replace(KERNEL, spill_store_bytes=None)
+    assert check(Measured(unknown), spill_bytes=100) == (
+        "k: spill bytes are not known; the budget is 100"
+    )
+    assert check(Measured(unknown), registers=100) is None
+
+
+def report(*errors: PallascError | None) -> Report:
+    variant: Any = None
+    results = [
+        VariantResult(variant, "failed" if error else "compiled", error=error) for error in errors
+    ]
+    return Report(tuple(results), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ((), 0),
+        ((None, None), 0),
+        ((None, CompileError("a")), 1),
+        ((BudgetError("a"),), 5),
+        ((BudgetError("a"), CompileError("b")), 1),
+        ((SpecError("a"), BudgetError("b")), 2),
+        ((ToolError("a"), SpecError("b")), 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_gravest_failure(
+    errors: tuple[PallascError | None, ...], code: int
+) -> None:
+    assert report(*errors).exit_code == code
+
+
+def test_results_are_sorted_by_status() -> None:
+    variant: Any = None
+    statuses: Any = ["hit", "compiled", "failed", "skipped", "hit"]
+    made = Report(tuple(VariantResult(variant, status) for status in statuses), 1.0)
+    assert [len(made.hits), len(made.compiled), len(made.failed)] == [2, 1, 1]
+    assert len(made.having("skipped")) == 1

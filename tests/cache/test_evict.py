@@ -1,0 +1,173 @@
+"""What has to go: a table of stores and the decision about each."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallasc.cache.evict import Entry, Inventory, Manifest, Plan, decide
+from pallasc.cache.leases import Held
+from pallasc.cache.limits import Limits
+
+S = 10**9
+NOW = 1000
+
+
+def entry(key: str, used_s: int, *blobs: str, size: int = 1) -> Entry:
+    return Entry(key, (1, used_s * S, size), used_s * S, blobs)
+
+
+def blob(size: int, made_s: int = 1) -> tuple[int, int, int]:
+    return (2, made_s * S, size)
+
+
+def manifest(action: str, made_s: int = 1, size: int = 1) -> Manifest:
+    return Manifest((3, made_s * S, size), action)
+
+
+def plan(
+    inventory: Inventory,
+    held: Held | None = None,
+    *,
+    size: int | None = None,
+    age_s: float | None = None,
+    grace_s: float = 100,
+) -> Plan:
+    limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s)
+    return decide(inventory, limits, held or Held(), now_ns=NOW * S)
+
+
+THREE = Inventory(
+    entries=(entry("new", 30, "n"), entry("old", 10, "o"), entry("mid", 20, "m")),
+    blobs={"n": blob(9), "o": blob(9), "m": blob(9)},
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "gone", "after"),
+    [
+        (None, [], 30),
+        (30, [], 30),
+        (29, ["old"], 20),
+        (20, ["old"], 20),
+        (19, ["old", "mid"], 10),
+        (0, ["old", "mid", "new"], 0),
+    ],
+)
+def test_the_least_recently_used_go_until_the_rest_fits(
+    size: int | None, gone: list[str], after: int
+) -> None:
+    found = plan(THREE, size=size)
+    assert [one.entry.key for one in found.evictions] == gone
+    assert (found.bytes_before, found.bytes_after, found.excess_bytes) == (30, after, 0)
+    assert all((one.reason, one.bytes) == ("size", 10) for one in found.evictions)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "gone"),
+    [
+        (None, []),
+        (1000, []),
+        (990, []),
+        (989, ["old"]),
+        (975, ["old", "mid"]),
+        (0, ["old", "mid", "new"]),
+    ],
+)
+def test_what_lay_unused_for_too_long_goes(age_s: float | None, gone: list[str]) -> None:
+    found = plan(THREE, age_s=age_s)
+    assert [one.entry.key for one in found.evictions] == gone
+    assert all(one.reason == "age" for one in found.evictions)
+
+
+@pytest.mark.parametrize(
+    ("held", "gone", "kept", "excess"),
+    [
+        (Held(), ["old", "mid"], 0, 0),
+        (Held(frozenset({"old"})), ["mid", "new"], 1, 0),
+        (Held(frozenset({"old", "mid"})), ["new"], 2, 10),
+        (Held(since_ns=20 * S), ["old"], 2, 10),
+        (Held(since_ns=31 * S), ["old", "mid"], 0, 0),
+        (Held(frozenset({"old"}), since_ns=30 * S), ["mid"], 2, 10),
+    ],
+)
+def test_what_is_pinned_or_in_use_stays_even_where_the_store_stays_too_large(
+    held: Held, gone: list[str], kept: int, excess: int
+) -> None:
+    found = plan(THREE, held, size=10)
+    assert [one.entry.key for one in found.evictions] == gone
+    assert (found.held, found.excess_bytes) == (kept, excess)
+    assert found.bytes_after == 10 + excess
+
+
+def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
+    shared = Inventory(
+        entries=(entry("a", 1, "x", "s"), entry("b", 2, "s"), entry("c", 3, "s")),
+        blobs={"x": blob(10), "s": blob(100)},
+    )
+    assert [one.blobs for one in plan(shared, size=102).evictions] == [("x",)]
+    assert [one.blobs for one in plan(shared, size=0).evictions] == [("x",), (), ("s",)]
+
+
+def test_manifests_go_with_the_record_that_they_lead_to() -> None:
+    led = Inventory(
+        entries=(entry("a", 1), entry("b", 2)),
+        manifests={"ra": manifest("a"), "rb": manifest("b"), "ra2": manifest("a")},
+    )
+    (one,) = plan(led, size=2).evictions
+    assert (one.entry.key, one.manifests, one.bytes) == ("a", ("ra", "ra2"), 3)
+
+
+def test_a_young_blob_is_not_taken_though_its_record_is() -> None:
+    young = Inventory(entries=(entry("a", 1, "y"),), blobs={"y": blob(50, made_s=NOW - 10)})
+    found = plan(young, size=0)
+    assert [(one.entry.key, one.blobs) for one in found.evictions] == [("a", ())]
+    assert found.excess_bytes == 50
+
+
+@pytest.mark.parametrize(
+    ("made_s", "held", "gone"),
+    [
+        (NOW - 101, Held(), ("x",)),
+        (NOW - 100, Held(), ("x",)),
+        (NOW - 99, Held(), ()),
+        (NOW - 500, Held(since_ns=(NOW - 600) * S), ()),
+        (NOW - 500, Held(since_ns=(NOW - 400) * S), ("x",)),
+    ],
+)
+def test_a_blob_without_a_record_goes_after_a_time_of_grace(
+    made_s: int, held: Held, gone: tuple[str, ...]
+) -> None:
+    assert plan(Inventory(blobs={"x": blob(5, made_s)}), held).orphans == gone
+
+
+@pytest.mark.parametrize(
+    ("action", "made_s", "age_s", "gone"),
+    [
+        ("gone", 1, None, ("r",)),
+        ("gone", NOW - 50, None, ()),
+        ("here", 1, None, ()),
+        ("", 1, None, ()),
+        ("", 1, 500, ("r",)),
+        ("", NOW - 400, 500, ()),
+    ],
+)
+def test_a_manifest_that_leads_to_nothing_goes(
+    action: str, made_s: int, age_s: float | None, gone: tuple[str, ...]
+) -> None:
+    inventory = Inventory((entry("here", 999),), manifests={"r": manifest(action, made_s)})
+    assert plan(inventory, age_s=age_s).dangling == gone
+
+
+def test_orphans_go_before_any_record() -> None:
+    inventory = Inventory((entry("a", 1),), blobs={"x": blob(99)})
+    found = plan(inventory, size=1)
+    assert (found.orphans, found.evictions, found.bytes_after) == (("x",), (), 1)
+
+
+def test_a_blob_that_is_not_there_is_passed_over() -> None:
+    assert plan(Inventory((entry("a", 1, "lost"),)), size=0).evictions[0].blobs == ()
+
+
+def test_nothing_goes_where_something_could_not_be_seen() -> None:
+    unseen = Inventory(THREE.entries, {**THREE.blobs, "x": blob(1)}, complete=False)
+    assert plan(unseen, size=0, age_s=0) == Plan(bytes_before=31, bytes_after=31)

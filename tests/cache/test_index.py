@@ -1,0 +1,251 @@
+"""The index: what the records say, whatever happens to its file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import index as index_module
+from pallasc.cache import lock
+from pallasc.cache.about import About
+from pallasc.cache.index import Index, open_index
+from pallasc.cache.store import Store
+from pallasc.cache.tables import MIGRATIONS
+from pallasc.cache.uses import Session
+
+Publish = Callable[..., str]
+
+KEYS = ["ab" * 32, "cd" * 32, "ef" * 32]
+
+
+def known(store: Store, **options: Any) -> list[str]:
+    with open_index(store, **options) as index:
+        return [key for (key,) in index.read("SELECT key FROM artifacts ORDER BY key")]
+
+
+@pytest.fixture
+def filled(store: Store, publish: Publish) -> Store:
+    for key in KEYS:
+        publish(key, used_s=5)
+    assert known(store) == KEYS
+    return store
+
+
+def sealed(store: Store) -> bytes:
+    return (store.folder / "index.seal").read_bytes()
+
+
+def test_a_missing_store_has_an_empty_index_and_is_not_made(store: Store) -> None:
+    assert known(store) == []
+    assert not store.root.exists()
+
+
+def test_an_index_that_is_up_to_date_reads_no_record_and_is_not_written(filled: Store) -> None:
+    before = sealed(filled)
+    with open_index(filled) as index:
+        assert (index.refreshed.read, index.rebuilt) == (0, False)
+    assert sealed(filled) == before
+
+
+def test_a_refresh_reads_what_is_new_and_forgets_what_is_gone(
+    filled: Store, publish: Publish
+) -> None:
+    publish("00" * 32, used_s=7)
+    filled.path("ac", KEYS[0]).unlink()
+    with open_index(filled) as index:
+        assert (index.refreshed.read, index.refreshed.removed) == (1, 1)
+    assert known(filled) == ["00" * 32, *KEYS[1:]]
+
+
+def test_a_record_that_was_used_keeps_its_hits(filled: Store) -> None:
+    with open_index(filled) as index:
+        index.write(lambda database: database.execute("UPDATE artifacts SET hits = 7"))
+    os.utime(filled.path("ac", KEYS[0]), (9, 9))
+    with open_index(filled) as index:
+        rows = index.read("SELECT hits, last_use_ns, created_ns FROM artifacts WHERE key = ?",
+                          [KEYS[0]])  # fmt: skip
+    assert rows == [(7, 9 * 10**9, 5 * 10**9)]
+
+
+def test_a_corrupt_record_is_in_no_table_and_is_told(filled: Store) -> None:
+    filled.path("ac", KEYS[0]).write_bytes(b"")
+    with open_index(filled) as index:
+        (corrupt,) = index.refreshed.corrupt
+        assert (corrupt.area, corrupt.name) == ("ac", KEYS[0])
+        assert "the file is empty" in corrupt.reason
+    assert known(filled) == KEYS[1:]
+    assert filled.path("ac", KEYS[0]).exists()
+
+
+def test_a_folder_that_cannot_be_read_loses_no_row(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("/ac/cd"):
+            raise OSError(errno.EIO, "broken")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with open_index(filled) as index:
+        assert not index.refreshed.complete
+        assert "broken" in index.refreshed.faults[0]
+    assert known(filled) == KEYS
+
+
+def test_manifests_say_who_asked_and_what_it_cost(filled: Store) -> None:
+    about = About("matmul", "h100-sxm", {"m": 1})
+    told = {"action": KEYS[0], "about": {**about.to_json(), "seconds": 2.5}}
+    filled.put_manifest("00" * 32, told)
+    filled.put_manifest("11" * 32, {"action": "no key", "about": 7})
+    with open_index(filled) as index:
+        assert index.read("SELECT * FROM variants") == [(KEYS[0], "matmul", "h100-sxm", '{"m": 1}')]
+        assert index.read("SELECT request, action FROM requests ORDER BY 1") == [
+            ("00" * 32, KEYS[0]),
+            ("11" * 32, ""),
+        ]
+        assert index.read("SELECT compile_s FROM artifacts WHERE key = ?", KEYS[:1]) == [(2.5,)]
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_process_that_died_with_the_index_open_costs_a_rebuild(
+    filled: Store, suffix: str
+) -> None:
+    (filled.folder / f"index.sqlite{suffix}").write_bytes(b"left")
+    with open_index(filled) as index:
+        assert index.refreshed.read == 3
+        assert index.rebuilt
+    assert known(filled) == KEYS
+    assert not (filled.folder / f"index.sqlite{suffix}").exists()
+
+
+def test_an_index_that_was_not_sealed_is_thrown_away(filled: Store) -> None:
+    connection = sqlite3.connect(filled.folder / "index.sqlite")
+    with contextlib.closing(connection):
+        connection.execute("DELETE FROM artifacts")
+        connection.commit()
+    assert known(filled) == KEYS
+
+
+@pytest.mark.parametrize("version", [len(MIGRATIONS) + 1, -1])
+def test_an_index_of_another_schema_is_thrown_away(filled: Store, version: int) -> None:
+    with open_index(filled) as index:
+        index.write(lambda database: database.execute(f"PRAGMA user_version={version}"))
+    with open_index(filled) as index:
+        assert index.refreshed.read == 3
+        assert "its schema is" in index.notes[0]
+        assert index.read("PRAGMA user_version") == [(len(MIGRATIONS),)]
+        assert index.durable
+
+
+def test_the_migrations_that_a_file_lacks_are_applied(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(database: Any) -> None:
+        database.table("artifacts").add_column("colour", str)
+
+    monkeypatch.setattr(index_module, "MIGRATIONS", (*MIGRATIONS, add))
+    with open_index(filled) as index:
+        assert index.read("SELECT key, colour FROM artifacts LIMIT 1") == [(KEYS[0], None)]
+        assert (index.refreshed.read, index.rebuilt) == (0, False)
+
+
+def test_a_fault_in_the_middle_begins_anew_and_gives_the_answer_all_the_same(
+    filled: Store,
+) -> None:
+    with open_index(filled) as index:
+        index.write(lambda database: database.execute("DROP TABLE artifacts"))
+        assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
+        assert (index.rebuilt, index.durable) == (True, True)
+        assert "no such table" in index.notes[0]
+    assert known(filled) == KEYS
+
+
+def test_a_second_fault_goes_on_in_memory(filled: Store) -> None:
+    with open_index(filled) as index:
+        for _ in range(2):
+            index.write(lambda database: database.execute("DROP TABLE artifacts"))
+            assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
+        assert not index.durable
+    assert known(filled) == KEYS
+
+
+def test_a_disk_that_fails_goes_on_in_memory(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sqlite3.connect
+
+    def refuse(path: str, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        if path != ":memory:":
+            raise sqlite3.OperationalError("disk I/O error")
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    with open_index(filled) as index:
+        assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
+        assert not index.durable
+
+
+def test_an_index_that_another_process_has_is_not_waited_for_too_long(filled: Store) -> None:
+    before = sealed(filled)
+    place = filled.folder / "locks" / "index"
+    with (
+        lock.single_flight(place, timeout_s=1, on_error=lambda error: None),
+        open_index(filled, timeout_s=0) as index,
+    ):
+        assert not index.durable
+        assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
+    assert sealed(filled) == before
+
+
+def test_writing_locks_from_the_start(filled: Store) -> None:
+    seen: list[str] = []
+    with open_index(filled) as index:
+        index.write(lambda database: database.conn.set_trace_callback(seen.append))
+        index.write(lambda database: database.execute("UPDATE artifacts SET hits = hits + 1"))
+        index.write(lambda database: database.conn.set_trace_callback(None))
+    assert seen[1:4] == ["BEGIN IMMEDIATE", "UPDATE artifacts SET hits = hits + 1", "COMMIT"]
+
+
+def test_a_write_that_fails_changes_nothing(filled: Store) -> None:
+    def work(database: Any) -> None:
+        database.execute("DELETE FROM artifacts")
+        raise KeyError("mine")
+
+    with open_index(filled) as index:
+        with pytest.raises(KeyError, match="mine"):
+            index.write(work)
+        assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
+
+
+def test_the_hits_of_an_index_that_is_lost_are_lost_and_the_rest_is_not(filled: Store) -> None:
+    with Session(filled) as session:
+        session.hit(KEYS[0], about=About("matmul"))
+    (filled.folder / "index.sqlite").write_bytes(b"damage")
+    assert known(filled) == KEYS
+
+
+def test_an_index_closes_twice(filled: Store) -> None:
+    with open_index(filled) as index:
+        assert isinstance(index, Index)
+        index.read("SELECT 1")
+        index.close()
+    assert known(filled) == KEYS
+
+
+def test_the_index_lies_where_the_grammar_says(filled: Store) -> None:
+    names = {path.name for path in filled.folder.iterdir() if path.is_file()}
+    assert names == {"index.sqlite", "index.seal"}
+
+
+def test_the_path_of_the_index_is_below_the_version(store: Store) -> None:
+    with open_index(store) as index:
+        assert index.path == Path(store.root / "v1" / "index.sqlite")

@@ -1,0 +1,78 @@
+"""Sizes and ages as users write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallasc.cache.limits import (
+    DEFAULT_BYTES,
+    Limits,
+    limits_from_environment,
+    parse_age,
+    parse_size,
+)
+from pallasc.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("5GiB", 5 * 2**30),
+        ("5 gb", 5 * 10**9),
+        ("1.5MiB", 3 * 2**19),
+        ("500kB", 500_000),
+        ("123", 123),
+        ("123B", 123),
+        (" 2TiB ", 2 * 2**40),
+        ("0", None),
+        ("none", None),
+        ("Unlimited", None),
+    ],
+)
+def test_a_size_is_read(text: str, size: int | None) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("5G", r"Write GiB \(1024\) or GB \(1000\)"),
+        ("5Gib5", "Write a number and a unit, such as 5GiB"),
+        ("5 GiBB", "Did you mean the unit GiB"),
+        ("-5GiB", "Write a number and a unit"),
+        ("much", "Write a number and a unit"),
+        ("0GiB", "0 or none: no limit"),
+    ],
+)
+def test_what_is_no_size_is_refused_with_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(SpecError, match=hint):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s"), [("12h", 43_200.0), ("90d", 7_776_000.0), ("2W", 1_209_600.0), ("0", None)]
+)
+def test_an_age_is_read(text: str, age_s: float | None) -> None:
+    assert parse_age(text) == age_s
+
+
+@pytest.mark.parametrize("text", ["90", "d", "0d", "3 months", "-1d"])
+def test_what_is_no_age_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(SpecError, match="12h, 90d, 2w, none"):
+        parse_age(text)
+
+
+def test_the_default_size_is_finite() -> None:
+    assert limits_from_environment({}) == Limits(max_bytes=DEFAULT_BYTES, max_age_s=None)
+    assert DEFAULT_BYTES == 10 * 2**30
+
+
+def test_the_environment_sets_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "5GiB")
+    monkeypatch.setenv("PALLASC_CACHE_AGE", "90d")
+    assert limits_from_environment() == Limits(max_bytes=5 * 2**30, max_age_s=90 * 86_400.0)
+
+
+def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE: '5Q' is no size"):
+        limits_from_environment({"PALLASC_CACHE_SIZE": "5Q"})

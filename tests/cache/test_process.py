@@ -1,0 +1,42 @@
+"""Who a process is."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from pallasc.cache import process
+
+
+def test_this_process_is_alive() -> None:
+    assert process.is_alive(process.token()) is True
+
+
+def test_a_child_has_a_token_of_its_own_and_is_dead_after_its_end() -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, process.token().encode())
+        signal.pause()
+    token = os.read(read, 100).decode()
+    alive = process.is_alive(token)
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # dead, but nobody has asked for it yet
+    zombie = process.is_alive(token)
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+    assert token != process.token()
+    assert (alive, zombie, process.is_alive(token)) == (True, False, False)
+
+
+def test_a_process_id_that_was_given_again_is_another_process() -> None:
+    host, pid, start = process.token().split("-")
+    assert process.is_alive(f"{host}-{pid}-{int(start) + 1}") is False
+
+
+@pytest.mark.parametrize("token", ["0123456789ab-1-1", "", "1-2", "unknown-1-1", "a-b-c"])
+def test_what_another_machine_runs_is_not_known(token: str) -> None:
+    assert process.is_alive(token) is None

@@ -1,0 +1,298 @@
+"""Pruning: what really goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import files
+from pallasc.cache import prune as prune_module
+from pallasc.cache.about import About
+from pallasc.cache.limits import Limits
+from pallasc.cache.pins import pin
+from pallasc.cache.prune import TIDY_EVERY_S, clear, prune, tidy
+from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
+from pallasc.errors import ToolError
+
+Publish = Callable[..., str]
+
+OLD, MID, NEW = "11" * 32, "22" * 32, "33" * 32
+NOTHING = Limits(max_bytes=1, grace_s=0)
+ALL = Limits(max_bytes=None, grace_s=0, quarantine_s=0)
+
+
+@pytest.fixture
+def filled(store: Store, publish: Publish) -> Store:
+    for number, key in enumerate((OLD, MID, NEW)):
+        publish(key, used_s=1000 + number)
+    return store
+
+
+def here(store: Store) -> list[str]:
+    return [k for k in (OLD, MID, NEW) if store.get_artifact(k, verify=True) is not None]
+
+
+def files_in(store: Store, *folders: str) -> list[str]:
+    paths = (path for name in folders for path in (store.folder / name).rglob("*"))
+    return sorted(path.name for path in paths if path.is_file())
+
+
+def everything(store: Store) -> dict[str, bytes]:
+    """Return all files but those that only count."""
+    counting = ("index", "uses", "stat")
+    paths = (path for path in store.folder.rglob("*") if path.is_file())
+    named = {str(path.relative_to(store.folder)): path.read_bytes() for path in paths}
+    return {name: data for name, data in named.items() if not name.startswith(counting)}
+
+
+def test_the_least_recently_used_goes_with_its_blobs(filled: Store) -> None:
+    size = prune(filled, limits=ALL).plan.bytes_before
+    pruned = prune(filled, limits=Limits(max_bytes=size - 1, grace_s=0))
+    assert here(filled) == [MID, NEW]
+    assert (pruned.records, pruned.blobs, pruned.warnings) == (1, 1, ())
+    assert len(files_in(filled, "cas")) == 2
+    assert pruned.plan.bytes_after == prune(filled, limits=ALL).plan.bytes_before
+
+
+def test_a_use_in_a_session_makes_another_one_the_least_recent(filled: Store) -> None:
+    with Session(filled) as session:
+        session.hit(OLD)
+    size = prune(filled, limits=ALL).plan.bytes_before
+    prune(filled, limits=Limits(max_bytes=size - 1, grace_s=0))
+    assert here(filled) == [OLD, NEW]
+
+
+def test_a_dry_run_tells_the_same_and_touches_nothing(filled: Store) -> None:
+    with Session(filled) as session:
+        session.made(OLD, seconds=1.0, about=About("matmul"))
+    filled.path("ac", MID).write_bytes(b"")
+    before = everything(filled)
+    told = prune(filled, limits=NOTHING, dry_run=True, now_ns=time.time_ns() + 1)
+    assert everything(filled) == before
+    assert told.to_json()["dry_run"] is True
+    assert (told.records, told.blobs) == (2, 3)
+    done = prune(filled, limits=NOTHING)
+    assert (done.records, done.blobs) == (2, 3)
+    assert done.plan == told.plan
+    assert done.names == told.names == {OLD: ["matmul"]}
+
+
+def test_pruning_tells_what_went_and_why(filled: Store) -> None:
+    with Session(filled) as session:
+        session.made(OLD, seconds=1.0, about=About("matmul"))
+    os.utime(filled.path("ac", OLD), (1000, 1000))
+    told = prune(filled, limits=Limits(max_bytes=None, max_age_s=10.0, grace_s=0),
+                 now_ns=1011 * 10**9 + 1).to_json()  # fmt: skip
+    # The log of uses says that OLD was used a moment ago, though its file does not.
+    assert [one["key"] for one in told["evicted"]] == [MID]
+    assert told["evicted"][0]["reason"] == "age"
+    assert told["limit_age_s"] == 10.0
+
+
+def test_what_is_pinned_stays(filled: Store) -> None:
+    pin(filled, OLD)
+    pruned = prune(filled, limits=NOTHING)
+    assert here(filled) == [OLD]
+    assert pruned.plan.held == 1
+    assert pruned.plan.excess_bytes > 0
+
+
+def test_what_a_running_build_uses_stays_until_its_end(filled: Store) -> None:
+    with Session(filled) as session:
+        session.hit(MID)
+        prune(filled, limits=NOTHING)
+        assert here(filled) == [MID]
+    prune(filled, limits=NOTHING)
+    assert here(filled) == []
+
+
+def test_what_a_build_begins_to_use_after_the_decision_stays(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = prune_module.decide
+
+    def decide_then_use(*arguments: Any, **options: Any) -> Any:
+        plan = real(*arguments, **options)
+        os.utime(filled.path("ac", MID))
+        return plan
+
+    monkeypatch.setattr(prune_module, "decide", decide_then_use)
+    pruned = prune(filled, limits=NOTHING)
+    assert here(filled) == [MID]
+    assert (len(pruned.plan.evictions), pruned.records, pruned.blobs) == (3, 2, 2)
+
+
+def test_a_blob_that_gets_a_new_record_after_the_decision_stays(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = prune_module.decide
+    data = OLD[:8].encode() * 100
+
+    def decide_then_publish(*arguments: Any, **options: Any) -> Any:
+        plan = real(*arguments, **options)
+        assert Store(filled.root).put_artifact("44" * 32, {}, {"same": data}).stored
+        return plan
+
+    monkeypatch.setattr(prune_module, "decide", decide_then_publish)
+    prune(filled, limits=NOTHING)
+    assert here(filled) == []
+    assert filled.get_artifact("44" * 32, verify=True) is not None
+
+
+def test_a_record_goes_before_its_blobs(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real = files.remove_same
+
+    def note(path: Path, *arguments: Any) -> bool:
+        order.append(path.parent.parent.name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(files, "remove_same", note)
+    prune(filled, limits=NOTHING)
+    assert order == ["ac"] * 3 + ["cas"] * 3
+
+
+def test_a_shared_blob_stays_for_the_other_record(store: Store, publish: Publish) -> None:
+    publish(OLD, used_s=1000, blobs={"cubin": b"shared"})
+    publish(NEW, used_s=1001, blobs={"cubin": b"shared"})
+    size = prune(store, limits=ALL).plan.bytes_before
+    pruned = prune(store, limits=Limits(max_bytes=size - 1, grace_s=0))
+    assert (pruned.records, pruned.blobs) == (1, 0)
+    assert here(store) == [NEW]
+
+
+def test_manifests_of_what_went_go_too(filled: Store) -> None:
+    filled.put_manifest("aa" * 32, {"action": OLD})
+    filled.put_manifest("bb" * 32, {"action": NEW})
+    filled.put_manifest("cc" * 32, {})
+    os.utime(filled.path("ac", NEW))
+    size = sum(path.stat().st_size for a in ("ac", "cas", "man") for path in
+               (filled.folder / a).rglob("*") if path.is_file())  # fmt: skip
+    prune(filled, limits=Limits(max_bytes=size - 1, grace_s=0))
+    assert filled.get_manifest("aa" * 32) is None
+    assert filled.get_manifest("bb" * 32) == {"action": NEW}
+    assert filled.get_manifest("cc" * 32) == {}
+
+
+def test_a_blob_without_a_record_goes_after_the_grace_only(filled: Store) -> None:
+    digest = filled.put_blob(b"nobody names me")
+    assert prune(filled, limits=Limits(max_bytes=None)).blobs == 0
+    later_ns = time.time_ns() + 301 * 10**9
+    assert prune(filled, limits=Limits(max_bytes=None), now_ns=later_ns).blobs == 1
+    assert filled.get_blob(digest) is None
+    assert here(filled) == [OLD, MID, NEW]
+
+
+def test_nothing_goes_where_a_record_cannot_be_read(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = files.read
+
+    def refuse(path: str, **options: Any) -> files.Found | None:
+        if path.endswith(MID):
+            raise OSError(5, "broken")
+        return real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read", refuse)
+        pruned = prune(filled, limits=NOTHING)
+    assert (pruned.records, pruned.blobs) == (0, 0)
+    assert "broken" in pruned.warnings[0]
+    assert here(filled) == [OLD, MID, NEW]
+
+
+def test_a_corrupt_record_is_put_away(filled: Store) -> None:
+    filled.path("ac", MID).write_bytes(b"")
+    prune(filled, limits=Limits(max_bytes=None))
+    assert not filled.path("ac", MID).exists()
+    assert len(files_in(filled, "quarantine")) == 2
+
+
+def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: Store) -> None:
+    from pallasc.cache import process
+
+    dead, alive = f"{process.host()}-1-1-00", f"{process.token()}-00"
+    for folder in ("tmp", "leases"):
+        (filled.folder / folder).mkdir(exist_ok=True)
+        for name in (dead, alive):
+            (filled.folder / folder / name).write_text("")
+    (filled.folder / "locks").mkdir(exist_ok=True)
+    (filled.folder / "locks" / OLD).write_text("")
+    with filled.single_flight(MID):
+        told = prune(filled, limits=ALL, dry_run=True).leftovers
+        assert (told.temporaries, told.leases, told.locks) == (1, 1, 1)
+        assert prune(filled, limits=ALL).leftovers == told
+        assert files_in(filled, "locks") == [MID]
+    assert files_in(filled, "tmp", "leases") == [alive, alive]
+
+
+def test_corrupt_files_are_kept_for_a_week(filled: Store) -> None:
+    filled.path("ac", MID).write_bytes(b"")
+    assert filled.get_artifact(MID) is None
+    day_ns, now_ns = 86_400 * 10**9, time.time_ns()
+    prune(filled, limits=Limits(), now_ns=now_ns + 6 * day_ns)
+    assert len(files_in(filled, "quarantine")) == 2
+    prune(filled, limits=Limits(), now_ns=now_ns + 8 * day_ns)
+    assert files_in(filled, "quarantine") == []
+
+
+def test_a_missing_store_is_not_made(store: Store) -> None:
+    assert prune(store).plan.bytes_before == 0
+    assert tidy(store) is None
+    assert clear(store).records == 0
+    assert not store.root.exists()
+
+
+def test_tidying_prunes_once_an_hour(filled: Store) -> None:
+    now_ns = time.time_ns()
+    first = tidy(filled, limits=NOTHING, now_ns=now_ns)
+    assert first is not None
+    assert first.records == 3
+    assert tidy(filled, limits=NOTHING, now_ns=now_ns + 10**9) is None
+    assert tidy(filled, limits=NOTHING, now_ns=now_ns + round(TIDY_EVERY_S * 1e9)) is not None
+
+
+def test_tidying_waits_for_nobody(filled: Store) -> None:
+    from pallasc.cache.lock import single_flight
+
+    place = filled.folder / "locks" / "index"
+    with single_flight(place, timeout_s=1, on_error=lambda error: None):
+        assert tidy(filled, limits=NOTHING) is None
+    assert here(filled) == [OLD, MID, NEW]
+
+
+def test_tidying_fails_no_build_where_sqlite_cannot_be_had(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite_utils", None)
+    assert tidy(filled, limits=NOTHING) is None
+    with pytest.raises(ToolError, match="no index, not even in memory"):
+        prune(filled, limits=NOTHING)
+    assert here(filled) == [OLD, MID, NEW]
+
+
+def test_clearing_leaves_pins_and_nothing_else(filled: Store) -> None:
+    pin(filled, MID)
+    with Session(filled) as session:
+        session.hit(MID)
+    filled.put_blob(b"without a record")
+    filled.put_manifest("cc" * 32, {})
+    assert clear(filled, dry_run=True).records == 2
+    assert here(filled) == [OLD, MID, NEW]
+    assert clear(filled).records == 2
+    assert here(filled) == [MID]
+    assert files_in(filled, "man", "uses", "stat", "tmp", "quarantine") == []
+    assert not (filled.folder / "index.sqlite").exists()
+    assert len(files_in(filled, "cas")) == 1
+
+
+def test_the_environment_sets_the_limits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "1B")
+    assert prune(filled).records == 3

@@ -1,0 +1,102 @@
+"""From what was translated to an artifact: arrays to buffers, architecture, driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.compile import build_plan, check_architecture
+from pallasc.compiler.lower import Signature
+from pallasc.compiler.translate import Translation
+from pallasc.errors import CompileError, CorruptError
+from pallasc.specs.artifact import KernelResources
+from pallasc.specs.canonical import digest
+from pallasc.specs.cubin import parse_cubin
+from pallasc.specs.plan import Binding, Buffer
+
+_X = Binding("x", "f32", (4,), 0)
+_OUT = Binding("out", "f32", (4,), 0)
+
+
+def _signature(inputs: int, outputs: int) -> Signature:
+    tree: Any = {str(n): n for n in range(inputs)}
+    return Signature((_X,) * inputs, (_OUT,) * outputs, tree, {"tuple": list(range(outputs))})
+
+
+def _translation() -> Translation:
+    return Translation([Buffer("input", 16), Buffer("output", 16)], [1])
+
+
+def test_arrays_are_bound_to_the_buffers_that_hold_them() -> None:
+    plan = build_plan(_translation(), _signature(1, 1))
+    assert [(b.path, b.buffer) for b in (*plan.inputs, *plan.outputs)] == [("x", 0), ("out", 1)]
+
+
+def test_another_number_of_arrays_is_refused() -> None:
+    with pytest.raises(CompileError, match="the executable has 1 inputs, the function 2"):
+        build_plan(_translation(), _signature(2, 1))
+    with pytest.raises(CompileError, match="the executable has 1 outputs, the function 2"):
+        build_plan(_translation(), _signature(1, 2))
+
+
+def test_an_array_that_is_larger_than_its_buffer_is_refused() -> None:
+    small = Translation([Buffer("input", 8), Buffer("output", 16)], [1])
+    with pytest.raises(CorruptError, match="array x takes bytes 0 to 16 of buffer 0"):
+        build_plan(small, _signature(1, 1))
+
+
+@pytest.fixture(scope="module")
+def mosaic(build: Any) -> tuple[Translation, KernelResources]:
+    result = build("resources", "sm_90a")["small"]
+    (kernel,) = result.artifact.kernels
+    return Translation([], [], [], dict(result.blobs)), kernel
+
+
+def test_the_architecture_asked_for_is_accepted(mosaic: Any) -> None:
+    translation, kernel = mosaic
+    check_architecture(translation, [kernel], "sm_90a")
+
+
+def test_a_cubin_for_another_architecture_is_refused(mosaic: Any) -> None:
+    translation, kernel = mosaic
+    with pytest.raises(CompileError, match=r"asked for sm_100a, the cubin of body.* is for sm_90"):
+        check_architecture(translation, [kernel], "sm_100a")
+
+
+def test_ptx_for_another_architecture_is_refused(mosaic: Any) -> None:
+    from dataclasses import replace
+
+    translation, kernel = mosaic
+    with pytest.raises(CompileError, match=r"asked for sm_90, the PTX of body.* is for sm_90a"):
+        check_architecture(translation, [kernel], "sm_90")
+    without = b".version 9.0\n"
+    translation.blobs[digest(without)] = without
+    with pytest.raises(CompileError, match=r"the PTX of body.* is for nothing"):
+        check_architecture(translation, [replace(kernel, ptx=digest(without))], "sm_90a")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_a_record_says_for_what_it_was_compiled(build: Any, arch: str) -> None:
+    record = build("resources", arch)["small"].record
+    assert record["target"]["arch"] == arch
+    toolkit = parse_cubin(build("resources", arch)["small"].artifact.cubin()).toolkit
+    assert record["minimum_driver"]["cuda"] == f"{toolkit.split('.')[0]}.0"
+    assert record["blobs"] == {
+        key: len(b) for key, b in build("resources", arch)["small"].blobs.items()
+    }
+
+
+def test_a_function_without_kernels_needs_any_supported_driver(build: Any) -> None:
+    record = build("signatures")["nothing"].record
+    assert record["kernels"] == []
+    assert record["minimum_driver"] == {"cuda": "12.0", "linux": "525.60.13"}
+
+
+def test_keys_differ_between_targets_and_functions(build: Any) -> None:
+    keys = {
+        result.key
+        for arch in ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+        for result in build("resources", arch).values()
+    }
+    assert len(keys) == 12

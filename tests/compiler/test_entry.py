@@ -1,0 +1,94 @@
+"""Importing what specs name, with errors that say where it failed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pallasc.compiler.entry import import_entry, import_function, static_value
+from pallasc.errors import SpecError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder with modules, which are forgotten afterwards."""
+    (tmp_path / "entry_kernels.py").write_text(
+        "import dataclasses\n\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Config:\n    tile: int\n    swizzle: int = 128\n\n"
+        "class Space:\n    LIMIT = 7\n\n"
+        "def scale(x, by):\n    return x * by\n\n"
+        "SIZE = 3\n"
+    )
+    (tmp_path / "entry_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
+    (tmp_path / "entry_needs.py").write_text("import no_such_package_here\n")
+    (tmp_path / "entry_exits.py").write_text("import sys\nsys.exit(3)\n")
+    before = set(sys.modules)
+    path = list(sys.path)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if name.startswith("entry_"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("entry", ["entry_kernels:scale", "entry_kernels.py:scale"])
+def test_functions_are_found_by_module_and_by_file(folder: Path, entry: str) -> None:
+    assert import_function(entry, str(folder))(2, by=3) == 6
+
+
+def test_attributes_may_be_dotted(folder: Path) -> None:
+    assert import_entry("entry_kernels:Space.LIMIT", str(folder)) == 7
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        ("entry_kernels:scala", "entry_kernels has no 'scala'", "scale"),
+        ("entry_kernels.py:Space.LIMITS", "Space has no 'LIMITS'", "LIMIT"),
+        ("entry_nothing:f", "cannot be imported: ModuleNotFoundError", "Install the package"),
+        ("entry_needs:f", "No module named 'no_such_package_here'", "no_such_package_here"),
+        ("entry_broken:f", "cannot be imported: ValueError: not today", None),
+        ("entry_exits:f", "cannot be imported: SystemExit: 3", None),
+    ],
+)
+def test_what_cannot_be_imported_is_a_mistake_of_the_spec(
+    folder: Path, entry: str, message: str, hint: str | None
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        import_entry(entry, str(folder))
+    assert message in caught.value.message
+    if hint:
+        assert hint in (caught.value.hint or "")
+
+
+def test_a_module_that_fails_shows_its_line(folder: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        import_entry("entry_broken:f", str(folder))
+    place = caught.value.location
+    assert place is not None
+    assert (Path(place.file).name, place.line) == ("entry_broken.py", 2)
+
+
+def test_an_entry_that_cannot_be_called_is_refused(folder: Path) -> None:
+    with pytest.raises(SpecError, match="is a int and cannot be called"):
+        import_function("entry_kernels:SIZE", str(folder))
+
+
+def test_static_values_are_built_by_call_and_reference(folder: Path) -> None:
+    value = {
+        "config": {"$call": "entry_kernels:Config", "tile": {"$ref": "entry_kernels:SIZE"}},
+        "plain": [1, {"$ref": "entry_kernels:Space.LIMIT"}],
+        "name": "x",
+    }
+    found = static_value(value, str(folder))
+    assert (found["config"].tile, found["config"].swizzle) == (3, 128)
+    assert (found["plain"], found["name"]) == ((1, 7), "x")
+
+
+def test_a_call_that_fails_is_a_mistake_of_the_spec(folder: Path) -> None:
+    with pytest.raises(SpecError, match=r"\$call 'entry_kernels:Config' failed: TypeError"):
+        static_value({"$call": "entry_kernels:Config", "tiles": 3}, str(folder))

@@ -1,0 +1,110 @@
+"""Tracing and lowering: the arguments of a call, and the trees of what goes in and comes out."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.lower import leaves
+from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.plan import Copy
+
+JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def signatures(build: Any) -> Any:
+    return build("signatures")
+
+
+def test_every_leaf_of_a_result_is_bound_to_its_own_buffer(signatures: Any) -> None:
+    plan = signatures["trees"].plan
+    sizes = {binding.path: binding.shape[0] for binding in plan.outputs}
+    assert sizes == {
+        "out.ordered.z": 1, "out.ordered.a": 2, "out.plain.z": 3, "out.plain.a": 4,
+        "out.node.0": 6, "out.node.1": 5, "out.list.0": 7, "out.list.1.0": 8,
+        "out.numbers.10": 9, "out.numbers.2": 10,
+    }  # fmt: skip
+    for binding in plan.outputs:
+        assert plan.buffers[binding.buffer].size == 4 * binding.shape[0]
+
+
+def test_the_tree_of_a_result_names_its_leaves(signatures: Any) -> None:
+    plan = signatures["trees"].plan
+    tree = plan.output_tree["dict"]
+    by_number = [binding.path for binding in plan.outputs]
+    assert by_number[tree["ordered"]["dict"]["z"]] == "out.ordered.z"
+    assert [by_number[n] for n in tree["node"]["children"]] == ["out.node.0", "out.node.1"]
+    assert tree["node"]["node"] == "Sides"
+    assert by_number[tree["list"][1]["tuple"][0]] == "out.list.1.0"
+    assert by_number[tree["numbers"]["dict"]["10"]] == "out.numbers.10"
+
+
+def test_none_takes_no_buffer(signatures: Any) -> None:
+    assert signatures["nothing"].plan.outputs == ()
+    assert signatures["one_of_none"].plan.output_tree == {"tuple": [None, 0, None]}
+    assert signatures["optional"].plan.input_tree == {"x": 0, "y": None}
+
+
+@pytest.mark.skipif(JAX < (0, 11), reason="JAX 0.10 cannot trace a kernel on a new reference")
+def test_an_array_that_is_updated_in_place_is_copied_first(signatures: Any) -> None:
+    copy, launch = signatures["updated_in_place"].plan.steps
+    assert copy == Copy(0, 0, 1, 0, 512)
+    assert [parameter.buffer for parameter in launch.parameters] == [1]
+
+
+def test_arrays_are_in_the_order_of_the_signature(signatures: Any) -> None:
+    assert [b.path for b in signatures["optional_given"].plan.inputs] == ["x", "y"]
+    assert [b.path for b in signatures["keywords"].plan.inputs] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["positional", "variadic"])
+def test_arrays_without_a_name_are_numbered(signatures: Any, name: str) -> None:
+    plan = signatures[name].plan
+    assert ([b.path for b in plan.inputs], plan.input_tree) == (["0", "1"], [0, 1])
+
+
+@pytest.mark.parametrize("name", ["scaled", "partial", "lambda"])
+def test_any_callable_compiles(signatures: Any, name: str) -> None:
+    assert len(signatures[name].plan.launches) == 1
+
+
+def test_64_bit_types_stay_where_an_argument_has_one(signatures: Any) -> None:
+    assert signatures["wide"].plan.outputs[0].dtype == "i64"
+    assert signatures["narrow"].plan.outputs[0].dtype == "i32"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("missing", "scaled needs 'by', which the spec does not give.", "Give it under args"),
+        ("unknown", "scaled has no parameter 'bye'.", "Did you mean 'by'?"),
+        ("nearly", "scaled has no parameter 'nam'.", "Did you mean 'name'?"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_mistakes_of_the_spec(
+    signatures: Any, name: str, message: str, hint: str
+) -> None:
+    error = signatures[name].error
+    assert (error["type"], error["message"]) == ("SpecError", message)
+    assert error["hint"].startswith(hint)
+
+
+def test_leaves_are_found_in_order() -> None:
+    one, two = ArraySpec("f32", (1,)), ArraySpec("f32", (2,))
+    assert list(leaves({"a": [None, one], "b": {"c": two}})) == [one, two]
+
+
+def test_one_process_compiles_for_one_architecture(tmp_path: Path, build_alone: Any) -> None:
+    results = build_alone("resources", "h100-sxm,h200,a100-sxm", "small")
+    assert results["small@h100-sxm"].record["target"]["name"] == "h100-sxm"
+    assert results["small@h200"].record["target"]["name"] == "h200"
+    error = results["small@a100-sxm"].error
+    assert error["message"] == (
+        "this process compiles for sm_90a and cannot compile for sm_80 as well"
+    )
+    assert error["hint"] == "Mosaic GPU takes one architecture a process: pass isolated=True."
+    assert error["exit_code"] == 1

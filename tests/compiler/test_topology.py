@@ -1,0 +1,51 @@
+"""The description of a GPU that is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pallasc.compiler.topology import target_config
+from pallasc.specs.targets import DEFAULT_MODELS, resolve_target
+
+
+@pytest.mark.parametrize("arch", DEFAULT_MODELS)
+def test_the_description_has_the_figures_of_the_model(arch: str) -> None:
+    target = resolve_target(arch)
+    lines = {line.strip() for line in target_config(target).splitlines()}
+    assert f"core_count: {target.sm_count}" in lines
+    assert f"shared_memory_per_block_optin: {target.smem_optin_bytes}" in lines
+    assert f"shared_memory_per_core: {target.smem_per_sm_bytes}" in lines
+    assert f'device_description_str: "{target.description}"' in lines
+    extension = " feature_extension: ACCELERATED_FEATURES" if arch.endswith("a") else ""
+    capability = f"major: {target.major} minor: {target.minor}{extension}"
+    assert f"cuda_compute_capability {{ {capability} }}" in lines
+
+
+def test_the_description_does_not_depend_on_the_models_name() -> None:
+    from dataclasses import replace
+
+    target = resolve_target("sm_90a")
+    assert target_config(replace(target, name="mine")) == target_config(target)
+
+
+def test_a_process_without_the_plugin_is_told_what_to_do() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update({'jax_plugins.xla_cuda12': None, 'jax_plugins.xla_cuda13': None})\n"
+        "from pallasc.compiler.topology import device_for\n"
+        "from pallasc.specs.targets import resolve_target\n"
+        "from pallasc.errors import ToolError\n"
+        "try:\n    device_for(resolve_target('sm_90a'))\n"
+        "except ToolError as error:\n    print(error)\n"
+    )
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "JAX cannot compile for a GPU in this process:" in answer.stdout
+    assert "Call pallasc.compile before JAX has looked for devices" in answer.stdout

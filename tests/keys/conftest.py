@@ -1,0 +1,314 @@
+"""A world in miniature that keys are made of: specs, sources, installed packages, a toolchain.
+
+All of it is real files; only the toolchain's are short, so that a case takes milliseconds. Each case
+copies the world to a folder of its own, changes one thing, and asks the real functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler import closure
+from pallasc.compiler.compile import Job, Tools, action_fields
+from pallasc.compiler.environment import compiler_variables, compiling_environment
+from pallasc.compiler.identity import toolchain_identity
+from pallasc.compiler.lower import Lowered, Signature
+from pallasc.compiler.manifest import Context, changed_sources, import_folders, request_key
+from pallasc.compiler.toolchain import Package, Toolchain
+from pallasc.specs.canonical import labelled_key
+from pallasc.specs.matrix import expand
+from pallasc.specs.plan import Binding
+from pallasc.specs.spec import Variant
+from pallasc.specs.yaml_loader import load_yaml
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+KERNEL = '''
+"""A kernel that is reached by every way that there is."""
+import colorsys
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+import grouped.inner
+import helper
+import thirdparty
+
+try:
+    import optional_fast
+except ImportError:
+    optional_fast = None
+try:
+    from grouped import faster
+except ImportError:
+    faster = None
+SPED_UP = importlib.util.find_spec("speedup") is not None
+HERE = Path(__file__).parent
+TILE = int(os.environ.get("KERNEL_TILE", "64"))
+
+
+def run(x, y, *, config, count, factor, label, flag, turn, nested):
+    import lazy
+
+    dynamic = importlib.import_module("dynamic")
+    table = (HERE / "table.txt").read_text()
+    tuning = (HERE / "tuning.json").read_text()
+    try:
+        override = (HERE / "override.json").read_text()
+    except FileNotFoundError:
+        override = ""
+    parts = [part.read_text() for part in sorted((HERE / "parts").glob("*.part"))]
+    scale = len(table) + len(tuning) + len(override) + len(parts) + TILE
+    return helper.scale(lazy.twice(dynamic.thrice(turn(x)))) + y * scale
+
+
+def other(x, y, *, config, count, factor, label, flag, turn, nested):
+    return x
+'''
+SOURCES = {
+    "kernel.py": KERNEL,
+    "helper.py": "import second\n\n\ndef scale(x):\n    return second.plus(x) * 3\n",
+    "second.py": "def plus(x):\n    return x + 1\n",
+    "lazy.py": "def twice(x):\n    return x * 2\n",
+    "dynamic.py": "def thrice(x):\n    return x * 3\n",
+    "grouped/__init__.py": "",
+    "grouped/inner.py": "from grouped.deeper.leaf import ONE\n",
+    "grouped/deeper/__init__.py": "",
+    "grouped/deeper/leaf.py": "ONE = 1\n",
+    "grouped/unused.py": "TWO = 2\n",
+    "made.py": "import made_of\n\n\nclass Config:\n    def __init__(self, tile, depth):\n"
+    "        self.tile = made_of.checked(tile)\n\n\nclass Wider(Config):\n    pass\n",
+    "made_of.py": "def checked(tile):\n    return tile\n",
+    "turns.py": "def same(x):\n    return x\n\n\ndef negated(x):\n    return -x\n",
+    "table.txt": "1 2 3\n",
+    "tuning.json": "{}\n",
+    "parts/one.part": "1\n",
+    "unrelated.py": "def run(x):\n    return x\n",
+    "notes.txt": "nothing\n",
+}
+SITE = {
+    "thirdparty/__init__.py": "from thirdparty.core import ONE\n",
+    "thirdparty/core.py": "ONE = 1\n",
+    "thirdparty/_native.so": "native code\n",
+    "thirdparty.libs/libinner-1.so": "a library that the wheel brings\n",
+    "thirdparty-1.0.dist-info/METADATA": "Name: thirdparty\nVersion: 1.0\n",
+    "bystander/__init__.py": "",
+    "google/protobuf/__init__.py": "",
+    **{
+        f"{name}/__init__.py": f"# {name}\n"
+        for name in ("cramjam", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "scipy")
+    },
+    "numpy/core.so": "native code\n",
+    "numpy/tests/test_core.py": "",
+    "numpy.libs/libopenblas.so": "native code\n",
+}
+TOOLCHAIN = {
+    "jax/__init__.py": '__version__ = "0.12.0"\n',
+    "jax/_src/lax.py": "ADD = 1\n",
+    "jax/experimental/pallas/lowering.py": "RULES = {}\n",
+    "jaxlib/__init__.py": "",
+    "jaxlib/libjax_common.so": "native code\n",
+    "jaxlib/mosaic/dialect.py": "",
+    "jaxlib/include/header.h": "",
+    "jax_cuda13_plugin/cuda_plugin_extension.so": "native code\n",
+    "jax_plugins/xla_cuda13/__init__.py": "",
+    "jax_plugins/xla_cuda13/xla_cuda_plugin.so": "native code\n",
+    "bin/ptxas": "assembler\n",
+    "bin/other-ptxas": "another assembler\n",
+    "bin/nvlink": "linker\n",
+    "nvvm/libdevice/libdevice.10.bc": "bitcode\n",
+}
+SPEC: dict[str, Any] = {
+    "schema": 1,
+    "models": {"mine": {"like": "h100-sxm", "description": "A GPU"}},
+    "targets": ["mine"],
+    "kernels": [
+        {
+            "name": "first",
+            "entry": "kernel.py:run",
+            "args": {"x": "f32[8, 128]", "y": "f32[8, 128]"},
+            "static": {
+                "config": {"$call": "made.py:Config", "tile": 64, "depth": 2},
+                "count": 1,
+                "factor": 2.5,
+                "label": "a",
+                "flag": True,
+                "turn": {"$ref": "turns.py:same"},
+                "nested": {"sizes": [1, 2], "b": 1, "a": 2},
+            },
+            "files": ["table.txt"],
+            "reference": "kernel.py:other",
+            "tolerance": {"rtol": 0.01},
+            "budget": {"registers": 128},
+        },
+        {"name": "second", "entry": "unrelated.py:run", "args": ["f32[8, 128]"]},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is known of the first kernel: both keys, and why its manifest does not fit."""
+
+    request: str
+    action: str
+    changed: tuple[str, ...]
+
+
+class World:
+    """Folders of specs, of installed packages and of a toolchain; `patch` is the case's own."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.root, self.patch = root, patch
+        self.project, self.site, self.tools = root / "specs", root / "site", root / "tools"
+        self.spec: dict[str, Any] = json.loads(json.dumps(SPEC))
+        self.kernel = self.spec["kernels"][0]
+        self.static: dict[str, Any] = self.kernel["static"]
+        self.target: dict[str, Any] = self.spec["models"]["mine"]
+        self.ptxas = "ptxas"
+        self.module = "module {}"
+        self.inputs = (Binding("x", "f32", (8, 128), 0), Binding("y", "f32", (8, 128), 1))
+        self.versions = "0.12.0"
+
+    def add(self, name: str, text: str = "") -> None:
+        """Write a file, replacing what is there."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def flip(self, name: str) -> None:
+        """Change one bit of a file, keeping its size and modification time."""
+        path = self.root / name
+        times = path.stat()
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        """Replace a text that must be in a file."""
+        text = (self.root / name).read_text(encoding="utf-8")
+        assert old in text
+        self.add(name, text.replace(old, new))
+
+    def setenv(self, name: str, value: object) -> None:
+        """Set a variable of the process that asks."""
+        self.patch.setenv(name, str(value))
+
+    def variant(self) -> Variant:
+        """Return the first kernel's variant."""
+        path = self.project / "spec.yaml"
+        if self.spec:
+            path.write_text(json.dumps(self.spec), encoding="utf-8")  # JSON is YAML
+        found = expand(load_yaml(path))
+        return next(v for v in found if v.entry.startswith("kernel"))
+
+    def toolchain(self) -> Toolchain:
+        """Return the toolchain of this world."""
+        names = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt")
+        return Toolchain(
+            cuda=13,
+            packages=tuple(Package(name, self.versions, self.tools) for name in names),
+            ptxas=self.tools / "bin" / self.ptxas,
+            nvlink=self.tools / "bin" / "nvlink",
+            nvdisasm=None,
+            libdevice=self.tools / "nvvm/libdevice/libdevice.10.bc",
+            plugin=self.tools / "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+        )
+
+    def ask(self, manifest: dict[str, Any] | None) -> Answers:
+        """Return both keys, and what of a manifest no longer fits."""
+        importlib.invalidate_caches()
+        environment = compiling_environment(os.environ, self.tools / "bin")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(self.site)
+            patch.setattr(site, "USER_SITE", str(self.site))
+            closure.site_folders.cache_clear()
+            variant, digests = self.variant(), FileDigests()
+            identity = toolchain_identity(self.toolchain(), digests.digest)
+            context = Context(identity, compiler_variables(environment), digests)
+            folders = import_folders(variant)
+            changed = changed_sources(manifest or {}, variant.base_dir, digests, folders)
+            answers = Answers(
+                request_key(variant, context),
+                labelled_key(self.action_fields(variant, context)),
+                tuple(changed),
+            )
+        closure.site_folders.cache_clear()
+        return answers
+
+    def action_fields(self, variant: Variant, context: Context) -> dict[str, str]:
+        """Return what the action key is made of, had the kernel been lowered to `module`."""
+        signature = Signature(self.inputs, (), {"x": 0, "y": 1}, None)
+        job = Job(cast(Callable[..., Any], None), variant.args, {}, variant.target)
+        tools = Tools({}, self.tools / "bin/ptxas", context.identity, context.variables)
+        return action_fields(job, Lowered(None, self.module, signature), tools)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The unchanged world: where it lies, what was answered there, and the first manifest."""
+
+    root: Path
+    manifest: dict[str, Any]
+    answers: Answers
+
+
+def write_world(root: Path) -> None:
+    for top, files in (("specs", SOURCES), ("site", SITE), ("tools", TOOLCHAIN)):
+        for name, text in files.items():
+            path = root / top / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def trace(world: World, **variables: str) -> dict[str, Any]:
+    """Return the manifest of the first kernel, recorded in a process like a worker."""
+    world.variant()
+    environment = compiling_environment({**os.environ, **variables}, world.tools / "bin")
+    single = {**world.spec, "kernels": world.spec["kernels"][:1]}
+    spec = world.project / "traced.yaml"
+    spec.write_text(json.dumps(single), encoding="utf-8")
+    answer = subprocess.run(
+        [sys.executable, "-P", PROGRAMS / "trace.py", spec, world.site],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    spec.unlink()
+    assert answer.returncode == 0, answer.stderr
+    manifest: dict[str, Any] = json.loads(answer.stdout)["first"]
+    return manifest
+
+
+@pytest.fixture(scope="session")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Baseline:
+    """Return the unchanged world, traced once."""
+    root = tmp_path_factory.mktemp("world") / "base"
+    write_world(root)
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(root, patch)
+        manifest = trace(world)
+        return Baseline(root, manifest, world.ask(manifest))
+
+
+@pytest.fixture
+def world(baseline: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Return a copy of the unchanged world, in a folder of its own."""
+    shutil.copytree(baseline.root, tmp_path / "copy")
+    yield World(tmp_path / "copy", monkeypatch)
+    closure.site_folders.cache_clear()
+
+

@@ -1,0 +1,34 @@
+"""Run the kernels of a spec as a worker does before JAX sees them, and print their manifests.
+
+trace.py SPEC FAKE_SITE: records imports and reads, imports entry points and static arguments, calls
+each function with plain numbers, and asks for the sources that it reached.
+"""
+
+from __future__ import annotations
+
+import json
+import site
+import sys
+
+from pallasc.compiler import closure
+
+site.USER_SITE = sys.argv[2]
+sys.path.insert(0, sys.argv[2])
+closure.site_folders.cache_clear()
+closure.record_imports()
+closure.read_sources_afresh()
+
+from pallasc.cache.stat_digest import FileDigests  # noqa: E402
+from pallasc.compiler.manifest import make_manifest  # noqa: E402
+from pallasc.compiler.worker import _job, _sources  # noqa: E402
+from pallasc.specs.matrix import expand  # noqa: E402
+from pallasc.specs.yaml_loader import load_yaml  # noqa: E402
+
+found = {}
+for variant in expand(load_yaml(sys.argv[1])):
+    job = _job(variant)
+    job.function(**dict.fromkeys(variant.args, 3.0), **job.static)
+    read = _sources(variant)
+    manifest = make_manifest("0" * 64, read, FileDigests())
+    found[variant.name] = {**manifest, "unknown": sorted(read.unknown)}
+print(json.dumps(found))

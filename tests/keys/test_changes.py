@@ -1,0 +1,398 @@
+"""Every single change that must be noticed, and by what.
+
+* ``request``: the request key differs, and what was lowered says whether the action key does
+* ``both``: the request key and the action key differ, though the same was lowered
+* ``action``: the action key alone differs
+* ``manifest``: the request key is the same, and the manifest it leads to no longer fits
+* ``twice``: the request key differs, and a manifest under the old one would not fit either
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler import compile as compile_module
+from pallasc.compiler import identity, manifest
+from pallasc.specs import canonical
+
+Change = Callable[[Any], object]
+CHANGES: dict[str, tuple[str, Change]] = {}
+
+
+def add(kind: str, changes: dict[str, Change]) -> None:
+    assert not CHANGES.keys() & changes.keys()
+    CHANGES.update({name: (kind, change) for name, change in changes.items()})
+
+
+def put(place: Callable[[Any], Any], *path: str, value: object) -> Change:
+    """Return a change of one field of the spec."""
+
+    def change(world: Any) -> None:
+        inside = place(world)
+        for name in path[:-1]:
+            inside = inside[name]
+        assert inside.get(path[-1]) != value or type(inside[path[-1]]) is not type(value)
+        inside[path[-1]] = value
+
+    return change
+
+
+def kernel(world: Any) -> Any:
+    return world.kernel
+
+
+def static(world: Any) -> Any:
+    return world.static
+
+
+def target(world: Any) -> Any:
+    return world.target
+
+
+# What is asked for: arrays, static arguments, entry point, data files.
+
+
+def swap_arrays(world: Any) -> None:
+    world.kernel["args"] = {"x": world.kernel["args"]["y"], "y": "f32[8, 256]"}
+
+
+def by_position(world: Any) -> None:
+    world.kernel["args"] = list(world.kernel["args"].values())
+
+
+def rename_argument(world: Any) -> None:
+    world.kernel["args"]["z"] = world.kernel["args"].pop("y")
+
+
+def drop_static(world: Any) -> None:
+    del world.static["nested"]
+
+
+def no_call(world: Any) -> None:
+    world.static["config"] = {"tile": 64, "depth": 2}
+
+
+def through_module(world: Any) -> None:
+    world.kernel["entry"] = "kernel:run"
+
+
+def moved_entry(world: Any) -> None:
+    world.add("specs/kernels/kernel.py", (world.project / "kernel.py").read_text())
+    world.kernel["entry"] = "kernels/kernel.py:run"
+
+
+def copy_made(world: Any) -> None:
+    shutil.copy(world.project / "made.py", world.project / "made_again.py")
+    world.static["config"]["$call"] = "made_again.py:Config"
+
+
+add("request", {
+    "dtype": put(kernel, "args", "x", value="bf16[8, 128]"),
+    "dtype of the same width": put(kernel, "args", "x", value="i32[8, 128]"),
+    "first dimension": put(kernel, "args", "x", value="f32[16, 128]"),
+    "second dimension": put(kernel, "args", "x", value="f32[8, 256]"),
+    "dimensions exchanged": put(kernel, "args", "x", value="f32[128, 8]"),
+    "one dimension for two": put(kernel, "args", "x", value="f32[1024]"),
+    "a dimension of one": put(kernel, "args", "x", value="f32[8, 128, 1]"),
+    "no dimension": put(kernel, "args", "x", value="f32[]"),
+    "an array becomes null": put(kernel, "args", "y", value=None),
+    "an array becomes a list of one": put(kernel, "args", "y", value=["f32[8, 128]"]),
+    "an array becomes a mapping of one": put(kernel, "args", "y", value={"a": "f32[8, 128]"}),
+    "the other array": swap_arrays,
+    "arrays by position": by_position,
+    "an argument of another name": rename_argument,
+    "a static number": put(static, "count", value=2),
+    "a number becomes a fraction": put(static, "count", value=1.0),
+    "a number becomes text": put(static, "count", value="1"),
+    "a number becomes true": put(static, "count", value=True),
+    "true becomes false": put(static, "flag", value=False),
+    "true becomes a number": put(static, "flag", value=1),
+    "true becomes text": put(static, "flag", value="true"),
+    "the last bit of a fraction": put(static, "factor", value=2.5000000000000004),
+    "a fraction becomes a number": put(static, "factor", value=2),
+    "the sign of zero": put(static, "factor", value=-0.0),
+    "text with a space": put(static, "label", value="a "),
+    "text in another case": put(static, "label", value="A"),
+    "text becomes a list": put(static, "label", value=["a"]),
+    "order of a list": put(static, "nested", "sizes", value=[2, 1]),
+    "a list in a list": put(static, "nested", "sizes", value=[[1], 2]),
+    "a value exchanged with its neighbour": put(static, "nested", value={
+        "sizes": [1, 2], "b": 2, "a": 1}),
+    "an argument less": drop_static,
+    "an argument more": put(static, "more", value=0),
+    "an argument of $call": put(static, "config", "tile", value=128),
+    "an argument less of $call": put(static, "config", value={
+        "$call": "made.py:Config", "tile": 64}),
+    "target of $call": put(static, "config", "$call", value="made.py:Wider"),
+    "file of $call": copy_made,
+    "plain data for $call": no_call,
+    "target of $ref": put(static, "turn", "$ref", value="turns.py:negated"),
+    "$call for $ref": put(static, "turn", value={"$call": "turns.py:same", "x": 1}),
+    "function of the entry point": put(kernel, "entry", value="kernel.py:other"),
+    "a module for a file": through_module,
+    "folder of the entry point": moved_entry,
+    "a data file more": put(kernel, "files", value=["table.txt", "notes.txt"]),
+    "a data file less": lambda w: w.kernel.pop("files"),
+    "another data file": put(kernel, "files", value=["tuning.json"]),
+})  # fmt: skip
+
+add("twice", {
+    "content of a declared data file": lambda w: w.flip("specs/table.txt"),
+    "a line more in a data file": lambda w: w.replace("specs/table.txt", "3\n", "3\n\n"),
+})  # fmt: skip
+
+
+# The target: each figure reaches the compiler.
+
+
+def rename_model(world: Any) -> None:
+    world.spec["models"] = {"yours": world.target}
+    world.spec["targets"] = ["yours"]
+
+
+add("both", {
+    "architecture": put(target, "arch", value="sm_100a"),
+    "model that a model is like": put(target, "like", value="h200"),
+    "name of the model": rename_model,
+    "description of the model": put(target, "description", value="Another GPU"),
+    "sm_count": put(target, "sm_count", value=131),
+    "smem_optin_bytes": put(target, "smem_optin_bytes", value=232449),
+    "smem_per_sm_bytes": put(target, "smem_per_sm_bytes", value=233473),
+    "threads_per_sm": put(target, "threads_per_sm", value=1536),
+    "fpus_per_sm": put(target, "fpus_per_sm", value=64),
+    "memory_bandwidth_bytes_per_s": put(
+        target, "memory_bandwidth_bytes_per_s", value=3_352_320_000_001),
+    "l2_bytes": put(target, "l2_bytes", value=52428801),
+    "clock_ghz": put(target, "clock_ghz", value=1.9800000000000002),
+    "memory_bytes": put(target, "memory_bytes", value=84942979073),
+})  # fmt: skip
+
+
+# What compiles, by content under unchanged versions.
+
+
+def another_assembler(world: Any) -> None:
+    world.ptxas = "other-ptxas"
+
+
+def new_file_of_jax(world: Any) -> None:
+    world.add("tools/jax/_src/new.py")
+
+
+def renamed_file_of_jax(world: Any) -> None:
+    (world.tools / "jax/_src/lax.py").rename(world.tools / "jax/_src/lux.py")
+
+
+def bytecode_alone(world: Any) -> None:
+    world.add("tools/jax/_src/fast.pyc", "code without a source")
+
+
+def own_source(world: Any) -> None:
+    here = Path(identity.__file__).resolve().parents[1]
+    for name in ("compiler", "specs"):
+        shutil.copytree(here / name, world.root / "own" / name)
+    world.flip("own/compiler/translate.py")
+    world.patch.setattr(identity, "__file__", str(world.root / "own/compiler/identity.py"))
+
+
+def python(name: str, value: object) -> Change:
+    return lambda world: world.patch.setattr(sys, name, value)
+
+
+def absent(name: str) -> Change:
+    return lambda world: shutil.rmtree(world.site / name)
+
+
+def starts_with(name: str) -> Change:
+    return lambda world: world.add(f"site/{name}", "import atexit\n")
+
+
+def startup_line(world: Any) -> None:
+    folder = world.root / "python-site"
+    folder.mkdir()
+    (folder / "patching.pth").write_text("import bystander; bystander.install()\n")
+    world.patch.setattr(identity.site, "getsitepackages", lambda: [str(folder)])
+
+
+add("both", {
+    "--ptxas another file": another_assembler,
+    "bytes of ptxas": lambda w: w.flip("tools/bin/ptxas"),
+    "bytes of nvlink": lambda w: w.flip("tools/bin/nvlink"),
+    "bytes of libdevice": lambda w: w.flip("tools/nvvm/libdevice/libdevice.10.bc"),
+    "bytes of the plugin": lambda w: w.flip("tools/jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
+    "bytes of the plugin's extension": lambda w: w.flip(
+        "tools/jax_cuda13_plugin/cuda_plugin_extension.so"),
+    "bytes of the plugin's Python": lambda w: w.add(
+        "tools/jax_plugins/xla_cuda13/__init__.py", "ONE = 1\n"),
+    "bytes of jaxlib": lambda w: w.flip("tools/jaxlib/libjax_common.so"),
+    "bytes of Mosaic's dialect": lambda w: w.add("tools/jaxlib/mosaic/dialect.py", "ONE = 1\n"),
+    "bytes of jax": lambda w: w.flip("tools/jax/_src/lax.py"),
+    "bytes of Pallas": lambda w: w.flip("tools/jax/experimental/pallas/lowering.py"),
+    "a file more in jax": new_file_of_jax,
+    "a file of jax under another name": renamed_file_of_jax,
+    "bytecode without a source in jax": bytecode_alone,
+    "bytes of numpy": lambda w: w.flip("site/numpy/core.so"),
+    "bytes of numpy's libraries": lambda w: w.flip("site/numpy.libs/libopenblas.so"),
+    "bytes of ml_dtypes": lambda w: w.flip("site/ml_dtypes/__init__.py"),
+    "bytes of opt_einsum": lambda w: w.flip("site/opt_einsum/__init__.py"),
+    "bytes of scipy": lambda w: w.flip("site/scipy/__init__.py"),
+    "bytes of llvmlite": lambda w: w.flip("site/llvmlite/__init__.py"),
+    "bytes of protobuf": lambda w: w.add("site/google/protobuf/__init__.py", "ONE = 1\n"),
+    "bytes of cramjam": lambda w: w.flip("site/cramjam/__init__.py"),
+    "version of Python": python("version", "3.99.0 (main)"),
+    "release level of Python": python("version", sys.version.split()[0] + "rc1 (main)"),
+    "ABI of Python": python("abiflags", "d"),
+    "sitecustomize": starts_with("sitecustomize.py"),
+    "usercustomize": starts_with("usercustomize/__init__.py"),
+    "a .pth file that runs code": startup_line,
+    "pallasc's own sources": own_source,
+    "version of keys": lambda w: w.patch.setattr(canonical, "KEY_SCHEMA", b"pallasc key 99\n"),
+})  # fmt: skip
+
+add("request", {
+    "version of manifests": lambda w: w.patch.setattr(manifest, "MANIFEST_SCHEMA", 99),
+})  # fmt: skip
+
+
+# The environment.
+
+
+def variable(name: str, value: str = "1") -> Change:
+    return lambda world: world.setenv(name, value)
+
+
+def flags_file(world: Any) -> None:
+    world.add("flags.txt", "--xla_gpu_autotune_level=0\n")
+    world.setenv("XLA_FLAGS", world.root / "flags.txt")
+
+
+def library_in_front(world: Any) -> None:
+    world.add("libraries/libm.so.6", "another libm")
+    world.setenv("LD_LIBRARY_PATH", world.root / "libraries")
+
+
+add("both", {
+    "XLA_FLAGS": variable("XLA_FLAGS", "--xla_gpu_autotune_level=0"),
+    "XLA_FLAGS in a file": flags_file,
+    "an empty XLA_FLAGS": variable("XLA_FLAGS", ""),
+    "TF_XLA_FLAGS": variable("TF_XLA_FLAGS", "--xla"),
+    "JAX_ENABLE_X64": variable("JAX_ENABLE_X64"),
+    "JAX_DEFAULT_MATMUL_PRECISION": variable("JAX_DEFAULT_MATMUL_PRECISION", "highest"),
+    "MOSAIC_GPU_DUMP_PTX": variable("MOSAIC_GPU_DUMP_PTX"),
+    "MOSAIC_GPU_LLVM_DEBUG_ONLY": variable("MOSAIC_GPU_LLVM_DEBUG_ONLY", "isel"),
+    "LLVM_OVERRIDE_PRODUCER": variable("LLVM_OVERRIDE_PRODUCER", "me"),
+    "MLIR_DISABLE_MULTITHREADING": variable("MLIR_DISABLE_MULTITHREADING"),
+    "TRITON_DEFAULT_FP_FUSION": variable("TRITON_DEFAULT_FP_FUSION", "0"),
+    "DISABLE_LLVM_OPT": variable("DISABLE_LLVM_OPT"),
+    "DISABLE_PTXAS_OPT": variable("DISABLE_PTXAS_OPT"),
+    "NVPTX_ENABLE_DUMP": variable("NVPTX_ENABLE_DUMP"),
+    "PJRT_NAMES_AND_LIBRARY_PATHS": variable("PJRT_NAMES_AND_LIBRARY_PATHS", "cuda:/x.so"),
+    "FINALIZER_USE_LEGACY_ELF_BUILDER": variable("FINALIZER_USE_LEGACY_ELF_BUILDER"),
+    "NPY_DISABLE_CPU_FEATURES": variable("NPY_DISABLE_CPU_FEATURES", "AVX2"),
+    "GLIBC_TUNABLES": variable("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2"),
+    "LD_PRELOAD": variable("LD_PRELOAD", "/nowhere/libfast.so"),
+    "a library in front of the system's": library_in_front,
+    "bytes that are no UTF-8": lambda w: w.setenv("XLA_FLAGS", os.fsdecode(b"--xla_\xff")),
+})  # fmt: skip
+
+
+# What was read.
+
+
+def replace(name: str, old: str, new: str) -> Change:
+    return lambda world: world.replace(name, old, new)
+
+
+def shadow(name: str) -> Change:
+    return lambda world: world.add(f"specs/{name}", "")
+
+
+def helper_as_package(world: Any) -> None:
+    world.add("specs/helper/__init__.py", "def scale(x):\n    return x\n")
+
+
+def another_thirdparty(world: Any) -> None:
+    shutil.copytree(world.site / "thirdparty", world.project / "thirdparty")
+    world.add("specs/thirdparty/core.py", "ONE = 2\n")
+
+
+add("manifest", {
+    "body of the kernel": replace("specs/kernel.py", "y * scale", "y * scale * 2"),
+    "one bit of the kernel's file": lambda w: w.flip("specs/kernel.py"),
+    "a comment above the kernel": replace("specs/kernel.py", "def run", "# Fast.\ndef run"),
+    "a helper": lambda w: w.flip("specs/helper.py"),
+    "the helper of a helper": lambda w: w.flip("specs/second.py"),
+    "a helper imported in the function": lambda w: w.flip("specs/lazy.py"),
+    "a helper through importlib": lambda w: w.flip("specs/dynamic.py"),
+    "a package": lambda w: w.add("specs/grouped/__init__.py", "ONE = 1\n"),
+    "a package between": lambda w: w.add("specs/grouped/deeper/__init__.py", "ONE = 1\n"),
+    "a submodule": lambda w: w.flip("specs/grouped/inner.py"),
+    "a submodule's submodule": lambda w: w.flip("specs/grouped/deeper/leaf.py"),
+    "file of a $call": lambda w: w.flip("specs/made.py"),
+    "a helper of a $call": lambda w: w.flip("specs/made_of.py"),
+    "file of a $ref": lambda w: w.flip("specs/turns.py"),
+    "a helper is gone": lambda w: (w.project / "helper.py").unlink(),
+    "a package hides a helper": helper_as_package,
+    "an installed package": lambda w: w.flip("site/thirdparty/core.py"),
+    "an installed package's extension": lambda w: w.flip("site/thirdparty/_native.so"),
+    "a library that a wheel brings": lambda w: w.flip("site/thirdparty.libs/libinner-1.so"),
+    "bytecode without a source": lambda w: w.add("site/thirdparty/fast.pyc", "code"),
+    "a file more in a package": lambda w: w.add("site/thirdparty/new.py"),
+    "a package is gone": lambda w: shutil.rmtree(w.site / "thirdparty"),
+    "a file hides a package": shadow("thirdparty.py"),
+    "another package of the name": another_thirdparty,
+    "a file hides a module of Python": shadow("colorsys.py"),
+    "a package hides a module of Python": shadow("statistics/__init__.py"),
+    "a missing module is installed": lambda w: w.add("site/optional_fast.py"),
+    "a missing module beside the spec": shadow("optional_fast.py"),
+    "a module that was looked for": lambda w: w.add("site/speedup/__init__.py"),
+    "a submodule that was missing": shadow("grouped/faster.py"),
+    "a file nobody declared": lambda w: w.flip("specs/tuning.json"),
+    "such a file is gone": lambda w: (w.project / "tuning.json").unlink(),
+    "a file that was not there": lambda w: w.add("specs/override.json", "{}"),
+    "a file that a pattern found": lambda w: w.flip("specs/parts/one.part"),
+    "one more for a pattern": lambda w: w.add("specs/parts/two.part", "2\n"),
+    "a variable that the kernel looks up": variable("KERNEL_TILE", "128"),
+    "such a variable, empty": variable("KERNEL_TILE", ""),
+})  # fmt: skip
+
+
+# What was lowered.
+
+
+def as_lowered(name: str, value: object) -> Change:
+    return lambda world: setattr(world, name, value)
+
+
+def other_paths(world: Any) -> None:
+    first, second = world.inputs
+    world.inputs = (second, first)
+
+
+add("action", {
+    "one letter of the module": as_lowered("module", "module {} "),
+    "names of the inputs": other_paths,
+    "version of artifacts": lambda w: w.patch.setattr(compile_module, "ARTIFACT_SCHEMA", 99),
+    "an input less": lambda w: setattr(w, "inputs", w.inputs[:1]),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_this_change_is_noticed(world: Any, baseline: Any, name: str) -> None:
+    kind, change = CHANGES[name]
+    change(world)
+    now, before = world.ask(baseline.manifest), baseline.answers
+    assert (now.request != before.request) == (kind in ("request", "both", "twice"))
+    assert bool(now.changed) == (kind in ("manifest", "twice")), now.changed
+    assert (now.action != before.action) == (kind in ("both", "action"))
+
+
+def test_the_table_is_as_long_as_it_should_be() -> None:
+    assert len(CHANGES) >= 60
