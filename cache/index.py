@@ -148,12 +148,16 @@ class Index:
         if self.durable and not self._is_sealed():
             self.throw_away()
             self.rebuilt = True
+        if self.durable:  # SQLite itself would not let the group write
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.FILE_MODE))
         connection = sqlite3.connect(str(self.path) if self.durable else ":memory:")
         try:
-            return _prepare(connection)
+            database, migrated = _prepare(connection)
         except BaseException:
             connection.close()
             raise
+        self._dirty = migrated or self._dirty
+        return database
 
     def _is_sealed(self) -> bool:
         """Tell whether the file is what was sealed, and nothing was left beside it."""
@@ -217,8 +221,8 @@ def remove_any(path: Path, folder: Path) -> None:
         path.rename(aside)
 
 
-def _prepare(connection: sqlite3.Connection) -> Database:
-    """Set the connection up and bring its tables to the last schema."""
+def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
+    """Set the connection up and bring its tables to the last schema; tell whether they were not."""
     from sqlite_utils import Database
 
     connection.isolation_level = None
@@ -233,7 +237,7 @@ def _prepare(connection: sqlite3.Connection) -> Database:
     for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
         migrate(database)
         connection.execute(f"PRAGMA user_version={number}")
-    return database
+    return database, version < len(MIGRATIONS)
 
 
 def _seal_of(path: Path) -> dict[str, Any]:

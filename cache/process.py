@@ -7,11 +7,11 @@ A token names machine, process and the moment the process began:
     start = the process's start time in clock ticks since boot (proc(5), field 22 of `stat`)
 
 A process id alone is used again, and means somebody else in another container or after a boot.
+Where the kernel does not say, host is "unknown" or start is 0, and nobody takes it for dead.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 
@@ -20,19 +20,21 @@ from pallasc.cache.format import sha256
 _TOKEN = re.compile(r"([0-9a-z]{7,12})-([0-9]{1,20})-([0-9]{1,20})", re.ASCII)
 _UNKNOWN = "unknown"
 _DEAD_STATES = {"Z", "X", "x"}
+_tokens: dict[int, str] = {}
 
 
 def token() -> str:
     """Return the token of this process."""
-    return _token(os.getpid())
+    pid = os.getpid()
+    found = _tokens.get(pid)
+    if found is None:
+        found = f"{host()}-{pid}-{_start(pid) or 0}"
+        if not found.startswith(_UNKNOWN) and not found.endswith("-0"):
+            _tokens.clear()  # a child made by fork has another
+            _tokens[pid] = found
+    return found
 
 
-@functools.lru_cache(maxsize=2)
-def _token(pid: int) -> str:
-    return f"{host()}-{pid}-{_start(pid) or 0}"
-
-
-@functools.lru_cache(maxsize=1)
 def host() -> str:
     """Return what this machine, since its boot, and this container have in common."""
     try:
@@ -46,17 +48,20 @@ def host() -> str:
 def is_alive(token: str) -> bool | None:
     """Tell whether the process of a token lives; None where that cannot be known from here."""
     match = _TOKEN.fullmatch(token)
-    if match is None or match[1] != host() or match[1] == _UNKNOWN:
+    if match is None or match[1] != host() or match[1] == _UNKNOWN or match[3] == "0":
         return None
-    return _start(int(match[2])) == int(match[3])
+    start = _start(int(match[2]))
+    return None if start is None else start == int(match[3])
 
 
 def _start(pid: int) -> int | None:
-    """Return when a process began, None if there is none, or only what its parent has to reap."""
+    """Return when a process began, 0 if there is none that runs, None if that cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The name in parentheses may contain anything, so count from its end.
             fields = file.read().rpartition(")")[2].split()
-        return None if fields[0] in _DEAD_STATES else int(fields[19])
+        return 0 if fields[0] in _DEAD_STATES else int(fields[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
     except (OSError, ValueError, IndexError):
         return None

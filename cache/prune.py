@@ -120,9 +120,9 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
     if not store.folder.is_dir():
         return None
     with contextlib.suppress(OSError, ToolError):
-        files.make_folder(mark.parent)
-        mark.touch()
-        os.utime(mark, ns=(now_ns, now_ns))
+        with files.temporary(store.folder / "tmp", b"") as path:
+            os.utime(path, ns=(now_ns, now_ns))
+            files.publish_last(path, mark)
         with open_index(store, timeout_s=0) as index:
             # In memory it would read every record, which is for those who ask for it.
             return _prune(store, index, limits, False, now_ns) if index.durable else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.layout import Command
+from pallasc.cli.layout import Command, Group
 from pallasc.cli.options import (
     compile_options,
     json_option,
@@ -25,13 +25,18 @@ if TYPE_CHECKING:
     from pallasc.compiler.why import Explanation
 
 
-@click.group("cache", short_help="Look after the store: stats, why, verify, prune, pin.")
+@click.group("cache", cls=Group, short_help="Look after the store: stats, why, verify, prune, pin.")
 @traceback_option()
 def command() -> None:
     """Look after the store of compiled artifacts.
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder. Its size is bounded
     by $PALLASC_CACHE_SIZE, 10GiB by default; what was used last stays longest.
+
+    Examples:
+      pallasc cache stats
+      pallasc cache why kernels.yaml -k matmul
+      pallasc cache prune --dry-run
     """
 
 

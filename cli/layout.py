@@ -15,6 +15,13 @@ class Command(click.Command):
         super().__init__(help=keep_layout(help or ""), **kwargs)
 
 
+class Group(click.Group):
+    """A group of commands whose help keeps its layout too."""
+
+    def __init__(self, *, help: str | None = None, **kwargs: Any) -> None:
+        super().__init__(help=keep_layout(help or ""), **kwargs)
+
+
 def keep_layout(text: str) -> str:
     """Return a docstring in which paragraphs with indented lines are marked as not to be wrapped.
 

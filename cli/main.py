@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pallasc.cli.layout import keep_layout
+from pallasc.cli.layout import Group
 from pallasc.cli.options import Talk, traceback_option
 from pallasc.errors import PallascError
 
@@ -21,11 +21,8 @@ COMMANDS = ("build", "list", "inspect", "cache", "targets", "doctor", "init")
 """Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are asked for."""
-
-    def __init__(self, *, help: str | None = None, **kwargs: Any) -> None:
-        super().__init__(help=keep_layout(help or ""), **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -39,6 +39,10 @@ def _commands() -> Iterator[str]:
             raise SystemExit(f"docs/generate.py: the command {name} does not exist")
         yield f"## pallasc {name}"
         yield _help(f"pallasc {name}", command)
+        if isinstance(command, click.Group):
+            for inner, subcommand in command.commands.items():
+                yield f"### pallasc {name} {inner}"
+                yield _help(f"pallasc {name} {inner}", subcommand)
 
 
 def _help(name: str, command: click.Command) -> str:

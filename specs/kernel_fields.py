@@ -207,7 +207,7 @@ _DIFFERENCE = Number(whole=False, template=True)
 
 BUDGET_FIELDS = (
     Field("registers", _LIMIT, "Registers of a thread."),
-    Field("spill_bytes", _LIMIT, "Bytes of spill stores, and of spill loads, of a thread."),
+    Field("spill_bytes", _LIMIT, "Bytes of spill stores and spill loads of a thread together."),
     Field("stack_bytes", _LIMIT, "Stack frame of a thread."),
     Field("smem_bytes", _LIMIT, "Static and dynamic shared memory of a block."),
     Field("cubin_bytes", _LIMIT, "Size of all cubins of a variant."),

@@ -35,7 +35,7 @@ class Budget:
 
     Attributes:
         registers: registers of a thread.
-        spill_bytes: bytes of spill stores and of spill loads of a thread.
+        spill_bytes: bytes of spill stores and spill loads of a thread together.
         stack_bytes: stack frame of a thread.
         smem_bytes: static and dynamic shared memory of a block.
         cubin_bytes: size of all cubins of the variant.

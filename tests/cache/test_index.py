@@ -156,6 +156,19 @@ def test_the_migrations_that_a_file_lacks_are_applied(
     with open_index(filled) as index:
         assert index.read("SELECT key, colour FROM artifacts LIMIT 1") == [(KEYS[0], None)]
         assert (index.refreshed.read, index.rebuilt) == (0, False)
+    with open_index(filled) as index:
+        assert (index.refreshed.read, index.rebuilt) == (0, False)
+
+
+def test_the_group_may_write_what_the_umask_lets_it(store: Store, publish: Publish) -> None:
+    before = os.umask(0o002)
+    try:
+        publish(KEYS[0], used_s=5)
+        known(store)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in store.folder.glob("index.*")}
+    assert modes == {"index.sqlite": 0o664, "index.seal": 0o664}
 
 
 def test_a_fault_in_the_middle_begins_anew_and_gives_the_answer_all_the_same(

@@ -40,3 +40,23 @@ def test_a_process_id_that_was_given_again_is_another_process() -> None:
 @pytest.mark.parametrize("token", ["0123456789ab-1-1", "", "1-2", "unknown-1-1", "a-b-c"])
 def test_what_another_machine_runs_is_not_known(token: str) -> None:
     assert process.is_alive(token) is None
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    token = process.token()
+    host = process.host()
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        patch.setattr(process, "host", lambda: host)
+        assert process.is_alive(token) is None
+        patch.setattr(process, "_tokens", {})
+        made = process.token()
+    assert made == f"{host}-{os.getpid()}-0"
+    assert process.is_alive(made) is None
+    assert process.token() == token

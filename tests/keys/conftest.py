@@ -103,6 +103,7 @@ SOURCES = {
 SITE = {
     "thirdparty/__init__.py": "from thirdparty.core import ONE\n",
     "thirdparty/core.py": "ONE = 1\n",
+    "thirdparty/kernels.py": KERNEL,
     "thirdparty/_native.so": "native code\n",
     "thirdparty.libs/libinner-1.so": "a library that the wheel brings\n",
     "thirdparty-1.0.dist-info/METADATA": "Name: thirdparty\nVersion: 1.0\n",
@@ -182,7 +183,7 @@ class World:
         self.ptxas = "ptxas"
         self.module = "module {}"
         self.inputs = (Binding("x", "f32", (8, 128), 0), Binding("y", "f32", (8, 128), 1))
-        self.versions = "0.12.0"
+        self.name, self.text = "spec.yaml", ""
 
     def add(self, name: str, text: str = "") -> None:
         """Write a file, replacing what is there."""
@@ -211,18 +212,16 @@ class World:
 
     def variant(self) -> Variant:
         """Return the first kernel's variant."""
-        path = self.project / "spec.yaml"
-        if self.spec:
-            path.write_text(json.dumps(self.spec), encoding="utf-8")  # JSON is YAML
-        found = expand(load_yaml(path))
-        return next(v for v in found if v.entry.startswith("kernel"))
+        path = self.project / self.name
+        path.write_text(self.text or json.dumps(self.spec), encoding="utf-8")  # JSON is YAML
+        return next(v for v in expand(load_yaml(path)) if v.entry != "unrelated.py:run")
 
     def toolchain(self) -> Toolchain:
         """Return the toolchain of this world."""
         names = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt")
         return Toolchain(
             cuda=13,
-            packages=tuple(Package(name, self.versions, self.tools) for name in names),
+            packages=tuple(Package(name, "0.12.0", self.tools) for name in names),
             ptxas=self.tools / "bin" / self.ptxas,
             nvlink=self.tools / "bin" / "nvlink",
             nvdisasm=None,

@@ -80,7 +80,8 @@ def no_call(world: Any) -> None:
 
 
 def through_module(world: Any) -> None:
-    world.kernel["entry"] = "kernel:run"
+    world.patch.syspath_prepend(world.site)
+    world.kernel["entry"] = "thirdparty.kernels:run"
 
 
 def moved_entry(world: Any) -> None:

@@ -1,0 +1,241 @@
+"""Each variable has one fate: counted, fixed, dropped or passed on; files that are named count."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.compiler.environment import compiler_variables, compiling_environment, settled
+
+COUNTED = (
+    "XLA_FLAGS", "JAX_ENABLE_X64", "TF_XLA_FLAGS", "MOSAIC_GPU_DUMP_PTX", "LLVM_PASS_PLUGIN_PATH",
+    "MLIR_DISABLE_MULTITHREADING", "TRITON_OVERRIDE_ARCH", "PJRT_NAMES_AND_LIBRARY_PATHS",
+    "NPY_DISABLE_CPU_FEATURES", "DISABLE_PTXAS_OPT", "LD_PRELOAD", "GLIBC_TUNABLES",
+    "LIBTPU_INIT_ARGS", "PTXAS_OPTIONS", "CUDNN_ERRATA_JSON_FILE",
+)  # fmt: skip
+FIXED = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "LC_ALL": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "TZ": "UTC",
+}
+DROPPED = (
+    "CUDA_ROOT", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+    "NVTX_INJECTION64_PATH", "INTEL_LIBITTNOTIFY64", "PYTHONOPTIMIZE", "PYTHONWARNINGS",
+    "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHON_RUNFILES", "RUNFILES_DIR", "BAZEL_TEST", "LANG",
+    "LC_NUMERIC", "LANGUAGE", "MAKEFLAGS", "NPROC", "PJRT_NPROC", "OPENBLAS_CORETYPE",
+    "MOSAIC_GPU_CUDA_ROOT", "JAX_COMPILATION_CACHE_DIR",
+)  # fmt: skip
+PASSED_ON = ("HOME", "USER", "TMPDIR", "TERM", "PYTHONPATH", "PYTHONNOUSERSITE", "KERNEL_TILE")
+
+
+def variables(**environment: str) -> dict[str, str]:
+    """Return what counts, as `setup` computes it."""
+    return compiler_variables(compiling_environment(environment, Path("/tools")))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_reaches_the_compiler_is_passed_on_and_counts(name: str) -> None:
+    assert settled({name: "v"})[name] == "v"
+    assert variables(**{name: "v"}) == {name: "v"}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_is_fixed_has_one_value_and_does_not_count(name: str) -> None:
+    assert settled({name: "another"})[name] == settled({})[name] == FIXED[name]
+    assert variables(**{name: "another"}) == {}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_what_is_dropped_does_not_reach_a_worker(name: str) -> None:
+    assert settled({name: "v"}) == settled({})
+    assert variables(**{name: "v"}) == {}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_what_is_passed_on_does_not_count(name: str) -> None:
+    assert settled({name: "/v"})[name] == "/v"
+    assert variables(**{name: "/v"}) == {}
+
+
+@given(st.dictionaries(st.sampled_from([*COUNTED, *FIXED, *DROPPED, *PASSED_ON]),
+                       st.text("ab1=-/ ", max_size=5)))  # fmt: skip
+def test_settling_twice_is_settling_once(environment: dict[str, str]) -> None:
+    once = settled(environment)
+    assert settled(once) == once
+    assert compiler_variables(once) == compiler_variables(settled(once))
+
+
+def test_path_begins_with_the_tools() -> None:
+    assert compiling_environment({"PATH": "/a:/b"}, Path("/tools"))["PATH"] == "/tools:/a:/b"
+
+
+def test_entries_of_pythonpath_are_absolute_and_never_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = settled({"PYTHONPATH": ":/one::two/../three:"})["PYTHONPATH"]
+    assert found == f"/one:{tmp_path / 'three'}"
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [("-B", [True, None]), ("-E", [False, None]), ("-I", [False, "1"]), ("-s", [True, "1"])],
+)
+def test_workers_look_for_modules_where_this_process_does(
+    option: str, expected: list[object]
+) -> None:
+    code = (
+        "import sys, json; sys.path[:0] = json.loads(sys.argv[1])\n"
+        "from pallasc.compiler.environment import settled\n"
+        "found = settled({'PYTHONPATH': '/some/folder'})\n"
+        "print(json.dumps(['PYTHONPATH' in found, found.get('PYTHONNOUSERSITE')]))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONNOUSERSITE"}
+    answer = subprocess.run(
+        [sys.executable, option, "-c", code, json.dumps(sys.path)],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    assert json.loads(answer.stdout) == expected
+
+
+# Files that variables name.
+
+
+def file_of_flags(folder: Path) -> str:
+    return str(folder / "named")
+
+
+def flag(folder: Path) -> str:
+    return f"--xla_gpu_autotune_level=0 --xla_gpu_load_autotune_results_from={folder / 'named'}"
+
+
+def listed(folder: Path) -> str:
+    return f"cuda:{folder / 'named'};rocm:/no/such/file"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("XLA_FLAGS", file_of_flags),
+        ("XLA_FLAGS", flag),
+        ("TF_XLA_FLAGS", file_of_flags),
+        ("PJRT_NAMES_AND_LIBRARY_PATHS", listed),
+        ("LLVM_PASS_PLUGIN_PATH", file_of_flags),
+        ("MOSAIC_GPU_NVSHMEM_BC_PATH", file_of_flags),
+        ("LD_PRELOAD", file_of_flags),
+    ],
+)
+def test_a_file_that_a_variable_names_counts_by_content(
+    tmp_path: Path, name: str, value: Callable[[Path], str]
+) -> None:
+    (tmp_path / "named").write_text("--xla_one\n")
+    before = variables(**{name: value(tmp_path)})
+    assert before[name] == value(tmp_path)
+    assert variables(**{name: value(tmp_path)}) == before
+    (tmp_path / "named").write_text("--xla_two\n")
+    after = variables(**{name: value(tmp_path)})
+    assert {label for label in before if before[label] != after[label]} == {
+        f"{name}: {tmp_path / 'named'}"
+    }
+
+
+def test_a_file_that_a_file_of_flags_names_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("1")
+    (tmp_path / "flags").write_text(f"--xla_gpu_load={tmp_path / 'results'}\n")
+    before = variables(XLA_FLAGS=str(tmp_path / "flags"))
+    (tmp_path / "results").write_text("2")
+    assert variables(XLA_FLAGS=str(tmp_path / "flags")) != before
+
+
+def test_a_file_of_flags_that_names_itself_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "flags").write_text(str(tmp_path / "flags"))
+    assert len(variables(XLA_FLAGS=str(tmp_path / "flags"))) < 4
+
+
+def test_a_folder_that_a_flag_names_counts_by_content(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "results").write_text("1")
+    before = variables(XLA_FLAGS=f"--xla_results={tmp_path}")
+    (tmp_path / "inner" / "results").write_text("2")
+    assert variables(XLA_FLAGS=f"--xla_results={tmp_path}") != before
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("bin/ptxas", True),
+        ("bin/nvlink", True),
+        ("nvvm/libdevice/libdevice.10.bc", True),
+        ("nvvm/lib64/libnvvm.so", True),
+        ("nvvm/bin/cicc", False),
+        ("lib64/libcublas.so", False),
+        ("samples/code.cu", False),
+    ],
+)
+def test_of_a_toolkit_counts_what_a_compiler_takes_from_it(
+    tmp_path: Path, name: str, counts: bool
+) -> None:
+    (tmp_path / "nvvm").mkdir()
+    flags = f"--xla_gpu_cuda_data_dir={tmp_path}"
+    before = variables(XLA_FLAGS=flags)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("changed")
+    assert (variables(XLA_FLAGS=flags) != before) is counts
+
+
+def test_what_is_dumped_does_not_count(tmp_path: Path) -> None:
+    dumps = {"XLA_FLAGS": f"--xla_dump_to={tmp_path}", "MOSAIC_GPU_DUMP_TO": str(tmp_path)}
+    before = variables(**dumps)
+    (tmp_path / "module.txt").write_text("dumped")
+    assert variables(**dumps) == before == dumps
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["libm.so.6", "libc.so.6", "libstdc++.so.6.0.30", "libnvJitLink.so.13", "libnvvm.so.4",
+     "libLLVM-18.so.1", "libm-2.36.so", "ld-linux-x86-64.so.2"],
+)  # fmt: skip
+def test_a_library_in_front_counts_by_content_wherever_it_lies(tmp_path: Path, name: str) -> None:
+    found = []
+    for number, text in enumerate(["one", "one", "two"]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_text(text)
+        found.append(variables(LD_LIBRARY_PATH=str(folder)))
+    assert found[0] == found[1] != found[2] != {}
+
+
+@pytest.mark.parametrize("name", ["libpython3.12.so.1.0", "libmine.so", "libcuda.so.1", "notes"])
+def test_a_library_that_compiling_does_not_load_does_not_count(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("one")
+    assert variables(LD_LIBRARY_PATH=f"{tmp_path}::/no/such/folder") == {}
+
+
+def test_the_order_of_library_folders_counts(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libm.so.6").write_text(name)
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert variables(LD_LIBRARY_PATH=f"{one}:{two}") != variables(LD_LIBRARY_PATH=f"{two}:{one}")
+
+
+def test_bytes_that_are_no_utf8_have_a_text_of_their_own() -> None:
+    values = [b"a\xff", b"a\xfe", b"a\xc3\xbf", b"61ff", b"a\\xff"]
+    found = [variables(XLA_FLAGS=os.fsdecode(value)) for value in values]
+    assert all(found.count(each) == 1 for each in found)
+    for each in found:
+        for text in (*each, *each.values()):
+            text.encode()

@@ -1,0 +1,148 @@
+"""Keys over labelled fields: what is hashed can be read back, so two sets never give one input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.specs import canonical
+from pallasc.specs.canonical import KEY_SCHEMA, canonical_json, labelled_key
+
+TRICKY = st.sampled_from(["", " ", ":", "1:a", "1:a 1:b", "\n", "1:a 1:b\n1:c 1:d", "é", "\0", "0"])
+LABELS = st.text(max_size=6) | TRICKY
+VALUES = st.binary(max_size=12) | TRICKY.map(str.encode)
+FIELDS = st.dictionaries(LABELS, VALUES, max_size=5)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+DATA = st.recursive(
+    SCALARS.filter(lambda value: value not in (float("inf"), float("-inf"))),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+class Recorder:
+    """Takes what is hashed and gives it back as the digest."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+
+    def update(self, data: bytes) -> None:
+        self.data += data
+
+    def hexdigest(self) -> str:
+        return self.data.hex()
+
+
+class Hashlib:
+    sha256 = Recorder
+
+
+def hashed(fields: Mapping[str, bytes | str]) -> bytes:
+    """Return the bytes that a key is the digest of."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical, "hashlib", Hashlib)
+        data = bytes.fromhex(labelled_key(fields))
+    assert hashlib.sha256(data).hexdigest() == labelled_key(fields)
+    return data
+
+
+def read_back(data: bytes) -> dict[str, bytes]:
+    """Return the fields, from the grammar that the module states."""
+    assert data.startswith(KEY_SCHEMA)
+    at, fields = len(KEY_SCHEMA), {}
+    while at < len(data):
+        parts = []
+        for end in (b" ", b"\n"):
+            length, _, _ = data[at:].partition(b":")
+            start = at + len(length) + 1
+            stop = start + int(length)
+            assert data[stop : stop + 1] == end
+            parts.append(data[start:stop])
+            at = stop + 1
+        fields[parts[0].decode()] = parts[1]
+    return fields
+
+
+@given(FIELDS)
+def test_what_is_hashed_can_be_read_back(fields: dict[str, bytes]) -> None:
+    assert read_back(hashed(fields)) == fields
+
+
+@given(FIELDS, FIELDS)
+def test_different_fields_are_different_input(
+    one: dict[str, bytes], other: dict[str, bytes]
+) -> None:
+    assert (hashed(one) == hashed(other)) == (one == other)
+
+
+@given(FIELDS, st.randoms(use_true_random=False))
+def test_the_order_of_fields_does_not_matter(fields: dict[str, bytes], random: Any) -> None:
+    items = list(fields.items())
+    random.shuffle(items)
+    assert labelled_key(dict(items)) == labelled_key(fields)
+
+
+@given(FIELDS, LABELS, VALUES)
+def test_one_field_more_or_other_is_another_key(
+    fields: dict[str, bytes], label: str, value: bytes
+) -> None:
+    changed = {**fields, label: value}
+    assert (labelled_key(changed) == labelled_key(fields)) == (fields.get(label) == value)
+
+
+@given(LABELS, VALUES, st.integers(min_value=0, max_value=12))
+def test_bytes_that_move_between_label_and_value_change_the_key(
+    label: str, value: bytes, count: int
+) -> None:
+    moved = value[:count]
+    if not moved.isascii() or not moved:
+        return
+    assert labelled_key({label + moved.decode(): value[count:]}) != labelled_key({label: value})
+
+
+@given(DATA)
+def test_canonical_json_is_ascii_and_keeps_values_and_their_types(value: Any) -> None:
+    text = canonical_json(value)
+    assert text.isascii()
+    assert b"\n" not in text
+    assert typed(json.loads(text)) == typed(value)
+
+
+@given(DATA, DATA)
+def test_canonical_json_of_two_values_is_one_text_only_where_they_are_equal(
+    one: Any, other: Any
+) -> None:
+    assert (canonical_json(one) == canonical_json(other)) == (typed(one) == typed(other))
+
+
+@given(st.dictionaries(st.text(max_size=4), DATA, max_size=4), st.randoms(use_true_random=False))
+def test_canonical_json_does_not_depend_on_the_order_of_keys(
+    value: dict[str, Any], random: Any
+) -> None:
+    items = list(value.items())
+    random.shuffle(items)
+    assert canonical_json(dict(items)) == canonical_json(value)
+
+
+def typed(value: Any) -> Any:
+    """Return a value in which 1, 1.0 and True, and 0.0 and -0.0, are told apart."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    return type(value).__name__, repr(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, 1.0), (1, True), (0, False), (0.0, -0.0), ("1", 1), (None, "null"), ([], {}), ([1], 1)],
+)
+def test_values_that_python_finds_equal_or_alike_are_told_apart(one: Any, other: Any) -> None:
+    assert canonical_json(one) != canonical_json(other)
+    assert canonical_json({"a": [one]}) != canonical_json({"a": [other]})
