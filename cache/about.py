@@ -30,10 +30,15 @@ def about_from_json(value: object) -> About | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
         return None
     name, target = value.get("name", ""), value.get("target", "")
-    if not isinstance(name, str) or not isinstance(target, str) or not (name or target):
+    if not _is_text(name) or not _is_text(target) or not (name or target):
         return None
     about = About(name, target, value.get("params", {}))
     return about if len(json.dumps(about.to_json())) <= _MOST_CHARACTERS else None
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether this is a text that SQLite can hold: JSON may have half of a character."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def seconds_of(value: object) -> float:
@@ -48,8 +53,9 @@ def cubin_bytes(record: Mapping[str, Any]) -> int:
     kernels = record["artifact"].get("kernels")
     if not isinstance(kernels, list):
         return 0
-    names = {one.get("cubin") for one in kernels if isinstance(one, dict)}
-    return sum(blob["size"] for name, blob in record["blobs"].items() if name in names)
+    names = [one.get("cubin") for one in kernels if isinstance(one, dict)]
+    known = {name for name in names if isinstance(name, str)}
+    return sum(blob["size"] for name, blob in record["blobs"].items() if name in known)
 
 
 def pack_blobs(record: Mapping[str, Any]) -> bytes:

@@ -38,8 +38,8 @@ _NO_LINKS = {
 }
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES}
 
-# SQLite's integers have a sign, and some file systems use all 64 bits of an inode number.
-_INODE_MASK = 2**63 - 1
+# SQLite's integers have a sign; some file systems use all 64 bits of an inode number.
+_LARGEST = 2**63 - 1
 
 Identity = tuple[int, int, int]
 """Inode, modification time in ns and size: tells a file from its later replacement."""
@@ -56,7 +56,7 @@ class Found:
 
 def identity(status: os.stat_result) -> Identity:
     """Return what tells this file from a later one of the same name."""
-    return status.st_ino & _INODE_MASK, status.st_mtime_ns, status.st_size
+    return status.st_ino & _LARGEST, min(status.st_mtime_ns, _LARGEST), status.st_size
 
 
 def read(path: str, *, limit_bytes: int | None = None) -> Found | None:

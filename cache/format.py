@@ -70,6 +70,8 @@ KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
 STAT, PIN, USES, TOTALS, SEAL = "stat", "pin", "uses", "totals", "seal"
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
+MAX_BLOB_BYTES = 2**40
+"""A record that names a larger blob is corrupt; sums of sizes stay below 64 bits."""
 
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _HEADER = re.compile(rb"(\S+) (\S+) (\S+) (\S+) (\S+)")
@@ -175,5 +177,5 @@ def _check_artifact(name: str, body: dict[str, Any]) -> None:
         if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
             raise CorruptError(f"artifact {name}: blob {label!r} is not a digest and a size")
         check_name(blob["digest"], what="digest")
-        if type(blob["size"]) is not int or blob["size"] < 0:
+        if type(blob["size"]) is not int or not 0 <= blob["size"] <= MAX_BLOB_BYTES:
             raise CorruptError(f"artifact {name}: blob {label!r} has the size {blob['size']!r}")

@@ -15,7 +15,7 @@ from pallasc.cache.about import unpack_blobs
 from pallasc.cache.evict import Entry, Eviction, Inventory, Manifest, Plan, decide
 from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
-from pallasc.cache.leases import Held, held_by_leases
+from pallasc.cache.leases import Held, held_by_leases, list_folder
 from pallasc.cache.leftovers import Leftovers, clear_leftovers
 from pallasc.cache.limits import Limits, limits_from_environment
 from pallasc.cache.pins import held_by_pins
@@ -25,6 +25,8 @@ from pallasc.cache.uses import fold
 from pallasc.errors import ToolError
 
 TIDY_EVERY_S = 3600.0
+_MOST_LOGS = 100
+"""Logs of uses that may pile up before they are folded into the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def prune(
 def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
     """Prune if that was not done within the last hour; None if it was, or another process does it.
 
-    For the end of a build that made something: no other process is waited for, and no fault of disk
+    A store that is far from its limits is not pruned, and the index not opened for it. For the end
+    of a build that made something: no other process is waited for, and no fault of disk
     or index is raised.
 
     Raises:
@@ -123,10 +126,27 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
         with files.temporary(store.folder / "tmp", b"") as path:
             os.utime(path, ns=(now_ns, now_ns))
             files.publish_last(path, mark)
+        if _fits(store, limits):
+            return None
         with open_index(store, timeout_s=0) as index:
             # In memory it would read every record, which is for those who ask for it.
             return _prune(store, index, limits, False, now_ns) if index.durable else None
     return None
+
+
+def _fits(store: Store, limits: Limits) -> bool:
+    """Tell whether a store is surely below its limits, by the sizes of its files alone."""
+    if limits.max_age_s is not None:
+        return False
+    if len(list_folder(store.folder / "uses")) >= _MOST_LOGS:
+        return False
+    if limits.max_bytes is None:
+        return True
+    scan = Scan(store.folder)
+    sizes = (
+        identity[2] for area in (BLOBS, ARTIFACTS, MANIFESTS) for _, identity in scan.area(area)
+    )
+    return sum(sizes) < limits.max_bytes
 
 
 def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:

@@ -230,7 +230,8 @@ def pin_command(
     if as_json:
         click.echo(json_text({"pins": [item.to_json() for item in found]}))
     else:
-        click.echo("\n".join(f"{item.key}  {item.label}".rstrip() for item in found), nl=bool(found))
+        lines = [f"{item.key}  {item.label}".rstrip() for item in found]
+        click.echo("\n".join(lines), nl=bool(lines))
 
 
 @command.command("audit", cls=Command)

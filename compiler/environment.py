@@ -34,7 +34,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pallasc.compiler.identity import tree_digest
+from pallasc.compiler.identity import files_below, tree_digest
 from pallasc.compiler.toolchain import Toolchain
 from pallasc.errors import ToolError
 
@@ -106,6 +106,7 @@ _LIBRARY = re.compile(
 
 _TOOLKIT = ("bin/ptxas", "bin/nvlink", "bin/fatbinary")
 _LONGEST_FLAGS_BYTES = 1 << 20
+_MOST_FILES = 5000
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
@@ -134,6 +135,9 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what reaches the compiler through the environment and is not set by pallasc itself.
 
     Values by name, and digests of the files that they name under `<name>: <file>`.
+
+    Raises:
+        ToolError: a flag names a folder that holds too much to take a digest of.
     """
     found: dict[str, str] = {}
     for name, value in sorted(environment.items()):
@@ -179,7 +183,7 @@ def _named_contents(name: str, value: str) -> Iterator[tuple[str, str]]:
                 if part == value.strip() and name.endswith("_FLAGS"):
                     text = data[:_LONGEST_FLAGS_BYTES].decode("utf-8", "replace")
                     yield from _named_contents(f"{name}: {part}", text)
-            elif os.sep in part and os.path.isdir(part):
+            elif name.endswith("_FLAGS") and os.sep in part and os.path.isdir(part):
                 yield label, _folder_digest(Path(part))
 
 
@@ -203,8 +207,18 @@ def _file_digest(place: Path | str) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    """Return the digest of a folder; of a CUDA toolkit only what a compiler takes from it."""
+    """Return the digest of a folder; of a CUDA toolkit only what a compiler takes from it.
+
+    Raises:
+        ToolError: it holds too much.
+    """
     if not (folder / "nvvm").is_dir():
+        if files_below(str(folder), _MOST_FILES) is None:
+            raise ToolError(
+                f"A flag in the environment names {folder}, which holds too many files to tell "
+                "whether they are still the same.",
+                hint="Name a folder of its own, or a file.",
+            )
         return tree_digest([folder], _file_digest)
     tools = [f"{name} {_digest(_bytes(folder / name))}" for name in _TOOLKIT]
     library = tree_digest([folder / "nvvm"], _file_digest, without=("bin", "include"))

@@ -18,6 +18,7 @@ import site
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 from pallasc.compiler.toolchain import Toolchain, toolchain_files
@@ -196,11 +197,25 @@ def _walk(folder: str, without: Collection[str], skipped: tuple[str, ...]) -> It
         return
     names = {entry.name for entry in entries}
     for entry in entries:
-        if entry.is_dir():
+        if _is_folder(entry):
             if entry.name not in without and not (entry.is_symlink() and _leads_up(entry.path)):
                 yield from _walk(entry.path, without, skipped)
         elif not entry.name.endswith(skipped) or _is_sourceless(entry.name, names):
             yield entry.path
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry is a folder; a link to what may not be looked at is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def files_below(folder: str, most: int) -> list[str] | None:
+    """Return the files below a folder, None where there are more than `most`."""
+    found = list(islice(_walk(folder, {"__pycache__"}, ()), most + 1))
+    return found if len(found) <= most else None
 
 
 def _is_sourceless(name: str, beside: Collection[str]) -> bool:

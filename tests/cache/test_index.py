@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache import format, lock
 from pallasc.cache import index as index_module
-from pallasc.cache import lock
 from pallasc.cache.about import About
 from pallasc.cache.index import Index, open_index
 from pallasc.cache.store import Store
@@ -262,3 +262,19 @@ def test_the_index_lies_where_the_grammar_says(filled: Store) -> None:
 def test_the_path_of_the_index_is_below_the_version(store: Store) -> None:
     with open_index(store) as index:
         assert index.path == Path(store.root / "v1" / "index.sqlite")
+
+
+def test_records_and_manifests_of_strangers_are_taken_as_they_are(store: Store) -> None:
+    digest = store.put_blob(b"x")
+    strange = {"kernels": [{"cubin": ["x"]}, 7], "blobs": {}}
+    body = {"artifact": strange, "blobs": {"x": {"digest": digest, "size": 2**40}}}
+    place = store.path("ac", KEYS[0])
+    place.parent.mkdir(parents=True)
+    place.write_bytes(format.encode("artifact", KEYS[0], body)[0])
+    os.utime(place, ns=(2**63 - 1, 2**63 - 1))
+    for number, about in enumerate([{"name": "\ud800"}, {"name": "a", "seconds": 1e300}, 7]):
+        store.put_manifest(f"{number:064x}", {"action": KEYS[0], "about": about})
+    with open_index(store) as index:
+        assert index.read("SELECT blob_bytes, cubin_bytes FROM artifacts") == [(2**40, 0)]
+        assert index.read("SELECT name FROM variants") == [("a",)]
+        assert index.notes == []

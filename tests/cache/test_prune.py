@@ -256,7 +256,13 @@ def test_tidying_prunes_once_an_hour(filled: Store) -> None:
     assert first is not None
     assert first.records == 3
     assert tidy(filled, limits=NOTHING, now_ns=now_ns + 10**9) is None
-    assert tidy(filled, limits=NOTHING, now_ns=now_ns + round(TIDY_EVERY_S * 1e9)) is not None
+    aged = Limits(max_bytes=1, max_age_s=1.0)  # with an age to look at, it is never skipped
+    assert tidy(filled, limits=aged, now_ns=now_ns + round(TIDY_EVERY_S * 1e9)) is not None
+
+
+def test_tidying_opens_no_index_for_a_store_far_below_its_limits(filled: Store) -> None:
+    assert tidy(filled, limits=Limits(max_bytes=1 << 40)) is None
+    assert not list(filled.folder.glob("index*"))
 
 
 def test_tidying_waits_for_nobody(filled: Store) -> None:

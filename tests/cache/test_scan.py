@@ -1,0 +1,76 @@
+"""What lies in the areas of a store."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from pallasc.cache.files import identity
+from pallasc.cache.scan import Scan
+from pallasc.cache.store import Store
+
+KEYS = ["00" * 32, "0f" * 32, "ff" * 32]
+
+
+def test_all_files_of_an_area_are_given_sorted_with_their_identities(store: Store) -> None:
+    for key in reversed(KEYS):
+        store.put_manifest(key, {})
+    scan = Scan(store.folder)
+    assert list(scan.area("man")) == [
+        (key, identity(os.lstat(store.path("man", key)))) for key in KEYS
+    ]
+    assert (scan.faults, scan.foreign) == ([], [])
+
+
+def test_a_missing_store_is_empty(store: Store) -> None:
+    scan = Scan(store.folder)
+    assert list(scan.area("cas")) == []
+    assert scan.faults == []
+
+
+@pytest.mark.parametrize(
+    "path", ["README", "0g/x", "000/x", "00/notes", f"00/{KEYS[2]}", f"00/{KEYS[0].upper()[:-1]}A"]
+)
+def test_what_is_of_no_store_is_foreign(store: Store, path: str) -> None:
+    place = store.folder / "man" / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("mine")
+    scan = Scan(store.folder)
+    assert list(scan.area("man")) == []
+    shards = [store.folder / "man" / path.partition("/")[0], place]
+    assert scan.foreign in ([shards[0]], [shards[1]])
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_only_regular_files_are_of_the_store(store: Store, kind: str) -> None:
+    place = store.path("man", KEYS[0])
+    place.parent.mkdir(parents=True)
+    make: dict[str, Any] = {
+        "folder": lambda: place.mkdir(),
+        "link": lambda: place.symlink_to("x"),
+        "pipe": lambda: os.mkfifo(place),
+    }
+    make[kind]()
+    scan = Scan(store.folder)
+    assert list(scan.area("man")) == []
+    assert scan.foreign == [place]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_manifest(KEYS[0], {})
+    store.put_manifest(KEYS[2], {})
+    real = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("/ff"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    scan = Scan(store.folder)
+    assert [name for name, _ in scan.area("man")] == KEYS[:1]
+    assert scan.faults == [f"{store.folder / 'man' / 'ff'}: Permission denied"]

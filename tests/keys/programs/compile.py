@@ -1,0 +1,37 @@
+"""Lower kernels, compile some, and print keys and digests: compile.py RESULT FOLDER CASE...
+
+A case is FOLDER/ENTRY|ARRAY|STATIC|TARGET|compile; the last part may be missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from pallasc.compiler.compile import Job, Tools, action_key, compile_job, lower_job
+from pallasc.compiler.entry import import_function
+from pallasc.compiler.toolchain import find_toolchain
+from pallasc.specs.arrays import resolve_array
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.targets import resolve_target
+
+root = Path(sys.argv[2])
+tools = Tools({"made": "by a test"}, find_toolchain().ptxas, {}, {})
+found = {}
+for case in sys.argv[3:]:
+    place, array, static, target, *rest = case.split("|")
+    folder, _, entry = place.rpartition("/")
+    function = import_function(entry, str(root / folder))
+    sys.modules.pop("scales", None)
+    args = {"x": resolve_array(array)}
+    job = Job(function, args, json.loads(static), resolve_target(target))
+    lowered = lower_job(job)
+    answer = {"action": action_key(job, lowered, tools), "module": lowered.text}
+    if rest:
+        record, blobs = compile_job(job, lowered, tools)
+        answer["artifact"] = Artifact(record, blobs.__getitem__).digest
+        answer["blobs"] = hashlib.sha256(b"".join(blobs[key] for key in sorted(blobs))).hexdigest()
+    found[case] = answer
+Path(sys.argv[1]).write_text(json.dumps(found))
