@@ -21,13 +21,13 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from pallasc.compiler.sources import Sources
 from pallasc.specs.modules import module_name
 
 _UNRECORDED = (
@@ -179,49 +179,6 @@ def closure(entries: Iterable[str]) -> set[str]:
 
 def _module(name: str) -> ModuleType | None:
     return sys.modules.get(name) or _loaded_by_hand.get(name)
-
-
-@dataclass(slots=True)
-class Sources:
-    """What a closure consists of.
-
-    Attributes:
-        files: source files by label: `module:<name>` for what Python finds by that name, else
-            `file:<path relative to the spec's folder>`; `locate` finds it again.
-        packages: names of installed packages; dotted for one in a shared namespace.
-        unknown: modules that have no file, and so no digest.
-        absent: modules that were asked for in vain.
-        folders: where modules were looked for first.
-        hidden: modules of Python that a file in front of them hides; None where nobody looked.
-        opened: other files and folders that were read, by the labels of `reads`.
-        variables: digests of the environment variables that were looked up, None for one not set.
-        current_folder: digest of the current folder's path where a path was relative to it, or "".
-    """
-
-    files: dict[str, Path] = field(default_factory=dict)
-    packages: set[str] = field(default_factory=set)
-    unknown: set[str] = field(default_factory=set)
-    absent: set[str] = field(default_factory=set)
-    folders: tuple[str, ...] = ()
-    hidden: list[str] | None = None
-    opened: dict[str, Path] = field(default_factory=dict)
-    variables: dict[str, str | None] = field(default_factory=dict)
-    current_folder: str = ""
-
-    def changed_since(self, start_ns: int) -> list[str]:
-        """Return the labels of files that were changed after a time, or are gone."""
-        changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
-        opened = (label for label, path in self.opened.items() if path.is_file())
-        return changed + [n for n in opened if _touched_ns(self.opened[n]) >= start_ns]
-
-
-def _touched_ns(path: Path) -> int:
-    """Return when a file was last changed, infinitely late if that cannot be said."""
-    try:
-        status = path.stat()
-    except OSError:
-        return sys.maxsize
-    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def sources(

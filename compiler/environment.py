@@ -149,6 +149,11 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def is_passed_on(name: str) -> bool:
+    """Tell whether a variable is neither counted, nor fixed, nor dropped."""
+    return not (name in _FORCED or name in _FIXED or _is_dropped(name) or _is_counted(name))
+
+
 def _is_dropped(name: str) -> bool:
     if name in _WHERE_MODULES_LIE:
         return bool(sys.flags.ignore_environment)

@@ -15,6 +15,7 @@ from typing import Any
 
 from pallasc.compiler.instructions import check_instructions
 from pallasc.compiler.jax_0_10 import adapt_before_hopper
+from pallasc.compiler.jax_0_11 import name_dumps_alike
 from pallasc.compiler.locations import source_locations
 from pallasc.compiler.topology import device_for
 from pallasc.errors import CompileError, SpecError
@@ -155,6 +156,8 @@ def _one_architecture(target: Target) -> Iterator[None]:
         )
     if target.major < 9 and jax.__version_info__[:2] == (0, 10):
         adapt_before_hopper()
+    if jax.__version_info__[:2] == (0, 11):
+        name_dumps_alike()
     yield
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from pallasc.cache.about import About, seconds_of
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.closure import Sources, hidden, locate, locate_module
+from pallasc.compiler.closure import hidden, locate, locate_module
 from pallasc.compiler.identity import package_digest
 from pallasc.compiler.reads import (
     FOLDER,
@@ -38,6 +38,7 @@ from pallasc.compiler.reads import (
     path_of,
     values_now,
 )
+from pallasc.compiler.sources import Sources
 from pallasc.errors import PallascError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import canonical_json, digest, labelled_key

@@ -276,7 +276,7 @@ class _Translator:
         self.run(body.embedded_thunk.thunks, inner)
 
     def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
-        """The same from JAX 0.12 on: allocation i is parameter i, results follow."""
+        """The same from JAX 0.11 on: allocation i is parameter i, results follow."""
         inner = {}
         slices = [
             (p.slice_offsets, p.HasField("slice_config"), p.slice_config, buffer)

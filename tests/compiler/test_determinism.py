@@ -48,6 +48,15 @@ def test_action_keys_are_equal(pair: list[dict[str, Any]], name: str) -> None:
     assert one.key == other.key
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_compiled_before_in_the_same_process_change_nothing(
+    build: Any, pair: list[dict[str, Any]], name: str
+) -> None:
+    among_many = build("functions")[name]
+    assert among_many.artifact.digest == pair[0][name].artifact.digest
+    assert among_many.key == pair[0][name].key
+
+
 def test_errors_that_were_explained_before_change_nothing(build: Any, build_alone: Any) -> None:
     after, alone = build("failing")["fine"], build_alone("failing", "h100-sxm", "fine")["fine"]
     assert after.key == alone.key

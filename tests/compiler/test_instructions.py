@@ -57,7 +57,7 @@ def test_copies_by_tma_need_hopper(build: Any, arch: str) -> None:
     if arch in WORKS["tma"]:
         assert result.record["target"]["arch"] == arch
         return
-    words = "is only supported Hopper" if JAX >= (0, 12) else "asynchronous copies by TMA"
+    words = "is only supported Hopper" if JAX >= (0, 11) else "asynchronous copies by TMA"
     assert words in result.error["message"]
     assert result.error["line"] == marked_line("tma")
 

@@ -191,7 +191,7 @@ ALSO = {("ThunkSequence", "xla.gpu.ThunkSequenceProto")}
 
 RENAMED = {("DynamicSlice", "offset_modules"): "offset_as_function_of_indvar_modules_metadata"}
 
-ONLY_BEFORE_0_12 = {
+ONLY_BEFORE_0_11 = {
     # Replaced by the slice fusion, thunk 60.
     "DynamicSlice", "OptionalSlice", "OptionalShape", "OptionalType", "OptionalOffsets",
     "SliceOffsets", "SliceOffset", ("Thunk", "dynamic_slice_thunk"),
@@ -199,17 +199,20 @@ ONLY_BEFORE_0_12 = {
     ("MosaicGpuKernelProto", "init_func_name"),
 }  # fmt: skip
 
-ONLY_FROM_0_12 = {
-    # Slice fusions in loops.
-    "SliceLinear", ("SliceConfig", "table"), ("SliceConfig", "linear"),
-    # Newer collectives, copy streams, programmatic dependent launch of custom calls.
-    ("Thunk", "collective_reduce_thunk"), ("AsyncStart", "memcpy_stream_id"),
+ONLY_FROM_0_11 = {
+    # Programmatic dependent launch of custom calls.
     ("CustomCall", "use_pdl"),
     # Mosaic's kernels came inside the host object.
     ("MosaicGpuKernelProto", "gpu_binary"), ("MosaicGpuKernelProto", "kernel_name"),
     ("MosaicGpuKernelProto", "smem_bytes"), ("MosaicGpuKernelProto", "cluster_size"),
 }  # fmt: skip
-"""Some came with 0.11 already, which no environment of the tests has."""
+
+ONLY_FROM_0_12 = {
+    # Slice fusions in loops.
+    "SliceLinear", ("SliceConfig", "table"), ("SliceConfig", "linear"),
+    # Newer collectives and copy streams.
+    ("Thunk", "collective_reduce_thunk"), ("AsyncStart", "memcpy_stream_id"),
+}  # fmt: skip
 
 # `FieldDescriptorProto.Type` -> wire type: varint, eight bytes, length and bytes, four bytes.
 _WIRE = {3: 0, 4: 0, 5: 0, 8: 0, 13: 0, 14: 0, 1: 1, 6: 1, 9: 2, 11: 2, 12: 2, 2: 5, 7: 5}
@@ -217,7 +220,9 @@ _WIRE = {3: 0, 4: 0, 5: 0, 8: 0, 13: 0, 14: 0, 1: 1, 6: 1, 9: 2, 11: 2, 12: 2, 2
 
 def _missing(name: str, field: str | None = None) -> bool:
     """Return whether this JAX version is known not to have a message or field of the schema."""
-    absent = ONLY_BEFORE_0_12 if JAX >= (0, 12) else ONLY_FROM_0_12
+    absent: set[object] = set(ONLY_BEFORE_0_11 if JAX >= (0, 11) else ONLY_FROM_0_11)
+    if JAX < (0, 12):
+        absent |= ONLY_FROM_0_12
     return ((name, field) if field else name) in absent
 
 

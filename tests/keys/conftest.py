@@ -35,6 +35,8 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.yaml_loader import load_yaml
 
 PROGRAMS = Path(__file__).parent / "programs"
+DIGESTS = FileDigests()
+"""Shared, so that what no case changes is read once; a changed file has another change time."""
 
 KERNEL = '''
 """A kernel that is reached by every way that there is."""
@@ -237,7 +239,7 @@ class World:
             patch.syspath_prepend(self.site)
             patch.setattr(site, "USER_SITE", str(self.site))
             closure.site_folders.cache_clear()
-            variant, digests = self.variant(), FileDigests()
+            variant, digests = self.variant(), DIGESTS
             identity = toolchain_identity(self.toolchain(), digests.digest)
             context = Context(identity, compiler_variables(environment), digests)
             folders = import_folders(variant)
@@ -266,6 +268,11 @@ class Baseline:
     manifest: dict[str, Any]
     answers: Answers
 
+    @staticmethod
+    def world(root: Path, patch: pytest.MonkeyPatch) -> World:
+        """Return the world that lies in a folder."""
+        return World(root, patch)
+
 
 def write_world(root: Path) -> None:
     for top, files in (("specs", SOURCES), ("site", SITE), ("tools", TOOLCHAIN)):
@@ -275,21 +282,19 @@ def write_world(root: Path) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def trace(world: World, **variables: str) -> dict[str, Any]:
-    """Return the manifest of the first kernel, recorded in a process like a worker."""
-    world.variant()
+def run_trace(world: World, *kernels: dict[str, Any], **variables: str) -> dict[str, Any]:
+    """Return the manifests of kernels by name, recorded in a process like a worker."""
     environment = compiling_environment({**os.environ, **variables}, world.tools / "bin")
-    single = {**world.spec, "kernels": world.spec["kernels"][:1]}
     spec = world.project / "traced.yaml"
-    spec.write_text(json.dumps(single), encoding="utf-8")
+    spec.write_text(json.dumps({**world.spec, "kernels": kernels}), encoding="utf-8")
     answer = subprocess.run(
         [sys.executable, "-P", PROGRAMS / "trace.py", spec, world.site],
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     spec.unlink()
     assert answer.returncode == 0, answer.stderr
-    manifest: dict[str, Any] = json.loads(answer.stdout)["first"]
-    return manifest
+    manifests: dict[str, Any] = json.loads(answer.stdout)
+    return manifests
 
 
 @pytest.fixture(scope="session")
@@ -299,7 +304,7 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Baseline:
     write_world(root)
     with pytest.MonkeyPatch.context() as patch:
         world = World(root, patch)
-        manifest = trace(world)
+        manifest = run_trace(world, world.kernel)["first"]
         return Baseline(root, manifest, world.ask(manifest))
 
 
@@ -311,3 +316,9 @@ def world(baseline: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     closure.site_folders.cache_clear()
 
 
+
+
+@pytest.fixture(scope="session")
+def trace() -> Callable[..., dict[str, Any]]:
+    """Return what traces kernels of a world in a process like a worker."""
+    return run_trace

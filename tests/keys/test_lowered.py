@@ -100,6 +100,7 @@ HARMLESS = {
     r"GCS_\w+|GRPC_\w+|OPENSSL_\w+": "files and connections that compiling does not open",
     r"MPITRAMPOLINE_\w+": "processes that talk to each other",
     r"NUMPY_WARN_IF_NO_MEM_POLICY": "a warning",
+    r"GFORTRAN_\w+": "files that Fortran code opens",
     r"HOME": "a file of settings that is found there is read, and so recorded, by name",
 }
 """What native code asks for and gets, as patterns, and why it may."""
@@ -169,7 +170,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     place = tmp_path_factory.mktemp("hostile one") / "ü"
     place.mkdir()
     environment = compiling_environment({**os.environ, **HOSTILE, "TMPDIR": str(place)}, tools)
-    library, asked = recorder(place), place / "asked"
+    library, asked = recorder(tmp_path_factory.mktemp("recorder")), place / "asked"  # no space
     if library is not None:
         environment |= {"LD_PRELOAD": str(library), "ASKED_FOR": str(asked)}
     hostile = run(place, environment, [compiled], cwd=place, preexec_fn=restrict)

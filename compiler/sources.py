@@ -1,0 +1,79 @@
+"""What a compilation read: files, packages, variables, and what it looked for in vain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(slots=True)
+class Sources:
+    """What a closure consists of.
+
+    Attributes:
+        files: source files by label: `module:<name>` for what Python finds by that name, else
+            `file:<path relative to the spec's folder>`; `closure.locate` finds it again.
+        packages: names of installed packages; dotted for one in a shared namespace.
+        unknown: modules that have no file, and so no digest.
+        absent: modules that were asked for in vain.
+        folders: where modules were looked for first.
+        hidden: modules of Python that a file in front of them hides; None where nobody looked.
+        opened: other files and folders that were read, by the labels of `reads`.
+        variables: digests of the environment variables that were looked up, None for one not set.
+        current_folder: digest of the current folder's path where a path was relative to it, or "".
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    folders: tuple[str, ...] = ()
+    hidden: list[str] | None = None
+    opened: dict[str, Path] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    current_folder: str = ""
+
+    def changed_since(self, start_ns: int) -> list[str]:
+        """Return the labels of files that were changed after a time, or are gone."""
+        changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
+        opened = (label for label, path in self.opened.items() if path.is_file())
+        return changed + [n for n in opened if _touched_ns(self.opened[n]) >= start_ns]
+
+
+def sources_to_json(read: Sources) -> dict[str, Any]:
+    """Return sources as plain data."""
+    return {
+        **asdict(read),
+        "files": {label: str(path) for label, path in read.files.items()},
+        "packages": sorted(read.packages),
+        "unknown": sorted(read.unknown),
+        "absent": sorted(read.absent),
+        "opened": {label: str(path) for label, path in read.opened.items()},
+    }
+
+
+def sources_from_json(data: Mapping[str, Any]) -> Sources:
+    """Return the sources that `sources_to_json` was given."""
+    return Sources(
+        files={label: Path(path) for label, path in data["files"].items()},
+        packages=set(data["packages"]),
+        unknown=set(data["unknown"]),
+        absent=set(data["absent"]),
+        folders=tuple(data["folders"]),
+        hidden=data["hidden"],
+        opened={label: Path(path) for label, path in data["opened"].items()},
+        variables=data["variables"],
+        current_folder=data["current_folder"],
+    )
+
+
+def _touched_ns(path: Path) -> int:
+    """Return when a file was last changed, infinitely late if that cannot be said."""
+    try:
+        status = path.stat()
+    except OSError:
+        return sys.maxsize
+    return max(status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,287 @@
+"""What the user's code looks at beside modules is recorded for the module that looked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.reads import label_of, listing_digest, path_of, values_now
+
+HEAD = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"
+FAILING = "except (ImportError, OSError): pass"
+
+READS = {
+    "open": "open(HERE / 'notes.txt')",
+    "open by text": "open(str(HERE) + '/notes.txt', 'rb')",
+    "os.open": "os.close(os.open(HERE / 'notes.txt', os.O_RDONLY))",
+    "read_text": "(HERE / 'notes.txt').read_text()",
+    "a module of Python": "__import__('linecache').getlines(str(HERE / 'notes.txt'))",
+    "pkgutil": "__import__('pkgutil').get_data('helper', 'notes.txt')",
+    "sqlite": "__import__('sqlite3').connect(HERE / 'notes.txt').close()",
+    "a copy": "__import__('shutil').copyfile(HERE / 'notes.txt', os.devnull)",
+    "in an import": "import reading",
+    "in an import before": "import reading",
+}
+LOOKS = {
+    "get": "os.environ.get('CHOICE')",
+    "getenv": "os.getenv('CHOICE', '1')",
+    "in": "'CHOICE' in os.environ",
+    "expandvars": "os.path.expandvars('$CHOICE')",
+    "item": "dict(CHOICE=1) if 'CHOICE' not in os.environ else os.environ['CHOICE']",
+}
+SEEN = ("PATH", "HOME", "LANG", "TZ", "CUDA_HOME", "PYTHONHASHSEED")
+MISSING = {
+    "import": ("try: import later", FAILING),
+    "import_module": ("import importlib", "try: importlib.import_module('later')", FAILING),
+    "find_spec": ("import importlib.util", "assert importlib.util.find_spec('later') is None"),
+    "a submodule": ("try: import later.inner", FAILING),
+}
+OTHERS = {
+    "nothing": ("import json, logging, email.message, thirdparty, helper",),
+    "a missing file": ("try: open(HERE / 'tuned.json')", FAILING),
+    "a folder": ("list((HERE / 'parts').iterdir())",),
+    "its own file": ("(HERE / 'new').write_text('1')", "(HERE / 'new').read_text()"),
+    "outside": ("open(HERE.parent / 'outside.txt')",),
+    "relative": ("try: open('tuned.json')", FAILING),
+    "a version": ("import importlib.metadata", "importlib.metadata.version('thirdparty')"),
+    "data of a package": (
+        "import thirdparty", "open(Path(thirdparty.__file__).parent / 'data.txt')"),
+    "Python's": (
+        "import inspect, json", "inspect.getsource(json)", "open(__file__)",
+        "open('/proc/self/status')", "os.listdir('/sys/class')"),
+    "a token": ("os.environ.get('TOKEN')",),
+    "kept": ("import keeping", "keeping.table()"),
+    "kept and answered again": ("import keeping", "keeping.table()"),
+}  # fmt: skip
+
+CASES: dict[str, tuple[str, ...]] = {
+    **OTHERS,
+    **{f"reads: {name}": (line,) for name, line in READS.items()},
+    **{f"looks: {name}": (line,) for name, line in LOOKS.items()},
+    **{f"sees: {name}": (f"os.environ.get({name!r})",) for name in SEEN},
+    **{f"misses: {name}": lines for name, lines in MISSING.items()},
+}
+FILES = {
+    "outside.txt": "far\n",
+    "site/thirdparty/data.txt": "1\n",
+    "specs/reading.py": "VALUE = open(__file__[:-10] + 'notes.txt').read()\n",
+    "specs/keeping.py": "import functools\n\n\n@functools.cache\ndef table():\n"
+    "    return open(__file__[:-10] + 'notes.txt').read()\n",
+}
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """A world with a kernel for each case, and the manifests of all of them."""
+
+    root: Path
+    manifests: dict[str, Any]
+
+
+def kernel(name: str, entry: str) -> dict[str, Any]:
+    return {"name": name, "entry": f"{entry}.py:run", "args": {"x": "f32[8, 128]"}}
+
+
+def write_kernel(world: Any, entry: str, lines: tuple[str, ...]) -> None:
+    body = "".join(f"    {line}\n" for line in lines)
+    world.add(f"specs/{entry}.py", f"{HEAD}{body}    return x\n")
+
+
+@pytest.fixture(scope="module")
+def gallery(baseline: Any, trace: Any, tmp_path_factory: pytest.TempPathFactory) -> Gallery:
+    """Return all cases, traced in one process."""
+    root = tmp_path_factory.mktemp("gallery") / "world"
+    shutil.copytree(baseline.root, root)
+    with pytest.MonkeyPatch.context() as patch:
+        world = baseline.world(root, patch)
+        for name, text in FILES.items():
+            world.add(name, text)
+        entries = {name: f"case_{number}" for number, name in enumerate(CASES)}
+        for name, lines in CASES.items():
+            write_kernel(world, entries[name], lines)
+        names = {entry: name for name, entry in entries.items()}
+        variables = {name: "/some/where" for name in SEEN if name != "PATH"}
+        found = trace(
+            world, *(kernel(entry, entry) for entry in names),
+            CHOICE="a", TOKEN="secret value", **variables,
+        )  # fmt: skip
+    return Gallery(root, {names[entry]: manifest for entry, manifest in found.items()})
+
+
+@pytest.fixture
+def place(gallery: Gallery, baseline: Any, tmp_path: Path) -> Iterator[Any]:
+    """Return a copy of the gallery that a test may change, with its variables set."""
+    shutil.copytree(gallery.root, tmp_path / "copy")
+    with pytest.MonkeyPatch.context() as patch:
+        world = baseline.world(tmp_path / "copy", patch)
+        world.setenv("CHOICE", "a")
+        yield world
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+NOTES = {"file:notes.txt": digest("nothing\n")}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_file_that_is_read_is_recorded(gallery: Gallery, name: str) -> None:
+    found = gallery.manifests[f"reads: {name}"]
+    assert found["opened"] == NOTES
+    assert found["current_folder"] == ""
+
+
+def test_what_a_function_keeps_counts_for_all_that_reach_it(gallery: Gallery) -> None:
+    assert gallery.manifests["kept"]["opened"] == NOTES
+    assert gallery.manifests["kept and answered again"]["opened"] == NOTES
+
+
+def test_imports_alone_look_nothing_up_for_the_kernel(gallery: Gallery) -> None:
+    found = gallery.manifests["nothing"]
+    assert [found[key] for key in ("opened", "variables", "absent", "hidden")] == [{}, {}, [], []]
+
+
+def test_a_file_outside_the_folder_is_recorded_by_its_full_name(gallery: Gallery) -> None:
+    outside = gallery.root.resolve() / "outside.txt"
+    assert gallery.manifests["outside"]["opened"] == {f"file:{outside}": digest("far\n")}
+
+
+def test_a_file_that_is_not_there_is_recorded_as_missing(gallery: Gallery) -> None:
+    assert gallery.manifests["a missing file"]["opened"] == {"file:tuned.json": None}
+
+
+def test_names_in_a_folder_are_recorded_where_they_were_asked_for(gallery: Gallery) -> None:
+    parts = listing_digest(gallery.root / "specs" / "parts")
+    assert gallery.manifests["a folder"]["opened"] == {"folder:parts": parts}
+
+
+@pytest.mark.parametrize("name", ["its own file", "Python's"])
+def test_what_is_no_input_is_not_recorded(gallery: Gallery, name: str) -> None:
+    assert gallery.manifests[name]["opened"] == {}
+
+
+def test_a_relative_name_depends_on_the_current_folder(gallery: Gallery, place: Any) -> None:
+    found = gallery.manifests["relative"]
+    assert found["opened"] == {f"file:{Path.cwd().resolve() / 'tuned.json'}": None}
+    assert place.ask(found).changed == ()
+    place.patch.chdir(place.root)
+    assert place.ask(found).changed == ("a file was opened relative to another current folder",)
+
+
+def test_the_version_of_an_installed_package_is_an_input(gallery: Gallery, place: Any) -> None:
+    found, label = gallery.manifests["a version"], "site:thirdparty-1.0.dist-info/METADATA"
+    assert set(found["opened"]) == {label}
+    assert place.ask(found).changed == ()
+    place.add("site/thirdparty-1.0.dist-info/METADATA", "Name: thirdparty\nVersion: 1.0.1\n")
+    assert place.ask(found).changed == (f"{label[5:]}, which was read, has changed",)
+
+
+def test_data_of_a_package_counts_with_the_package(gallery: Gallery, place: Any) -> None:
+    found = gallery.manifests["data of a package"]
+    assert found["opened"] == {}
+    place.add("site/thirdparty/data.txt", "2\n")
+    assert place.ask(found).changed == ("the installed package thirdparty has changed",)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_variable_that_is_looked_up_is_recorded(
+    gallery: Gallery, place: Any, name: str
+) -> None:
+    found = gallery.manifests[f"looks: {name}"]
+    assert found["variables"] == {"CHOICE": digest("a")}
+    assert place.ask(found).changed == ()
+    place.setenv("CHOICE", "b")
+    changed = ("the environment variable CHOICE has changed",)
+    assert place.ask(found).changed == changed
+    place.patch.delenv("CHOICE")
+    assert place.ask(found).changed == changed
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_variable_has_the_value_that_workers_see(
+    gallery: Gallery, place: Any, name: str
+) -> None:
+    found = gallery.manifests[f"sees: {name}"]
+    if name != "PATH":
+        place.setenv(name, "/some/where")
+    assert place.ask(found).changed == ()
+    place.setenv(name, "/else/where")
+    assert bool(place.ask(found).changed) is (name in ("PATH", "HOME"))
+
+
+def test_what_was_looked_up_is_not_written_down_itself(gallery: Gallery) -> None:
+    assert gallery.manifests["a token"]["variables"] == {"TOKEN": digest("secret value")}
+    assert "secret value" not in json.dumps(gallery.manifests)
+
+
+@pytest.mark.parametrize("name", MISSING)
+@pytest.mark.parametrize("where", ["site/later/__init__.py", "specs/later.py"])
+def test_a_module_that_was_missing_is_noticed_when_it_comes(
+    gallery: Gallery, place: Any, name: str, where: str
+) -> None:
+    found = gallery.manifests[f"misses: {name}"]
+    assert found["absent"] == ["later"]
+    assert place.ask(found).changed == ()
+    place.add(where)
+    assert place.ask(found).changed == ("later, which was missing, can be imported now",)
+
+
+def test_a_file_that_already_hides_a_module_of_python_is_no_change(
+    world: Any, trace: Any
+) -> None:
+    world.add("specs/colorsys.py", "ONE = 1\n")
+    write_kernel(world, "hiding", ("import colorsys", "assert colorsys.ONE"))
+    found = trace(world, kernel("hiding", "hiding"))["hiding"]
+    assert found["hidden"] == ["colorsys"]
+    assert world.ask(found).changed == ()
+    (world.project / "colorsys.py").unlink()
+    assert len(world.ask(found).changed) == 2
+
+
+def test_labels_lead_back_to_their_paths(tmp_path: Path) -> None:
+    base = tmp_path / "specs"
+    (base / "inner").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(base)
+    for path in (base / "a.txt", base / "inner", link / "a.txt", Path("/etc/hosts")):
+        for shown in (str(base), str(link)):
+            text = str(path) + os.sep * path.is_dir()
+            found = path_of(label_of(text, shown), shown)
+            assert found.resolve() == path.resolve()
+    assert label_of(str(link / "a.txt"), str(base)) == "file:a.txt"
+    assert label_of(f"{base}/inner/", str(link)) == "folder:inner"
+
+
+def test_a_listing_has_no_bytecode_and_no_order(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / name).touch()
+    before = listing_digest(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "a.pyc").touch()
+    assert listing_digest(tmp_path) == before
+    (tmp_path / "c").touch()
+    assert listing_digest(tmp_path) != before
+    shutil.rmtree(tmp_path)
+    assert listing_digest(tmp_path) is None
+
+
+def test_an_unset_variable_differs_from_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHOICE", raising=False)
+    assert values_now(["CHOICE"]) == {"CHOICE": None}
+    monkeypatch.setenv("CHOICE", "")
+    assert values_now(["CHOICE"]) == {"CHOICE": digest("")}
+
+
+def test_this_process_records_nothing() -> None:
+    assert "_Recording" not in type(os.environ).__name__
+    assert sys.modules["pallasc.compiler.reads"].__dict__["_by_module"] == {}
