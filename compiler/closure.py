@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from pallasc.compiler.sources import Sources
+from pallasc.compiler.sources import Sources as Sources
 from pallasc.specs.modules import module_name
 
 _UNRECORDED = (

@@ -316,8 +316,6 @@ def world(baseline: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     closure.site_folders.cache_clear()
 
 
-
-
 @pytest.fixture(scope="session")
 def trace() -> Callable[..., dict[str, Any]]:
     """Return what traces kernels of a world in a process like a worker."""

@@ -18,7 +18,9 @@ TRICKY = st.sampled_from(["", " ", ":", "1:a", "1:a 1:b", "\n", "1:a 1:b\n1:c 1:
 LABELS = st.text(max_size=6) | TRICKY
 VALUES = st.binary(max_size=12) | TRICKY.map(str.encode)
 FIELDS = st.dictionaries(LABELS, VALUES, max_size=5)
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+)
 DATA = st.recursive(
     SCALARS.filter(lambda value: value not in (float("inf"), float("-inf"))),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),

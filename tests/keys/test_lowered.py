@@ -19,7 +19,7 @@ from pallasc.compiler.setup import prepare
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-KERNEL = '''
+KERNEL = """
 import inspect
 
 import jax
@@ -48,26 +48,26 @@ def run(x, factor):
 
 def other(x, factor):
     return jnp.cos(x) * factor
-'''
+"""
 SCALES = "SCALE = 2.0\n"
-BASE = "base/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h100-sxm"
+BASE = 'base/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm'
 
 SAME = {
-    "another folder": "deep/er/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h100-sxm",
-    "a comment above the kernel": "commented/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h100-sxm",
-    "another file": "named/renamed.py:run|f32[128, 128]|{\"factor\": 3}|h100-sxm",
-    "another function": "named/renamed.py:walk|f32[128, 128]|{\"factor\": 3}|h100-sxm",
+    "another folder": 'deep/er/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
+    "a comment above the kernel": 'commented/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
+    "another file": 'named/renamed.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
+    "another function": 'named/renamed.py:walk|f32[128, 128]|{"factor": 3}|h100-sxm',
 }
 OTHER = {
-    "a dimension": "base/kernel.py:run|f32[128, 256]|{\"factor\": 3}|h100-sxm",
-    "dimensions exchanged": "base/kernel.py:run|f32[256, 128]|{\"factor\": 3}|h100-sxm",
-    "a dtype": "base/kernel.py:run|bf16[128, 128]|{\"factor\": 3}|h100-sxm",
-    "a static number": "base/kernel.py:run|f32[128, 128]|{\"factor\": 4}|h100-sxm",
-    "a model with more memory": "base/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h200",
-    "a model with fewer SMs": "base/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h100-pcie",
-    "a line of the kernel": "edited/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h100-sxm",
-    "a line of a helper": "helped/kernel.py:run|f32[128, 128]|{\"factor\": 3}|h100-sxm",
-    "the function": "base/kernel.py:other|f32[128, 128]|{\"factor\": 3}|h100-sxm",
+    "a dimension": 'base/kernel.py:run|f32[128, 256]|{"factor": 3}|h100-sxm',
+    "dimensions exchanged": 'base/kernel.py:run|f32[256, 128]|{"factor": 3}|h100-sxm',
+    "a dtype": 'base/kernel.py:run|bf16[128, 128]|{"factor": 3}|h100-sxm',
+    "a static number": 'base/kernel.py:run|f32[128, 128]|{"factor": 4}|h100-sxm',
+    "a model with more memory": 'base/kernel.py:run|f32[128, 128]|{"factor": 3}|h200',
+    "a model with fewer SMs": 'base/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-pcie',
+    "a line of the kernel": 'edited/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
+    "a line of a helper": 'helped/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
+    "the function": 'base/kernel.py:other|f32[128, 128]|{"factor": 3}|h100-sxm',
 }
 
 HOSTILE = {
@@ -95,8 +95,7 @@ HARMLESS = {
     r"PATH": "the tools come first",
     r"(TEST_|SQLITE_)?TMP(DIR)?": "names of temporary files are in no output",
     r"LD_LIBRARY_PATH": "the libraries that matter count by content",
-    r"PYTHON(DONTWRITEBYTECODE|HOME|NOUSERSITE|PATH|PLATLIBDIR|PYCACHEPREFIX|USERBASE)":
-        "where modules lie; their contents count",
+    r"PYTHON(DONTWRITEBYTECODE|HOME|NOUSERSITE|PATH|PLATLIBDIR|PYCACHEPREFIX|USERBASE)": "where modules lie; their contents count",
     r"GCS_\w+|GRPC_\w+|OPENSSL_\w+": "files and connections that compiling does not open",
     r"MPITRAMPOLINE_\w+": "processes that talk to each other",
     r"NUMPY_WARN_IF_NO_MEM_POLICY": "a warning",

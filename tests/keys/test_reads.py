@@ -194,9 +194,7 @@ def test_data_of_a_package_counts_with_the_package(gallery: Gallery, place: Any)
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_variable_that_is_looked_up_is_recorded(
-    gallery: Gallery, place: Any, name: str
-) -> None:
+def test_a_variable_that_is_looked_up_is_recorded(gallery: Gallery, place: Any, name: str) -> None:
     found = gallery.manifests[f"looks: {name}"]
     assert found["variables"] == {"CHOICE": digest("a")}
     assert place.ask(found).changed == ()
@@ -208,9 +206,7 @@ def test_a_variable_that_is_looked_up_is_recorded(
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_variable_has_the_value_that_workers_see(
-    gallery: Gallery, place: Any, name: str
-) -> None:
+def test_a_variable_has_the_value_that_workers_see(gallery: Gallery, place: Any, name: str) -> None:
     found = gallery.manifests[f"sees: {name}"]
     if name != "PATH":
         place.setenv(name, "/some/where")
@@ -236,9 +232,7 @@ def test_a_module_that_was_missing_is_noticed_when_it_comes(
     assert place.ask(found).changed == ("later, which was missing, can be imported now",)
 
 
-def test_a_file_that_already_hides_a_module_of_python_is_no_change(
-    world: Any, trace: Any
-) -> None:
+def test_a_file_that_already_hides_a_module_of_python_is_no_change(world: Any, trace: Any) -> None:
     world.add("specs/colorsys.py", "ONE = 1\n")
     write_kernel(world, "hiding", ("import colorsys", "assert colorsys.ONE"))
     found = trace(world, kernel("hiding", "hiding"))["hiding"]
