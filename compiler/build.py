@@ -199,9 +199,7 @@ class _Build:
             return replace(result, error=CompileError("the store lost what was just compiled"))
         status: Status = message["status"] if first else "hit"
         if status == "compiled":
-            self.session.made(
-                message["action"], seconds=message["seconds"], about=about(variant)
-            )
+            self.session.made(message["action"], seconds=message["seconds"], about=about(variant))
         return replace(
             result, status=status, seconds=message["seconds"] if first else 0.0,
             action_key=message["action"], artifact=artifact,

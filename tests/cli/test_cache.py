@@ -115,9 +115,7 @@ def test_prune_spares_what_is_pinned(run: RunCommand, own: tuple[Path, Path]) ->
     assert run("cache", "pin", "--store", store).out == ""
 
 
-def test_pin_names_the_nearest_kernel_for_a_typo(
-    run: RunCommand, own: tuple[Path, Path]
-) -> None:
+def test_pin_names_the_nearest_kernel_for_a_typo(run: RunCommand, own: tuple[Path, Path]) -> None:
     result = run("cache", "pin", "ad", "--store", own[1])
     assert result.code == 2
     assert result.err == "error: the store has no artifact 'ad'.\n  Did you mean 'add'?\n"

@@ -1,7 +1,7 @@
 """A world in miniature that keys are made of: specs, sources, installed packages, a toolchain.
 
-All of it is real files; only the toolchain's are short, so that a case takes milliseconds. Each case
-copies the world to a folder of its own, changes one thing, and asks the real functions.
+All of it is real files; only the toolchain's are short, so that a case takes milliseconds. Each
+case copies the world to a folder of its own, changes one thing, and asks the real functions.
 """
 
 from __future__ import annotations

@@ -23,9 +23,11 @@ SCALARS = (
 )
 DATA = st.recursive(
     SCALARS.filter(lambda value: value not in (float("inf"), float("-inf"))),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 class Recorder:

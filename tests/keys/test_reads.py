@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.reads import label_of, listing_digest, path_of, values_now
+from pallasc.compiler.sources import Sources, sources_from_json, sources_to_json
 
 HEAD = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"
 FAILING = "except (ImportError, OSError): pass"
@@ -274,6 +275,22 @@ def test_an_unset_variable_differs_from_an_empty_one(monkeypatch: pytest.MonkeyP
     assert values_now(["CHOICE"]) == {"CHOICE": None}
     monkeypatch.setenv("CHOICE", "")
     assert values_now(["CHOICE"]) == {"CHOICE": digest("")}
+
+
+def test_sources_travel_between_processes(tmp_path: Path) -> None:
+    read = Sources(
+        files={"module:a": tmp_path / "a.py"},
+        packages={"b", "c"},
+        unknown={"d"},
+        absent={"e"},
+        folders=(str(tmp_path),),
+        hidden=["colorsys"],
+        opened={"file:t": tmp_path / "t"},
+        variables={"ONE": "1", "TWO": None},
+        current_folder="here",
+    )
+    assert sources_from_json(json.loads(json.dumps(sources_to_json(read)))) == read
+    assert sources_from_json(json.loads(json.dumps(sources_to_json(Sources())))) == Sources()
 
 
 def test_this_process_records_nothing() -> None:
