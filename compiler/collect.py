@@ -18,11 +18,12 @@ from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.closure import Sources
+from pallasc.compiler.environment import compiler_variables, settled
 from pallasc.compiler.identity import own_digest, recorded
 from pallasc.compiler.manifest import changed_source, make_manifest
 from pallasc.compiler.messages import error_from_json
 from pallasc.compiler.pool import Pool, Task
+from pallasc.compiler.sources import sources_from_json
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.spec import Spec
@@ -56,6 +57,7 @@ def _collect_python(path: str, store: Store) -> list[Spec]:
             "python": sys.version,
             "jax": recorded(_JAX),
             "pallasc": own_digest(digests.digest),
+            **{f"variable {n}": v for n, v in compiler_variables(settled(os.environ)).items()},
         }
     )
     manifest = store.get_manifest(key)
@@ -63,8 +65,7 @@ def _collect_python(path: str, store: Store) -> list[Spec]:
         return _specs(json.loads(manifest["specs"]))
     answer = _ask_worker(path)
     if not answer["uncached"]:
-        files = {label: Path(place) for label, place in answer["files"].items()}
-        manifest = make_manifest("", Sources(files, set(answer["packages"])), digests)
+        manifest = make_manifest("", sources_from_json(answer["sources"]), digests)
         store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
         digests.save()
     return _specs(answer["specs"])
@@ -77,7 +78,7 @@ def _specs(data: Sequence[Mapping[str, Any]]) -> list[Spec]:
 def _ask_worker(path: str) -> dict[str, Any]:
     message = {"op": "collect", "path": path}
     task = Task(0, ("", ""), message, "the process that executes this file")
-    with Pool(1, {**os.environ, "JAX_PLATFORMS": "cpu"}) as pool:
+    with Pool(1, settled(os.environ)) as pool:
         for kind, _, answer in pool.run([task]):
             if kind == "done" and answer is not None:
                 if answer.error is not None:

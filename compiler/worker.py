@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +23,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler import closure
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
+from pallasc.compiler.environment import is_passed_on
 from pallasc.compiler.manifest import (
     about,
     data_digests,
@@ -34,6 +35,7 @@ from pallasc.compiler.manifest import (
     stored_artifact,
 )
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
+from pallasc.compiler.sources import Sources, sources_to_json
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.modules import module_name
@@ -55,7 +57,7 @@ class _Session:
     tools: Tools
     store: Store
     digests: FileDigests
-    state: Any
+    state: tuple[dict[str, Any], dict[str, str], str]
 
 
 def main(arguments: list[str]) -> int:
@@ -116,11 +118,36 @@ def _session(message: Mapping[str, Any]) -> _Session:
     return _Session(tools, Store(message["store"]), FileDigests(message["store"]), _state())
 
 
-def _state() -> Any:
+def _state() -> tuple[dict[str, Any], dict[str, str], str]:
     """Return the settings of this process that change what is compiled, and users can change."""
     import jax
 
     return dict(jax.config.values), dict(os.environ), os.path.realpath(".")
+
+
+def _settings(before: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the user's code has changed of JAX's settings; some act after lowering."""
+    import jax
+
+    unset = object()
+    now = jax.config.values.items()
+    return {f"setting {n}": repr(v) for n, v in sorted(now) if before.get(n, unset) != v}
+
+
+def _take_back(before: Mapping[str, str]) -> list[str]:
+    """Undo what the user's code did to variables that the compiler reads; return their names.
+
+    XLA reads them once a process, so they would have an effect on some variants only, and the key
+    has the values that the build was started with.
+    """
+    names = [n for n in {*before, *os.environ} if not is_passed_on(n)]
+    changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
+    for name in changed:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+    return changed
 
 
 def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
@@ -141,13 +168,12 @@ def _collect(path: str) -> dict[str, Any]:
     return {
         "ok": True,
         "specs": [spec_to_json(spec) for spec in specs],
-        "files": {label: str(place) for label, place in read.files.items()},
-        "packages": sorted(read.packages),
+        "sources": sources_to_json(read),
         "uncached": _why_uncached(read),
     }
 
 
-def _why_uncached(read: closure.Sources) -> str:
+def _why_uncached(read: Sources) -> str:
     """Return why no manifest may say what was read, "" if one may."""
     if read.unknown:
         return f"{', '.join(sorted(read.unknown))} has no file to take a digest of"
@@ -157,9 +183,12 @@ def _why_uncached(read: closure.Sources) -> str:
 
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
     started = time.monotonic()
+    settings, variables, _ = session.state
     job = _job(variant)
+    taken_back = _take_back(variables)
     lowered = lower_job(job)
-    fields = action_fields(job, lowered, session.tools)
+    taken_back += _take_back(variables)
+    fields = action_fields(job, lowered, session.tools) | _settings(settings)
     key = labelled_key(fields)
     answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
     with session.store.single_flight(key):
@@ -189,8 +218,15 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
         )
         for name in (folder_key(message["request"], variant.base_dir), message["request"]):
             session.store.put_manifest(name, manifest)
-    answer["warnings"] = session.store.warnings
+    answer["warnings"] = [*session.store.warnings, *_without_effect(variant, taken_back)]
     return answer
+
+
+def _without_effect(variant: Variant, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    which = ", ".join(dict.fromkeys(names))
+    return [f"{variant.name} sets {which}, which has no effect: set it where the build is started"]
 
 
 def _job(variant: Variant) -> Job:
@@ -206,7 +242,7 @@ def _job(variant: Variant) -> Job:
         raise
 
 
-def _sources(variant: Variant) -> closure.Sources:
+def _sources(variant: Variant) -> Sources:
     """Return the sources that the modules which a variant names reach."""
     entries = named_entries(variant)
     by_path = {module_name(e.source): e.source for e in entries if e.is_file}
