@@ -162,6 +162,12 @@ def _executable(path: Path) -> Path:
     resolved = path.resolve()
     if not resolved.is_file():
         raise ToolError(f"There is no assembler {path}.", hint="Give --ptxas the path of a ptxas.")
+    with resolved.open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            raise ToolError(
+                f"{path} is a script, not an assembler: its digest would say nothing.",
+                hint="Give --ptxas the path of the program itself.",
+            )
     return resolved
 
 

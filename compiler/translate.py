@@ -276,16 +276,26 @@ class _Translator:
         self.run(body.embedded_thunk.thunks, inner)
 
     def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
-        """The same from JAX 0.11 on: allocation i is parameter i, results follow."""
+        """The same from JAX 0.11 on.
+
+        Inner allocation i is slice i, first those of parameters, then those of results; several
+        slices may be of one buffer.
+        """
         inner = {}
         slices = [
-            (p.slice_offsets, p.HasField("slice_config"), p.slice_config, buffer)
-            for p, buffer in zip(body.parameters, body.parameter_buffers, strict=True)
-        ]
+            (p.slice_offsets, p.HasField("slice_config"), p.slice_config,
+             _numbered(body.parameter_buffers, p.parameter_number))
+            for p in body.parameters
+        ]  # fmt: skip
         slices += [
-            (r.update_offsets, r.HasField("update_config"), r.update_config, buffer)
-            for r, buffer in zip(body.results, body.result_buffers, strict=True)
-        ]
+            (r.update_offsets, r.HasField("update_config"), r.update_config,
+             _numbered(body.result_buffers, r.result_number))
+            for r in body.results
+        ]  # fmt: skip
+        if len(slices) != len(body.slice_allocations):
+            raise CompileError(
+                f"a slice has {len(slices)} buffers and {len(body.slice_allocations)} allocations"
+            )
         for index, (offsets, configured, config, piece) in enumerate(slices):
             moves = configured and (config.byte_stride or config.linear.byte_stride or config.table)
             if offsets or moves:
@@ -321,6 +331,12 @@ _HANDLERS = {
     "async_done_thunk": _Translator.nothing,
     "dynamic_slice_fusion_thunk": _Translator.dynamic_slice_fusion,
 }
+
+
+def _numbered(buffers: Sequence[Any], number: int) -> Any:
+    if not 0 <= number < len(buffers):
+        raise CompileError(f"a slice names buffer {number} of {len(buffers)}")
+    return buffers[number]
 
 
 def _place(piece: Any, places: Places) -> tuple[int, int]:

@@ -93,7 +93,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
             answer = _answer(message, session)
         except PallascError as error:
             answer = {"ok": False, "error": error_to_json(error)}
-        answer["spoilt"] = session is not None and _state() != session.state
+        answer["spoilt"] = session is not None and _is_spoilt(session.state)
         target.write(encode(answer))
         target.flush()
 
@@ -125,13 +125,27 @@ def _state() -> tuple[dict[str, Any], dict[str, str], str]:
     return dict(jax.config.values), dict(os.environ), os.path.realpath(".")
 
 
+def _is_spoilt(before: tuple[dict[str, Any], dict[str, str], str]) -> bool:
+    """Tell whether the user's code has changed the settings that a session began with.
+
+    A setting that a module has only added when it was imported, as JAX's own kernels do through
+    its test flags, changes nothing for others.
+    """
+    settings, variables, folder = _state()
+    kept = {name: settings.get(name) for name in before[0]}
+    return (kept, variables, folder) != before
+
+
 def _settings(before: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the user's code has changed of JAX's settings; some act after lowering."""
+    """Return what the user's code has changed of JAX's settings; some act after lowering.
+
+    Settings that a module has added count by its source, so that the key of a variant is the same
+    whatever was imported before.
+    """
     import jax
 
-    unset = object()
-    now = jax.config.values.items()
-    return {f"setting {n}": repr(v) for n, v in sorted(now) if before.get(n, unset) != v}
+    now = jax.config.values
+    return {f"setting {n}": repr(now.get(n)) for n in sorted(before) if now.get(n) != before[n]}
 
 
 def _take_back(before: Mapping[str, str]) -> list[str]:

@@ -43,7 +43,6 @@ KERNELS = {
 
 ENDINGS = {
     "exits": "the compiling process ended with exit code 3",
-    "leaves": "the compiling process ended with exit code 4",
     "segfaults": "the compiling process was killed by SIGSEGV",
     "kills": "the compiling process was killed by SIGKILL",
     "forks": "the compiling process ended with exit code 5",
@@ -74,6 +73,9 @@ def test_a_kernel_that_kills_its_process_fails_alone(hostile: Any, results: Any)
     raised = found["raises"].error
     assert raised.message == "ValueError: no (8, 128)"
     assert (raised.location.file, raised.location.line) == (str(hostile.folder / "raises.py"), 3)
+    left = found["leaves"].error
+    assert left.message == "SystemExit: 4"
+    assert (left.location.file, left.location.line) == (str(hostile.folder / "leaves.py"), 2)
     closed = found["closes"].error.message
     assert closed.startswith("the compiling process "), closed
     assert [event.done for event in hostile.events if event.result] == [*range(1, len(KERNELS) + 1)]
