@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from pallasc.specs.spec import Variant
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give this process and its children a temporary folder where nobody else writes."""
     folder = tmp_path_factory.mktemp("temporary")
@@ -167,6 +168,8 @@ def start_program() -> Callable[..., subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **variables},
+            # A shell starts background jobs with interrupts ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     return start

@@ -268,6 +268,7 @@ def test_the_worker_does_not_see_the_folder_of_the_script(
     monkeypatch.syspath_prepend(tmp_path)
     assert locate_module("only_here", ()) == tmp_path / "only_here.py"
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(closure, "_has_safe_path", lambda: False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("tool", None))
     monkeypatch.setenv("PYTHONPATH", "")
     assert closure.locate_module("only_here", ()) is None

@@ -38,11 +38,18 @@ def test_the_assembler_on_the_path_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "ptxas"
-    other.write_text("#!/bin/sh\n")
+    other.write_bytes(b"\x7fELF another assembler")
     other.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_toolchain().ptxas != other
     assert find_toolchain(other).ptxas == other
+
+
+def test_a_script_is_no_assembler(tmp_path: Path) -> None:
+    script = tmp_path / "ptxas"
+    script.write_text("#!/bin/sh\nexec /opt/ptxas \"$@\"\n")
+    with pytest.raises(ToolError, match="is a script, not an assembler"):
+        find_toolchain(script)
 
 
 def test_an_assembler_that_is_not_there_is_refused(tmp_path: Path) -> None:

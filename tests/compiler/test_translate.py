@@ -323,6 +323,7 @@ def _fusion(**config: Any) -> Any:
     body = {
         "parameters": [{"parameter_number": 0, "slice_config": config}],
         "parameter_buffers": [_slice(1, 0, 128)],
+        "slice_allocations": [{"size": 32}],
         "embedded_thunks": {"thunks": [zero]},
     }
     return _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
@@ -330,6 +331,30 @@ def _fusion(**config: Any) -> Any:
 
 def test_a_slice_fusion_adds_its_byte_offset() -> None:
     assert translate(_fusion(byte_offset=96)).steps == [Fill(1, 96, 32)]
+
+
+def test_slices_of_one_buffer_have_an_inner_allocation_each() -> None:
+    thunks = [
+        _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(index, 0, 32)}}) for index in (0, 1)
+    ]
+    body = {
+        "parameters": [
+            {"parameter_number": 0, "slice_config": {"byte_offset": 32}},
+            {"parameter_number": 0, "slice_config": {"byte_offset": 64}},
+        ],
+        "parameter_buffers": [_slice(1, 0, 128)],
+        "slice_allocations": [{"size": 32}, {"index": 1, "size": 32}],
+        "embedded_thunks": {"thunks": thunks},
+    }
+    executable = _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
+    assert translate(executable).steps == [Fill(1, 32, 32), Fill(1, 64, 32)]
+
+
+def test_a_slice_of_a_buffer_that_is_not_there_is_refused() -> None:
+    executable = _fusion(byte_offset=0)
+    executable.thunks[0].dynamic_slice_fusion_thunk.parameters[0].parameter_number = 1
+    with pytest.raises(CompileError, match="a slice names buffer 1 of 1"):
+        translate(executable)
 
 
 def test_a_slice_fusion_that_moves_with_a_loop_is_refused() -> None:
