@@ -23,6 +23,9 @@ RESOURCES = (
 )
 """Columns of the table of resources; sizes are bytes."""
 
+NO_KERNELS = "no kernels"
+"""Stands where a plan only copies and fills."""
+
 
 def summary_text(artifact: Artifact) -> str:
     """Return what an artifact is: signature, launches, buffers, resources, toolchain."""
@@ -71,6 +74,8 @@ def _steps(plan: LaunchPlan) -> str:
 
 def resources_text(artifact: Artifact) -> str:
     """Return the resources of every kernel as a table; a spill that is not known is a `?`."""
+    if not artifact.kernels:
+        return NO_KERNELS
     rows = [_resources_row(kernel, artifact) for kernel in artifact.kernels]
     return table(RESOURCES, rows, right=RESOURCES[2:])
 
@@ -98,7 +103,7 @@ def ptx_text(artifact: Artifact) -> str:
             parts[kernel.cubin] = f"// {kernel.name}: a kernel of XLA's, which comes without PTX"
         else:
             parts[kernel.ptx] = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")
-    return "\n\n".join(parts.values())
+    return "\n\n".join(parts.values()) or f"// {NO_KERNELS}"
 
 
 def sass_text(artifact: Artifact) -> str:
@@ -111,4 +116,4 @@ def sass_text(artifact: Artifact) -> str:
 
     kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or f"// {NO_KERNELS}"

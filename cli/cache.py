@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """Look after the store of compiled artifacts.
 
-    It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder. $PALLASC_CACHE_SIZE
-    bounds its size, 10GiB by default; what was used last stays longest.
+    It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
+    $PALLASC_CACHE_SIZE bounds its size, 10GiB by default; what was used last stays longest.
 
     Examples:
       pallasc cache stats

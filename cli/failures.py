@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -13,6 +15,8 @@ USAGE = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 """As shells report a program that wrote into a closed pipe: 128 + SIGPIPE."""
+OUTPUT_LOST = 74
+"""`EX_IOERR` of sysexits.h: what was to be printed could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,22 @@ def failure(error: PallascError | click.ClickException | click.Abort) -> Failure
     if isinstance(error, click.ClickException):
         return Failure(f"error: {error.format_message()}", USAGE)
     return Failure("interrupted", INTERRUPTED)
+
+
+def is_output_error(error: OSError) -> bool:
+    """Tell whether an error is one of writing to a standard stream, not of files or the store.
+
+    Writing happens below Python, so the innermost frame is that of click or of the command line.
+    """
+    place = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        place = Path(frame.f_code.co_filename).parent
+    return error.filename is None and place in (Path(__file__).parent, Path(click.__file__).parent)
+
+
+def output_failure(error: OSError) -> Failure:
+    """Return how a run ends whose output cannot be written."""
+    return Failure(f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
 
 
 def error_text(error: PallascError) -> str:

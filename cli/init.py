@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -94,7 +95,7 @@ def command(folder: Path) -> None:
             )
     _write(files)
     click.echo("\n".join(f"wrote {path}" for path in files), err=True)
-    click.echo(NEXT.format(spec=folder / "kernels.yaml"), err=True)
+    click.echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)
 
 
 def _write(files: dict[Path, str]) -> None:

@@ -33,11 +33,18 @@ SUFFIXES = {
 """What can be shown, and how a file with it ends."""
 
 _COMMENTS = {"ptx": "//", "sass": "//"}
+_CHOSEN = "pallasc.cli.inspect.views"
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
 
 def _view(name: str, text: str) -> Callable[[Any], Any]:
-    return click.option(f"--{name}", "view", flag_value=name, help=text)
+    """Return an option that adds a view to those of this run, in the order of the command line."""
+
+    def choose(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            ctx.meta.setdefault(_CHOSEN, []).append(name)
+
+    return click.option(f"--{name}", is_flag=True, expose_value=False, callback=choose, help=text)
 
 
 @click.command("inspect", cls=Command, short_help="Show launch plan, PTX, SASS and resources.")
@@ -52,7 +59,8 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
     "--output",
     type=click.Path(),
     metavar="PATH",
-    help="Write into this file, or one file a variant into this folder (it exists, or ends in /).",
+    help="Write into this file, or one file a variant and view into this folder (it exists, or "
+    "ends in /).",
 )
 @selection_options
 @compile_options
@@ -60,7 +68,6 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @traceback_option()
 def command(
     specs: tuple[str, ...],
-    view: str | None,
     output: str | None,
     targets: tuple[str, ...],
     expression: str | None,
@@ -70,13 +77,14 @@ def command(
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
-    A variant that is not in the store is compiled first; the standard error output says so.
+    Several views come in the order in which they are asked for; --json stands alone. A variant that
+    is not in the store is compiled first; the standard error output says so.
 
     Examples:
       pallasc inspect kernels.yaml
       pallasc inspect kernels.yaml --plan -k "matmul and m=4096"
       pallasc inspect kernels.yaml --sass --target sm_90a | grep HGMMA
-      pallasc inspect kernels.yaml --ptx --output ptx/
+      pallasc inspect kernels.yaml --plan --ptx --output shown/
 
     --json prints one object:
       schema     1
@@ -88,6 +96,7 @@ def command(
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.compiler.build import build
 
+    views = chosen_views(click.get_current_context())
     store = open_store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression)
     progress = stderr_progress(hits=False)
@@ -95,22 +104,37 @@ def command(
     progress.end()
     if len(report.hits) < len(report.results):
         click.echo(summary(report), err=True)
-    show(report, view or "summary", output)
+    show(report, views, output)
     return report.exit_code
 
 
-def show(report: Report, view: str, output: str | None) -> None:
-    """Print or write the view of every variant that has an artifact."""
+def chosen_views(ctx: click.Context) -> list[str]:
+    """Return what is to be shown, in the order of the command line.
+
+    Raises:
+        click.UsageError: JSON was asked for with something else.
+    """
+    views: list[str] = ctx.meta.get(_CHOSEN, ["summary"])
+    if "json" in views and len(views) > 1:
+        other = next(view for view in views if view != "json")
+        raise click.UsageError(f"--json and --{other} do not go together: give one of them.", ctx)
+    return views
+
+
+def show(report: Report, views: list[str], output: str | None) -> None:
+    """Print or write the views of every variant that has an artifact."""
     from pallasc.cli.output import write_text
 
     shown = [result for result in report.results if result.artifact is not None]
     if output is not None and is_folder(output):
         for result in shown:
-            write_text(Path(output, file_name(result.variant.id, view)), document([result], view))
+            for view in views:
+                path = Path(output, file_name(result.variant.id, view))
+                write_text(path, document([result], [view]))
     elif output is not None:
-        write_text(Path(output), document(shown, view))
+        write_text(Path(output), document(shown, views))
     elif shown:
-        click.echo(document(shown, view), nl=False)
+        click.echo(document(shown, views), nl=False)
 
 
 def is_folder(path: str) -> bool:
@@ -123,18 +147,21 @@ def file_name(identifier: str, view: str) -> str:
     return _UNSAFE.sub("_", identifier) + SUFFIXES[view]
 
 
-def document(results: list[VariantResult], view: str) -> str:
-    """Return the view of some variants as one text; several get a heading each."""
-    if view == "json":
+def document(results: list[VariantResult], views: list[str]) -> str:
+    """Return views of some variants as one text; where there are several, each gets a heading."""
+    if views == ["json"]:
         from pallasc.cli.output import json_text
 
         return json_text({"artifacts": [_record(result) for result in results]}) + "\n"
+    headed = len(results) * len(views) > 1 or views == ["summary"]
     parts = []
     for result in results:
-        if result.artifact is not None:
-            heading = f"{_COMMENTS.get(view, '')} {result.variant.id}".strip()
+        if result.artifact is None:
+            continue
+        for view in views:
             text = view_text(result.artifact, view)
-            parts.append(f"{heading}\n{text}" if len(results) > 1 or view == "summary" else text)
+            what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
+            parts.append(f"{_COMMENTS.get(view, '')} {what}\n{text}".lstrip() if headed else text)
     return "\n\n".join(parts) + "\n"
 
 

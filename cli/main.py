@@ -65,11 +65,11 @@ class LazyGroup(Group):
 
 
 def _discard_output() -> None:
-    """Point closed streams at nothing, so that Python's own flush at the end says nothing."""
+    """Point broken streams at nothing, so that Python's own flush at the end says nothing."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -116,6 +116,7 @@ def root(ctx: click.Context) -> int:
       3    not in the store, or not as locked
       4    a tool, a package or a device is missing
       5    corrupt content, or a budget exceeded
+      74   the output cannot be written
       130  interrupted
     """
     if ctx.invoked_subcommand is None:
@@ -134,19 +135,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = None if arguments is None else list(arguments)
     try:
         code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
+        sys.stdout.flush()
     except (PallascError, click.ClickException, click.Abort) as error:
+        return _end(error, talk)
+    except OSError as error:
+        from pallasc.cli.failures import is_output_error
+
+        if not is_output_error(error):
+            raise
         return _end(error, talk)
     return int(code or 0)
 
 
-def _end(error: PallascError | click.ClickException | click.Abort, talk: Talk) -> int:
-    """Say why the run ends, and return its exit code."""
-    from pallasc.cli.failures import failure
+def _end(error: PallascError | click.ClickException | click.Abort | OSError, talk: Talk) -> int:
+    """Say why the run ends, where that can still be said, and return its exit code."""
+    from pallasc.cli.failures import failure, output_failure
 
-    found = failure(error)
-    if talk.traceback:
-        import traceback
+    found = output_failure(error) if isinstance(error, OSError) else failure(error)
+    try:
+        if talk.traceback:
+            import traceback
 
-        traceback.print_exception(error)
-    click.echo(found.text, err=True)
+            traceback.print_exception(error)
+        click.echo(found.text, err=True)
+    except OSError:
+        pass  # the exit code is all that is left
+    _discard_output()
     return found.exit_code

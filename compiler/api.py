@@ -14,12 +14,13 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
-from pallasc.specs.arrays import ArraySpec, resolve_array
+from pallasc.specs.arrays import ArraySpec, check_size, resolve_array
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.decorator import spec_of
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.matrix import expand
 from pallasc.specs.spec import plain_args
+from pallasc.specs.spelling import show
 from pallasc.specs.targets import Target, resolve_target
 
 
@@ -40,7 +41,8 @@ def compile(
             `dtype`, None, or lists and dicts of these.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
         isolated: compile in a worker process; the function must be importable. Otherwise this
-            process compiles, and can do so for one architecture only.
+            process compiles, and can do so for one architecture only. A process in which JAX has
+            looked for devices already, as any computation makes it, must say `isolated=True`.
         ptxas: an assembler to use instead of the installed wheel's.
         store: where to look first and to keep the result; only with `isolated`.
         static: further keyword arguments, passed as they are. Isolated, they must be plain data,
@@ -50,10 +52,16 @@ def compile(
         The artifact; `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, `artifact.kernels`.
 
     Raises:
-        SpecError: a wrong array or target, or a function that cannot be imported.
+        SpecError: a wrong array or target, arrays that do not fit the function, or a function that
+            cannot be called or imported.
         CompileError: it does not compile; or, in this process, a second architecture.
         ToolError: the toolchain is not complete.
     """
+    if not callable(function):
+        raise SpecError(
+            f"{show(function)} is not a function.",
+            hint="The function comes first, then its arrays.",
+        )
     chosen = resolve_target(target) if isinstance(target, str) else target
     args = [_array(item, f"array {index}") for index, item in enumerate(arrays)]
     assembler = Path(ptxas) if ptxas else None
@@ -145,7 +153,9 @@ def _array(item: Any, what: str) -> Any:
     if hasattr(item, "shape") and hasattr(item, "dtype"):
         # torch writes "torch.float32".
         dtype = parse_dtype(str(item.dtype).rpartition(".")[2])
-        return ArraySpec(dtype.name, tuple(int(n) for n in item.shape))
+        array = ArraySpec(dtype.name, tuple(int(n) for n in item.shape))
+        check_size(array)
+        return array
     if isinstance(item, Mapping):
         return {str(key): _array(value, f"{what}.{key}") for key, value in item.items()}
     if isinstance(item, list | tuple):

@@ -5,7 +5,8 @@ the imported one, also where the module was loaded before, so that the closure o
 same whatever the process compiled before. Modules of installed packages stand for their package.
 
 What is not there counts too: a module that the user's code asked for in vain may be installed
-later, and a file that comes into the spec's folder may hide a module of Python or of a package.
+later, a package without `__init__.py` may get one, and a file that comes into the spec's folder may
+hide a module of Python or of a package.
 """
 
 from __future__ import annotations
@@ -212,9 +213,16 @@ def sources(
         elif not getattr(module, "__path__", None):
             found.unknown.add(name)
     _add_reads(found, reached, base_dir)
-    found.absent = {name for name in _asked_for(reached) if locate_module(name, places) is None}
+    asked_for = {*_asked_for(reached), *filter(_is_namespace, reached)}
+    found.absent = {name for name in asked_for if locate_module(name, places) is None}
     found.hidden = hidden(places)
     return found
+
+
+def _is_namespace(name: str) -> bool:
+    """Tell whether a module is a folder without `__init__.py`, which may get one."""
+    module = _module(name)
+    return getattr(module, "__file__", None) is None and bool(getattr(module, "__path__", None))
 
 
 def _asked_for(names: Iterable[str]) -> set[str]:
@@ -287,7 +295,8 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
     for finder in sys.meta_path:
         if finder is PathFinder:
             places = [*folders, *_workers_path()] if path is None else path
-            found = PathFinder.find_spec(name, places)
+            # By its last part: for a namespace it would look for the parent in `sys.modules`.
+            found = PathFinder.find_spec(name.rpartition(".")[2], places)
         else:
             find = getattr(finder, "find_spec", None)
             found = find(name, path) if find else None

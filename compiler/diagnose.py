@@ -132,7 +132,10 @@ def _places(text: str) -> list[tuple[str, int]]:
 
 
 def frames(error: BaseException) -> list[tuple[str, int]]:
-    """Return (file, line) of the Python frames behind `error`, innermost first."""
+    """Return (file, line) of the Python frames behind `error`, innermost first.
+
+    What lies around the compiler, such as a program that calls `pallasc.compile`, is left out.
+    """
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:
@@ -141,25 +144,40 @@ def frames(error: BaseException) -> list[tuple[str, int]]:
     result = []
     for link in reversed(chain):
         trace = traceback.extract_tb(link.__traceback__)
-        result += [(frame.filename, frame.lineno or 0) for frame in reversed(trace)]
+        result += _inside([(frame.filename, frame.lineno or 0) for frame in reversed(trace)])
     return result
 
 
 def user_place(places: list[tuple[str, int]]) -> Location | None:
-    """Return the first of `places` that is neither JAX's nor ours nor Python's own."""
-    for file, line in places:
-        if _is_users(file):
-            return Location(file, line)
+    """Return the first of `places`, innermost first, that is neither JAX's nor ours nor Python's.
+
+    A kernel that ships with JAX or with pallasc is named where nobody else's code called it.
+    """
+    inside = _inside(places) or places
+    for wanted in (_is_users, _is_shipped):
+        for file, line in inside:
+            if wanted(file):
+                return Location(file, line)
     return None
+
+
+def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the frames, innermost first, that the compiler called: those before its first one."""
+    own = _compiler_folder()
+    return [*itertools.takewhile(lambda p: not os.path.realpath(p[0]).startswith(own), places)]
 
 
 def _is_users(file: str) -> bool:
     if file.startswith("<"):
         return False
     path = os.path.realpath(file)
-    if path.startswith(_package_folders()):
-        return path.startswith(_kernel_folders())
+    if path.startswith((*_package_folders(), *_kernel_folders())):
+        return False
     return "site-packages" in path or not path.startswith(_python_folder())
+
+
+def _is_shipped(file: str) -> bool:
+    return os.path.realpath(file).startswith(_kernel_folders())
 
 
 @cache
@@ -168,9 +186,14 @@ def _python_folder() -> str:
 
 
 @cache
+def _compiler_folder() -> str:
+    return str(Path(__file__).resolve().parent) + os.sep
+
+
+@cache
 def _package_folders() -> tuple[str, ...]:
     """Return the folders of the packages whose frames are not shown."""
-    own = Path(__file__).resolve().parent
+    own = Path(_compiler_folder())
     folders = [str(own), str(own.parent / "cli")]
     for name in ("jax", "jaxlib", "numpy"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -180,8 +203,8 @@ def _package_folders() -> tuple[str, ...]:
 
 @cache
 def _kernel_folders() -> tuple[str, ...]:
-    """Return the folders inside the above that hold kernels, which are shown."""
-    folders = []
+    """Return the folders that hold the kernels which ship with JAX and with pallasc."""
+    folders = [str(Path(_compiler_folder()).parent / "specs" / "library")]
     with contextlib.suppress(metadata.PackageNotFoundError):
         jax = metadata.distribution("jax")
         folders.append(str(jax.locate_file("jax/experimental/pallas/ops")))

@@ -30,7 +30,8 @@ class Need:
     def refusal(self, target: Target) -> str | None:
         """Return why `target` does not have it, None where it does."""
         if self.archs and target.arch not in self.archs:
-            return f"{self.what}, which only {', '.join(self.archs)} have, not {target.arch}"
+            verb = "has" if len(self.archs) == 1 else "have"
+            return f"{self.what}, which only {', '.join(self.archs)} {verb}, not {target.arch}"
         if target.major < self.major:
             return f"{self.what}, which GPUs before sm_{self.major}0 do not have ({target.arch})"
         return None

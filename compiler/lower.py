@@ -175,6 +175,7 @@ def _ordered(
     """
     parameters = _parameters(function)
     if isinstance(args, list):
+        _check_positions(function, parameters, len(args), static)
         names = _positional_names(parameters, len(args), static)
         if names is None:
             return None, args
@@ -204,6 +205,39 @@ def _positional_names(
     return [parameter.name for parameter in taken]
 
 
+def _check_positions(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter] | None,
+    count: int,
+    static: Mapping[str, Any],
+) -> None:
+    kinds = {p.kind for p in (parameters or {}).values()}
+    if parameters is None or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters.values() if p.kind in by_position]
+    called = _name(function)
+    if count > len(names):
+        raise SpecError(
+            f"{called} takes {_arrays(len(names))} by position, {count} are given.",
+            hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
+        )
+    twice = next((name for name in names[:count] if name in static), None)
+    if twice is not None:
+        raise SpecError(
+            f"{called} is given {twice!r} twice: as an array by position and as a static one.",
+            hint="Give it once.",
+        )
+
+
+def _arrays(count: int) -> str:
+    return f"{count} array" if count == 1 else f"{count} arrays"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "the function"))
+
+
 def _check_names(
     function: Callable[..., Any],
     parameters: Mapping[str, inspect.Parameter],
@@ -211,7 +245,7 @@ def _check_names(
     static: Mapping[str, Any],
 ) -> None:
     kinds = {parameter.kind for parameter in parameters.values()}
-    name = getattr(function, "__name__", "the function")
+    name = _name(function)
     given = [*args, *static]
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for key in given:
@@ -228,8 +262,8 @@ def _check_names(
     ]
     if missing:
         raise SpecError(
-            f"{name} needs {', '.join(map(repr, missing))}, which the spec does not give.",
-            hint="Give it under args (an array, or null) or under static.",
+            f"{name} needs {', '.join(map(repr, missing))}, which is not given.",
+            hint="Give it as an array, as null (None), or as a static argument.",
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from pallasc import errors
-from pallasc.cli.failures import CLOSED_PIPE, INTERRUPTED
+from pallasc.cli.failures import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.main import COMMANDS, root
 from pallasc.cli.targets import COLUMNS, rows
 from pallasc.errors import PallascError
@@ -57,6 +57,7 @@ def _exit_codes() -> str:
         ["0", "Everything was done.", ""],
         *([str(error.exit_code), _first_line(error), f"`{error.__name__}`"] for error in _errors()),
         ["2", "The command line is wrong.", ""],
+        [str(OUTPUT_LOST), "The output cannot be written: the disk is full, say.", ""],
         [str(INTERRUPTED), "Interrupted with Ctrl-C.", ""],
         [str(CLOSED_PIPE), "The reader of the standard output went away, as `head` does.", ""],
     ]

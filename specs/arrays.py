@@ -22,6 +22,7 @@ _ARRAY = re.compile(r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)
 _COMMA = re.compile(r",(?![^{}]*\})")
 _EXAMPLE = 'Write it like "bf16[1024, {n}]", or "f32[]" for a scalar.'
 _LARGEST_DIMENSION = 2**63
+_LARGEST_BYTES = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,13 @@ class ArrayTemplate:
         """Fill the parameters in.
 
         Raises:
-            SpecError: a parameter is unknown, or what it gives is no dtype or no dimension.
+            SpecError: a parameter is unknown, what it gives is no dtype or no dimension, or the
+                array is too large.
         """
         shape = tuple(self._dimension(i, dim, params) for i, dim in enumerate(self.dims))
-        return ArraySpec(parse_dtype(plain(self.dtype.fill(params))).name, shape)
+        array = ArraySpec(parse_dtype(plain(self.dtype.fill(params))).name, shape)
+        check_size(array)
+        return array
 
     def _dimension(self, index: int, dim: Template, params: Mapping[str, Scalar]) -> int:
         value = dim.fill(params)
@@ -82,6 +86,19 @@ class ArrayTemplate:
     def _given(self, params: Mapping[str, Scalar]) -> str:
         used = [f"{name}={plain(params[name])}" for name in self.names]
         return f" with {', '.join(used)}" if used else ""
+
+
+def check_size(array: ArraySpec) -> None:
+    """Check that the bytes of an array can be counted in 63 bits, as the compiler does.
+
+    Raises:
+        SpecError: it is larger.
+    """
+    if array.nbytes >= _LARGEST_BYTES:
+        raise SpecError(
+            f"{str(array)!r} takes {array.nbytes} bytes.",
+            hint="An array takes less than 2**63 bytes: make a dimension smaller.",
+        )
 
 
 def parse_array(text: str) -> ArrayTemplate:

@@ -9,8 +9,6 @@ Grammar:
 from __future__ import annotations
 
 import ast
-import importlib.machinery
-import importlib.util
 import pkgutil
 import posixpath
 import re
@@ -18,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from pallasc.errors import SpecError
@@ -70,6 +69,8 @@ def check_entry(entry: Entry, base_dir: str) -> None:
     What only shows when the module runs (names made by `setattr`, modules made at run time) is
     left to the import.
 
+    A module is looked for in the spec's folder first, as workers do, unless it is one of Python's.
+
     Raises:
         SpecError: the file, the module or the name does not exist; the hint has the nearest one.
     """
@@ -105,9 +106,7 @@ def _existing(relative: str, base_dir: str) -> Path:
     path = Path(base_dir, relative)
     if path.is_file():
         return path
-    folder = path.parent
-    names = [p.name for p in folder.iterdir() if p.is_file()] if folder.is_dir() else []
-    found = nearest(path.name, names)
+    found = nearest(path.name, [p.name for p in _listed(path.parent) if p.is_file()])
     parent = posixpath.dirname(relative)
     raise SpecError(
         f"file {relative!r} does not exist.",
@@ -117,17 +116,26 @@ def _existing(relative: str, base_dir: str) -> Path:
     )
 
 
+def _listed(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
 def _find_module(module: str, base_dir: str) -> Path | None:
     top, *rest = module.split(".")
-    found = _find_top(top)
+    # Workers have Python's own modules loaded before they look into the spec's folder.
+    own = top in sys.stdlib_module_names
+    found = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
     if found is None:
-        raise SpecError(f"module {top!r} is not installed.", hint=_module_hint(top, base_dir))
+        raise SpecError(
+            f"module {top!r} is neither beside the spec nor installed.",
+            hint=_module_hint(top, base_dir),
+        )
     name = top
     for part in rest:
         if not found.submodule_search_locations:
             return None
         folders = list(found.submodule_search_locations)
-        child = _find_child(f"{name}.{part}", folders)
+        child = _find(f"{name}.{part}", folders)
         if child is None:
             known = [info.name for info in pkgutil.iter_modules(folders)]
             raise SpecError(
@@ -138,25 +146,25 @@ def _find_module(module: str, base_dir: str) -> Path | None:
     return Path(found.origin) if found.origin and found.origin.endswith(".py") else None
 
 
-def _find_child(name: str, folders: list[str]) -> importlib.machinery.ModuleSpec | None:
-    """Find a submodule as Python does, also with the finders of editable installs."""
-    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-    found = (find(name, folders) for find in finders if find is not None)
-    return next((spec for spec in found if spec is not None), None)
-
-
-def _find_top(top: str) -> importlib.machinery.ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(top)
-    except ValueError:
-        return None
+def _find(name: str, folders: list[str]) -> ModuleSpec | None:
+    """Find a module in folders as Python does, with the finders of editable installs."""
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            # By its last part: for a namespace it would look for the parent in `sys.modules`.
+            found = PathFinder.find_spec(name.rpartition(".")[2], folders)
+        else:
+            find = getattr(finder, "find_spec", None)
+            found = find(name, folders if "." in name else None) if find else None
+        if found is not None:
+            return found
+    return None
 
 
 def _module_hint(top: str, base_dir: str) -> str:
-    if Path(base_dir, f"{top}.py").is_file():
-        return f"Write {top}.py:… for a file beside the spec."
+    listed = _listed(Path(base_dir))
+    beside = {path.stem for path in listed if path.suffix == ".py" or path.is_dir()}
     installed = {info.name for info in pkgutil.iter_modules()}
-    found = nearest(top, installed | sys.stdlib_module_names)
+    found = nearest(top, beside) or nearest(top, installed | sys.stdlib_module_names)
     if found is not None:
         return f"Did you mean {found!r}?"
     return "Install the package that has it, or name a file: file.py:function."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LISTED = 12
 
@@ -31,6 +31,12 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
         return None
     more = ", …" if len(words) > _LISTED else ""
     return f"{otherwise}: {', '.join(words[:_LISTED])}{more}."
+
+
+def one_of(words: Sequence[str]) -> str:
+    """Return `'a'`, `'a' or 'b'`, `'a', 'b' or 'c'`."""
+    *others, last = map(repr, words)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def show(value: object) -> str:

@@ -8,14 +8,15 @@ from NVIDIA's data sheets and the table of compute capabilities in the CUDA prog
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.spelling import one_of, suggestion
 
 _ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
+_LIKE_ARCH = re.compile(r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?")
 _NONE: Mapping[str, Target] = MappingProxyType({})
 
 DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
@@ -266,7 +267,7 @@ def resolve_target(
     Args:
         name: a model (`h200`) or an architecture (`sm_90a`).
         extra: models that the user's spec adds.
-        location: where the name stands in a spec; None for the command line.
+        location: where the name stands, if it stands in a spec.
 
     Raises:
         SpecError: no such target, or an architecture without the suffix that it needs.
@@ -285,9 +286,10 @@ def check_arch(name: str, *, location: Location | None = None) -> str:
     """
     if name in DEFAULT_MODELS:
         return name
-    known = suggestion(name, DEFAULT_MODELS, otherwise="Architectures")
     raise _wrong_suffix(name, location) or SpecError(
-        f"unknown architecture {name!r}.", location=location, hint=known
+        f"unknown architecture {name!r}.",
+        location=location,
+        hint=_meant(name, DEFAULT_MODELS, otherwise="Architectures"),
     )
 
 
@@ -325,8 +327,27 @@ def _unknown_target(name: str, extra: Mapping[str, Target], location: Location |
     wrong = _wrong_suffix(name, location)
     if wrong is not None:
         return wrong
-    hint = suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
+    hint = _meant(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
     return SpecError(f"unknown target {name!r}.", location=location, hint=hint)
+
+
+def _meant(name: str, known: Collection[str], *, otherwise: str) -> str | None:
+    """Return the hint for an unknown name.
+
+    It has the architecture written in another way, else the names that begin with `name`, else
+    those that `name` begins with, else the nearest.
+    """
+    text = name.lower()
+    like = _LIKE_ARCH.fullmatch(text)
+    number = f"sm_{like['major']}{like['minor']}" if like else ""
+    for found in (
+        [arch for arch in (f"{number}a", number) if arch in known][:1],
+        [word for word in known if text and word.lower().startswith(text)],
+        [word for word in known if text.startswith(f"{word.lower()}-")],
+    ):
+        if found:
+            return f"Did you mean {one_of(found)}?"
+    return suggestion(name, known, otherwise=otherwise)
 
 
 def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
@@ -342,5 +363,4 @@ def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
     message = reason.get(match["suffix"], "there is no such architecture.")
     if match["suffix"] and not right.endswith("a"):
         message = "this architecture has no suffix."
-    hint = f"Write {right}." if location else f"Pass --target {right}."
-    return SpecError(f"{name}: {message}", location=location, hint=hint)
+    return SpecError(f"{name}: {message}", location=location, hint=f"Write {right}.")

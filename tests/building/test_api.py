@@ -72,8 +72,20 @@ ERRORS = {
     ),
     "missing array": (
         "SpecError", 2,
-        "add needs 'y', which the spec does not give.\n"
-        "  Give it under args (an array, or null) or under static.",
+        "add needs 'y', which is not given.\n"
+        "  Give it as an array, as null (None), or as a static argument.",
+    ),
+    "no function": (
+        "SpecError", 2, "3 is not a function.\n  The function comes first, then its arrays.",
+    ),
+    "too many arrays": (
+        "SpecError", 2,
+        "triple takes 1 array by position, 2 are given.\n  Its parameters: x, factor.",
+    ),
+    "too large": (
+        "SpecError", 2,
+        "'i8[1099511627776, 1099511627776]' takes 1208925819614629174706176 bytes.\n"
+        "  An array takes less than 2**63 bytes: make a dimension smaller.",
     ),
     "unknown static": (
         "SpecError", 2, "add has no parameter 'block_sise'.\n  Did you mean 'block_size'?",

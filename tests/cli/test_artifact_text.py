@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallasc.cli.artifact_text import ptx_text, resources_text, summary_text
+from pallasc.cli.artifact_text import ptx_text, resources_text, sass_text, summary_text
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import digest
 from pallasc.specs.plan import Copy, Fill, LaunchPlan, plan_to_json
@@ -52,6 +52,14 @@ def test_resources_of_two_kernels_of_one_name_are_two_rows() -> None:
         ["kernel", "mosaic", "40", "8", "?", "?", "16", "32", "1", "5"],
         ["kernel", "mosaic", "40", "8", "?", "?", "16", "32", "1", "6"],
     ]
+
+
+def test_a_plan_without_kernels_says_so_in_every_view() -> None:
+    artifact = _artifact()
+    assert ptx_text(artifact) == "// no kernels"
+    assert sass_text(artifact) == "// no kernels"
+    assert resources_text(artifact) == "no kernels"
+    assert summary_text(artifact).endswith("launches\nresources\n  no kernels")
 
 
 def test_ptx_shared_by_kernels_is_shown_once_and_what_lacks_it_is_named() -> None:

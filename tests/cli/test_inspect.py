@@ -96,6 +96,37 @@ def test_several_variants_get_a_heading_each(run: RunCommand, built: Any) -> Non
     assert run("inspect", *built.arguments, "--ptx").out.startswith(f"// {F32}\n")
 
 
+def test_several_views_come_in_the_order_of_the_command_line(inspect: RunCommand) -> None:
+    ptx, plan = inspect("--ptx").out, inspect("--plan").out
+    assert inspect("--ptx", "--plan").out == f"// {F32}: ptx\n{ptx}\n{F32}: plan\n{plan}"
+    assert inspect("--plan", "--ptx").out == f"{F32}: plan\n{plan}\n// {F32}: ptx\n{ptx}"
+
+
+def test_several_views_of_several_variants_are_together_by_variant(
+    run: RunCommand, built: Any
+) -> None:
+    text = run("inspect", *built.arguments, "--plan", "--resources").out
+    headings = [line for line in text.splitlines() if line.startswith("add[")]
+    assert headings == [f"{name}: {view}" for name in (F32, BF16) for view in ("plan", "resources")]
+
+
+@pytest.mark.parametrize("view", ["plan", "ptx", "sass", "resources"])
+def test_json_does_not_go_with_a_view(inspect: RunCommand, view: str) -> None:
+    for arguments in (("--json", f"--{view}"), (f"--{view}", "--json")):
+        result = inspect(*arguments)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            f"error: --json and --{view} do not go together: give one of them.\n"
+            "  See pallasc inspect --help.\n"
+        )
+
+
+def test_several_views_into_a_folder_are_a_file_each(inspect: RunCommand, tmp_path: Path) -> None:
+    assert inspect("--plan", "--ptx", "--output", f"{tmp_path}/").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{F32}.plan.txt", f"{F32}.ptx"]
+    assert (tmp_path / f"{F32}.ptx").read_text() == inspect("--ptx").out
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_output_writes_what_would_have_been_printed(
     inspect: RunCommand, tmp_path: Path, view: str

@@ -73,7 +73,7 @@ def test_an_architecture_without_its_suffix_is_refused_with_the_right_name(
     result = run("list", spec, "--store", tmp_path, "--target", "sm_90")
     assert (result.code, result.out) == (2, "")
     assert result.err == (
-        "error: sm_90: Mosaic GPU needs the accelerated target.\n  Pass --target sm_90a.\n"
+        "error: sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a.\n"
     )
 
 

@@ -161,6 +161,43 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert (result.returncode, result.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("variables", [{}, {"PYTHONUNBUFFERED": "1"}])
+@pytest.mark.parametrize("arguments", [["targets"], ["targets", "--json"], ["--help"]])
+def test_a_full_disk_ends_with_one_sentence(
+    arguments: list[str], variables: dict[str, str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-P", "-m", "pallasc", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables},
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (
+        74,
+        "error: the output cannot be written: No space left on device.\n",
+    )
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["biuld"], 2), (["targets"], 0)])
+def test_an_exit_code_is_kept_where_nothing_can_be_said(arguments: list[str], code: int) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-P", "-m", "pallasc", *arguments]
+        result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False)
+    assert result.returncode == code
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), OSError(2, "missing", "a file")])
+def test_an_error_that_is_not_of_the_output_is_not_hidden(
+    run: RunCommand, failing: Callable[[BaseException], None], error: OSError
+) -> None:
+    failing(error)
+    with pytest.raises(OSError, match=str(error.strerror)):
+        run("list", "kernels.yaml")
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["build", "--help"]])
 def test_talk_about_itself_imports_neither_yaml_nor_sqlite(
     process: RunCommand, tmp_path: Path, arguments: list[str]

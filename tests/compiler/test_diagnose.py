@@ -39,6 +39,8 @@ MESSAGES = {
     "too_many_threads": "ValueError: Requested too many CUDA threads per block.",
     "nested_call": "AttributeError: DynamicJaxprTracer has no attribute bar",
     "bad_ptx": "ptxas refuses the PTX of this kernel: line ",
+    "library_call": "ValueError: block_size=100 must be a multiple of 128.",
+    "jax_kernel_call": "",
     "concretised": "TracerBoolConversionError: Attempted boolean conversion of traced array",
 }
 
@@ -76,6 +78,23 @@ def test_a_message_holds_no_frames_of_ours_or_jaxs(build: Any, name: str) -> Non
     assert len(text.splitlines()) <= 3
 
 
+def test_a_kernel_of_the_library_is_named_where_nobody_calls_it(build: Any) -> None:
+    error = build("failing")["library_alone"].error
+    assert error["message"] == MESSAGES["library_call"]
+    assert error["file"].endswith("/specs/library/elementwise.py")
+
+
+def test_what_calls_the_compiler_is_not_named() -> None:
+    from pallasc.compiler import lower
+
+    around, inside = (__file__, 1), ("/home/me/kernels.py", 2)
+    library = Path(lower.__file__).resolve().parents[1] / "specs" / "library" / "elementwise.py"
+    shipped = (str(library), 3)
+    assert user_place([inside, (lower.__file__, 9), around]) == Location(*inside)
+    assert user_place([shipped, inside, (lower.__file__, 9), around]) == Location(*inside)
+    assert user_place([shipped, (lower.__file__, 9), around]) == Location(*shipped)
+
+
 def test_the_assembler_is_quoted(build: Any) -> None:
     assert (
         "Not a name of any known instruction: 'frobnicate'"
@@ -85,7 +104,7 @@ def test_the_assembler_is_quoted(build: Any) -> None:
 
 def test_a_missing_argument_is_a_mistake_of_the_spec(build: Any) -> None:
     error = build("failing")["wants_name"].error
-    assert error["message"] == "wants_name needs 'n', which the spec does not give."
+    assert error["message"] == "wants_name needs 'n', which is not given."
     assert (error["type"], error["exit_code"]) == ("SpecError", 2)
 
 

@@ -19,7 +19,7 @@ ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
 MESSAGES = {
     "tensor_memory": "tensor memory (tcgen05_mma), which only sm_100a, sm_103a, sm_110a have",
-    "warpgroup_matrix": "warpgroup matrix instructions (wgmma_ref), which only sm_90a have",
+    "warpgroup_matrix": "warpgroup matrix instructions (wgmma_ref), which only sm_90a has",
     "registers": "set_max_registers, which GPUs before sm_90 do not have",
     "cluster": "a cluster of blocks, which GPUs before sm_90 do not have",
 }

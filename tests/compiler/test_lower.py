@@ -80,7 +80,23 @@ def test_64_bit_types_stay_where_an_argument_has_one(signatures: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("missing", "scaled needs 'by', which the spec does not give.", "Give it under args"),
+        ("missing", "scaled needs 'by', which is not given.", "Give it as an array"),
+        ("too_many", "wide takes 1 array by position, 2 are given.", "Its parameters: x."),
+        (
+            "too_many_for_two",
+            "positional takes 2 arrays by position, 3 are given.",
+            "Its parameters: x, y.",
+        ),
+        (
+            "too_many_bound",
+            "the function takes 1 array by position, 2 are given.",
+            "Its parameters: x, by, name.",
+        ),
+        (
+            "twice",
+            "optional is given 'y' twice: as an array by position and as a static one.",
+            "Give it once.",
+        ),
         ("unknown", "scaled has no parameter 'bye'.", "Did you mean 'by'?"),
         ("nearly", "scaled has no parameter 'nam'.", "Did you mean 'name'?"),
     ],

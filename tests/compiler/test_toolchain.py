@@ -47,7 +47,7 @@ def test_the_assembler_on_the_path_is_not_taken(
 
 def test_a_script_is_no_assembler(tmp_path: Path) -> None:
     script = tmp_path / "ptxas"
-    script.write_text("#!/bin/sh\nexec /opt/ptxas \"$@\"\n")
+    script.write_text('#!/bin/sh\nexec /opt/ptxas "$@"\n')
     with pytest.raises(ToolError, match="is a script, not an assembler"):
         find_toolchain(script)
 

@@ -85,6 +85,41 @@ def test_check_entry_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "pallasc_probe" not in sys.modules
 
 
+@pytest.mark.parametrize("inits", [(), ("package",), ("package", "package/sub")])
+def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "package/sub").mkdir(parents=True)
+    (tmp_path / "package/sub/kern.py").write_text("from ..const import C\ndef f(): ...")
+    for folder in inits:
+        (tmp_path / folder / "__init__.py").write_text("")
+    check_entry(parse_entry("package.sub.kern:f"), str(tmp_path))
+    for entry, message, hint in (
+        ("package.sub.kern:g", "'package.sub.kern' has no 'g'.", "It has: C, f."),
+        ("package.sub.ker:f", "'package.sub' has no submodule 'ker'.", "Did you mean 'kern'?"),
+        ("packages:f", "'packages' is neither beside the spec", "Did you mean 'package'?"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            check_entry(parse_entry(entry), str(tmp_path))
+        assert message in str(caught.value)
+        assert caught.value.hint == hint
+
+
+def test_check_entry_prefers_the_module_beside_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (("installed", "f"), ("beside", "g")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "pallasc_twice.py").write_text(f"def {name}(): ...")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    check_entry(parse_entry("pallasc_twice:g"), str(tmp_path / "beside"))
+    check_entry(parse_entry("pallasc_twice:f"), str(tmp_path))
+
+
+def test_a_file_beside_the_spec_does_not_hide_a_module_of_python(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("def mine(): ...")
+    check_entry(parse_entry("json:dumps"), str(tmp_path))
+    check_entry(parse_entry("json.py:mine"), str(tmp_path))
+
+
 def test_check_data_file_normalises(tmp_path: Path) -> None:
     (tmp_path / "table.json").write_text("{}")
     assert check_data_file("./table.json", str(tmp_path)) == "table.json"

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.targets import DEFAULT_MODELS, MODELS, Target, make_model, resolve_target
+from pallasc.specs.targets import (
+    DEFAULT_MODELS,
+    MODELS,
+    Target,
+    check_arch,
+    make_model,
+    resolve_target,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,25 +76,57 @@ def test_an_architecture_splits_into_major_minor_and_suffix(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sm_90", "sm_90: Mosaic GPU needs the accelerated target.\n  Pass --target sm_90a."),
-        ("sm_100", "sm_100: Mosaic GPU needs the accelerated target.\n  Pass --target sm_100a."),
-        ("sm_103", "sm_103: Mosaic GPU needs the accelerated target.\n  Pass --target sm_103a."),
-        ("sm_110", "sm_110: Mosaic GPU needs the accelerated target.\n  Pass --target sm_110a."),
-        ("sm_120", "sm_120: Mosaic GPU needs the accelerated target.\n  Pass --target sm_120a."),
+        ("sm_90", "sm_90: Mosaic GPU needs the accelerated target.\n  Write sm_90a."),
+        ("sm_100", "sm_100: Mosaic GPU needs the accelerated target.\n  Write sm_100a."),
+        ("sm_103", "sm_103: Mosaic GPU needs the accelerated target.\n  Write sm_103a."),
+        ("sm_110", "sm_110: Mosaic GPU needs the accelerated target.\n  Write sm_110a."),
+        ("sm_120", "sm_120: Mosaic GPU needs the accelerated target.\n  Write sm_120a."),
         (
             "sm_100f",
             "sm_100f: a family target is not enough; Mosaic GPU needs the accelerated target."
-            "\n  Pass --target sm_100a.",
+            "\n  Write sm_100a.",
         ),
-        ("sm_80a", "sm_80a: this architecture has no suffix.\n  Pass --target sm_80."),
+        ("sm_80a", "sm_80a: this architecture has no suffix.\n  Write sm_80."),
         ("h100-smx", "unknown target 'h100-smx'.\n  Did you mean 'h100-sxm'?"),
         ("H100-SXM", "unknown target 'H100-SXM'.\n  Did you mean 'h100-sxm'?"),
+        ("h100", "unknown target 'h100'.\n  Did you mean 'h100-sxm' or 'h100-pcie'?"),
+        ("A100", "unknown target 'A100'.\n  Did you mean 'a100-sxm' or 'a100-pcie'?"),
+        ("h", "unknown target 'h'.\n  Did you mean 'h100-sxm', 'h100-pcie' or 'h200'?"),
+        ("rtx", "unknown target 'rtx'.\n  Did you mean 'rtx-pro-6000'?"),
+        ("b200-sxm", "unknown target 'b200-sxm'.\n  Did you mean 'b200'?"),
+        ("compute_90a", "unknown target 'compute_90a'.\n  Did you mean 'sm_90a'?"),
+        ("90a", "unknown target '90a'.\n  Did you mean 'sm_90a'?"),
+        ("sm90a", "unknown target 'sm90a'.\n  Did you mean 'sm_90a'?"),
+        ("SM_90a", "unknown target 'SM_90a'.\n  Did you mean 'sm_90a'?"),
+        ("sm_9.0", "unknown target 'sm_9.0'.\n  Did you mean 'sm_90a'?"),
+        ("compute_100", "unknown target 'compute_100'.\n  Did you mean 'sm_100a'?"),
+        ("80", "unknown target '80'.\n  Did you mean 'sm_80'?"),
     ],
 )
 def test_a_wrong_target_is_refused_with_the_right_name(name: str, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve_target(name)
     assert str(caught.value) == text
+
+
+def test_models_of_the_user_are_suggested_too() -> None:
+    mine = {"h100-half": make_model("h100-half", {"sm_count": 60}, like="h100-sxm")}
+    with pytest.raises(SpecError) as caught:
+        resolve_target("h100", mine)
+    assert caught.value.hint == "Did you mean 'h100-sxm', 'h100-pcie' or 'h100-half'?"
+
+
+@pytest.mark.parametrize("name", ["90a", "compute_90", "SM90A"])
+def test_an_architecture_is_known_however_it_is_written(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_arch(name)
+    assert caught.value.hint == "Did you mean 'sm_90a'?"
+
+
+def test_what_is_like_nothing_gets_the_list() -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_target("")
+    assert str(caught.value.hint).startswith("Targets: a100-pcie, ")
 
 
 def test_in_a_spec_the_hint_says_what_to_write() -> None:

@@ -1,6 +1,7 @@
 """Several processes read, publish, spoil and evict the same few things at the same time.
 
-Usage: race.py ROOT PROCESSES OPERATIONS. Prints JSON: hits, and everything that was wrong.
+Usage: race.py ROOT PROCESSES OPERATIONS. Prints JSON: hits, puts, blobs lost after an unverified
+hit, and everything that was wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from content import artifact, blobs, is_right, key, manifest
+from content import artifact, blobs, key, manifest
 from together import together
 
 from pallasc.cache import pins
@@ -41,16 +42,33 @@ def spoil(store: Store, dice: random.Random, number: int) -> None:
         broken.replace(path)
 
 
+def look_up(store: Store, number: int, tally: dict[str, Any], *, verify: bool) -> None:
+    """Get an artifact and judge it.
+
+    A hit that was verified is whole. Of another one a blob may be gone by the time it is asked for,
+    which counts as `lost`; other bytes than were published are wrong in either case.
+    """
+    found = store.get_artifact(key(number), verify=verify)
+    if found is None:
+        return
+    tally["hits"] += 1
+    wanted = blobs(number)
+    if found.artifact != artifact(number) or found.names != sorted(wanted):
+        tally["wrong"].append(f"another record for {number}")
+    for name, data in wanted.items():
+        given = found.blob(name)
+        if given is None:
+            tally["lost"] += 1
+            tally["wrong"] += [f"a verified hit for {number} lacks {name}"] if verify else []
+        elif given != data:
+            tally["wrong"].append(f"other bytes for {name} of {number}, verified: {verify}")
+
+
 def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
     """Do one random thing and judge the answer."""
     number, choice = dice.randrange(KEYS), dice.random()
     if choice < 0.45:
-        found = store.get_artifact(key(number), verify=dice.random() < 0.5)
-        if found is not None:
-            tally["hits"] += 1
-            blob = found.blob("cubin")
-            right = is_right(found, number) if blob is not None else True
-            tally["wrong"] += [] if right else [f"artifact {number}"]
+        look_up(store, number, tally, verify=dice.random() < 0.5)
     elif choice < 0.6:
         found_manifest = store.get_manifest(key(number))
         if found_manifest is not None:
@@ -93,7 +111,7 @@ def care(store: Store, dice: random.Random, number: int) -> None:
 def work(root: Path, seed: int, operations: int) -> dict[str, Any]:
     """Do all operations of one process; an exception is wrong, whatever it is."""
     store, dice = Store(root), random.Random(seed)
-    tally: dict[str, Any] = {"hits": 0, "puts": 0, "wrong": []}
+    tally: dict[str, Any] = {"hits": 0, "puts": 0, "lost": 0, "wrong": []}
     for _ in range(operations):
         try:
             operate(store, dice, tally)
@@ -109,7 +127,7 @@ def main() -> None:
         [lambda seed=seed: work(root, seed, operations) for seed in range(processes)]
     )
     wrong = [text for tally in tallies for text in tally["wrong"]]
-    sums = {name: sum(tally[name] for tally in tallies) for name in ("hits", "puts")}
+    sums = {name: sum(tally[name] for tally in tallies) for name in ("hits", "puts", "lost")}
     print(json.dumps({**sums, "operations": processes * operations, "wrong": wrong[:20]}))
     sys.exit(bool(wrong))
 

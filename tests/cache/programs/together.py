@@ -21,7 +21,8 @@ def together(works: Sequence[Callable[[], dict[str, Any]]]) -> list[dict[str, An
         with open(pipe, encoding="utf-8") as file:
             text = file.read()
         os.waitpid(child, 0)
-        answers.append(json.loads(text) if text else {"hits": 0, "puts": 0, "wrong": ["died"]})
+        died = {"hits": 0, "puts": 0, "lost": 0, "wrong": ["died"]}
+        answers.append(json.loads(text) if text else died)
     os.close(start_read)
     return answers
 

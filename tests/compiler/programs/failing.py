@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallasc.specs.library.elementwise import add
+
 kernel = functools.partial(plgpu.kernel, out_type=jax.ShapeDtypeStruct((128, 128), jnp.float32))
 
 
@@ -25,6 +27,17 @@ def trace_shapes(x: Any) -> Any:
 
 def trace_raise(x: Any) -> Any:
     raise ValueError(f"only even tiles, not {x.shape}")  # HERE trace_raise
+
+
+def library_call(x: Any) -> Any:
+    return add(x, x, block_size=100)  # HERE library_call
+
+
+def jax_kernel_call(x: Any) -> Any:
+    from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as matmul
+
+    config = matmul.TuningConfig(tile_m=128, tile_n=128, tile_k=64, max_concurrent_steps=2)
+    return matmul.matmul(x, jnp.zeros((3, 4), x.dtype), None, config)  # HERE jax_kernel_call
 
 
 def store_shape(x: Any) -> Any:
@@ -142,6 +155,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     for function in (
         trace_attribute, trace_shapes, trace_raise, store_shape, no_rule, layouts, copy_of_three,
         too_much_smem, wrong_architecture, too_many_threads, nested_call, bad_ptx, concretised,
-        wants_name, fine,
+        library_call, jax_kernel_call, wants_name, fine,
     )
 }  # fmt: skip
+CASES["library_alone"] = (add, {"x": _X, "y": _X}, {"block_size": 100})
