@@ -25,9 +25,19 @@ if TYPE_CHECKING:
     from pallasc.compiler.why import Explanation
 
 
-@click.group("cache", cls=Group, short_help="Look after the store: stats, why, verify, prune, pin.")
+_EXCERPT = 100
+"""Characters that are shown of a long value."""
+
+
+@click.group(
+    "cache",
+    cls=Group,
+    invoke_without_command=True,
+    short_help="Look after the store: stats, why, verify, prune, pin.",
+)
 @traceback_option()
-def command() -> None:
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Look after the store of compiled artifacts.
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
@@ -38,6 +48,8 @@ def command() -> None:
       pallasc cache why kernels.yaml -k matmul
       pallasc cache prune --dry-run
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @command.command("stats", cls=Command)
@@ -114,17 +126,37 @@ def why_command(
 def _explanation(found: Explanation) -> str:
     lines = [f"{'hit ' if found.hit else 'miss'}  {found.variant}: {found.reason}"]
     lines += [f"      {sentence}" for sentence in found.sources if sentence not in found.reason]
+    if found.sources:
+        lines.append(
+            "      a build lowers it again, and compiles only if that gives something else"
+        )
     for difference in found.fields:
-        lines.append(f"      {difference.label}")
-        lines.append(f"        stored: {_short(difference.stored)}")
-        lines.append(f"        now:    {_short(difference.now)}")
+        stored, now = _excerpts(difference.stored, difference.now)
+        lines += [
+            f"      {difference.label}",
+            f"        stored: {stored}",
+            f"        now:    {now}",
+        ]
     return "\n".join(lines)
 
 
-def _short(value: str | None) -> str:
+def _excerpts(stored: str | None, now: str | None) -> tuple[str, str]:
+    """Return two values that differ, cut to what surrounds their first difference."""
+    if stored is None or now is None:
+        return _excerpt(stored, 0), _excerpt(now, 0)
+    pairs = enumerate(zip(stored, now, strict=False))
+    shared = next((at for at, (a, b) in pairs if a != b), min(len(stored), len(now)))
+    return _excerpt(stored, shared), _excerpt(now, shared)
+
+
+def _excerpt(value: str | None, around: int) -> str:
     if value is None:
         return "(absent)"
-    return value if len(value) <= 100 else f"{value[:99]}…"
+    if len(value) <= _EXCERPT:
+        return value
+    start = max(0, min(around - _EXCERPT // 3, len(value) - _EXCERPT))
+    end = start + _EXCERPT
+    return f"{'…' if start else ''}{value[start:end]}{'…' if end < len(value) else ''}"
 
 
 @command.command("verify", cls=Command)
@@ -198,7 +230,7 @@ def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> None
     _show_pruned(clear(_store(store_root), dry_run=dry_run), as_json)
 
 
-@command.command("pin", cls=Command)
+@command.command("pin", cls=Command, short_help="Pin artifacts against pruning; list the pins.")
 @click.argument("what", required=False, metavar="[NAME|KEY]")
 @click.option("--label", default="", metavar="TEXT", help="A word to find the pins by.")
 @click.option("--remove", is_flag=True, help="Remove the pins of this name, key or label.")
@@ -234,7 +266,7 @@ def pin_command(
         click.echo("\n".join(lines), nl=bool(lines))
 
 
-@command.command("audit", cls=Command)
+@command.command("audit", cls=Command, short_help="Compile again, and compare byte for byte.")
 @specs_argument()
 @selection_options
 @compile_options

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pallasc.cache.limits import limits_from_environment
 from pallasc.cache.prune import tidy
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
@@ -60,8 +61,10 @@ def build(
 
     Raises:
         ToolError: the toolchain is not complete.
+        SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
     """
     started = time.monotonic()
+    limits = limits_from_environment()  # a wrong one is said before anything is compiled
     setup = prepare(ptxas)
     count = jobs or default_jobs(len(variants))
     with setup, Pool(count, setup.environment) as pool:
@@ -76,7 +79,7 @@ def build(
                 run.compile(pool, keep_going=keep_going)
             context.digests.save()
     if any(result.status == "compiled" for result in run.finished()):
-        tidy(store)
+        tidy(store, limits=limits)
     notes = _distinct([*store.warnings, *run.notes])
     return Report(run.finished(), time.monotonic() - started, tuple(notes))
 
@@ -136,7 +139,6 @@ class _Build:
             if found.artifact is None:
                 self.misses.setdefault(key, []).append(index)
                 self.reasons[key] = found.reason
-                self.session.miss(about=about(variant))
                 continue
             if found.action_key is not None:
                 self.session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
@@ -199,7 +201,10 @@ class _Build:
             return replace(result, error=CompileError("the store lost what was just compiled"))
         status: Status = message["status"] if first else "hit"
         if status == "compiled":
+            self.session.miss(about=about(variant))
             self.session.made(message["action"], seconds=message["seconds"], about=about(variant))
+        else:
+            self.session.hit(message["action"], about=about(variant))
         return replace(
             result, status=status, seconds=message["seconds"] if first else 0.0,
             action_key=message["action"], artifact=artifact,

@@ -235,6 +235,7 @@ def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
     from pallasc.compiler import reads
 
     read = reads.reads_of(names)
+    found.unseen |= read.unseen
     sources = {str(path.resolve()) for path in found.files.values()}
     covered = COVERED | {name.partition(".")[0] for name in found.packages}
     for path in sorted(read.files):

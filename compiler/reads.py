@@ -5,9 +5,10 @@ holds their digests, so that a tuning table which nobody declared, or a variable
 tile size, is not missed. What a function read once, a cache in it may answer with later, so what a
 module has read counts for every later variant that reaches the module.
 
-Not seen: questions that Python announces to nobody (`os.path.exists`, `os.stat`), which
-distributions are installed, what other processes and extension modules read, the network, clocks,
-and what lies below `/proc`, `/sys` and `/dev`.
+Running a program, talking to the network and reading below `/proc` or `/sys` have no digest: what
+did that is lowered again at every build. Not seen at all: questions that Python announces to nobody
+(`os.path.exists`, `os.stat`), which distributions are installed, what extension modules read, and
+clocks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,17 @@ _TRANSPARENT = frozenset({"numpy", *COVERED})
 _SEARCHING = frozenset({"_find_and_load", "_fill_cache", "get_code", "lookup", "search"})
 """Functions of `importlib` that look through folders for modules and for installed packages."""
 
-_NO_INPUTS = ("/proc/", "/sys/", "/dev/")
+_NO_INPUTS = ("/dev/",)
+_NO_DIGEST = ("/proc/", "/sys/")
+_ACTS = {
+    "subprocess.Popen": "ran another program",
+    "os.exec": "ran another program",
+    "os.posix_spawn": "ran another program",
+    "os.spawn": "ran another program",
+    "os.system": "ran another program",
+    "socket.connect": "talked to the network",
+}
+"""Audit events of what has no digest, and what they say of a module."""
 _FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -43,11 +54,13 @@ class Reads:
         files: absolute paths of files and, ending in a slash, of listed folders.
         variables: names of environment variables.
         relative: whether a path was relative to the current folder.
+        unseen: sentences about what has no digest.
     """
 
     files: set[str] = field(default_factory=set)
     variables: set[str] = field(default_factory=set)
     relative: bool = False
+    unseen: set[str] = field(default_factory=set)
 
 
 _by_module: dict[str, Reads] = {}
@@ -65,9 +78,9 @@ def record_reads() -> None:
     os.environ.__class__ = type("_Recording", (type(os.environ),), {"__getitem__": _look_up})
 
 
-def _look_up(environment: Any, name: str) -> str:
+def _look_up(environment: Any, name: Any) -> str:
     module = _reader(sys._getframe(1), frozenset())
-    if module:
+    if module and isinstance(name, str):  # `subprocess` asks for bytes too, in vain
         _of(module).variables.add(name)
     return str(super(type(environment), environment).__getitem__(name))
 
@@ -76,6 +89,10 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         path, flags = arguments[0], arguments[2]
         _opened(path, isinstance(flags, int) and bool(flags & _FOR_WRITING))
+    elif event in _ACTS:
+        module = _reader(sys._getframe(1), frozenset())
+        if module:
+            _of(module).unseen.add(f"{module} {_ACTS[event]}")
     elif event in ("os.listdir", "os.scandir"):
         _opened("." if arguments[0] is None else arguments[0], False, os.sep)
     elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
@@ -92,6 +109,9 @@ def _opened(path: Any, writing: bool, end: str = "") -> None:
     place = os.path.abspath(name)
     if writing:
         _written.add(place)
+    elif place.startswith(_NO_DIGEST):
+        if _reader(sys._getframe(2), frozenset()):
+            _of(module).unseen.add(f"{module} read {place}")
     elif place not in _written and not place.startswith(_NO_INPUTS):
         read = _of(module)
         read.files.add(place + end)
@@ -125,6 +145,7 @@ def reads_of(modules: Iterable[str]) -> Reads:
         found.files |= read.files
         found.variables |= read.variables
         found.relative |= read.relative
+        found.unseen |= read.unseen
     return found
 
 

@@ -23,6 +23,7 @@ class Sources:
         hidden: modules of Python that a file in front of them hides; None where nobody looked.
         opened: other files and folders that were read, by the labels of `reads`.
         variables: digests of the environment variables that were looked up, None for one not set.
+        unseen: sentences about what was done that has no digest.
         current_folder: digest of the current folder's path where a path was relative to it, or "".
     """
 
@@ -35,6 +36,7 @@ class Sources:
     opened: dict[str, Path] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)
     current_folder: str = ""
+    unseen: set[str] = field(default_factory=set)
 
     def changed_since(self, start_ns: int) -> list[str]:
         """Return the labels of files that were changed after a time, or are gone."""
@@ -51,6 +53,7 @@ def sources_to_json(read: Sources) -> dict[str, Any]:
         "packages": sorted(read.packages),
         "unknown": sorted(read.unknown),
         "absent": sorted(read.absent),
+        "unseen": sorted(read.unseen),
         "opened": {label: str(path) for label, path in read.opened.items()},
     }
 
@@ -67,6 +70,7 @@ def sources_from_json(data: Mapping[str, Any]) -> Sources:
         opened={label: Path(path) for label, path in data["opened"].items()},
         variables=data["variables"],
         current_folder=data["current_folder"],
+        unseen=set(data["unseen"]),
     )
 
 

@@ -191,6 +191,8 @@ def _why_uncached(read: Sources) -> str:
     """Return why no manifest may say what was read, "" if one may."""
     if read.unknown:
         return f"{', '.join(sorted(read.unknown))} has no file to take a digest of"
+    if read.unseen:
+        return f"{min(read.unseen)}, of which no digest can be taken"
     changed = read.changed_since(_STARTED_NS)
     return f"{changed[0].partition(':')[2]} was changed meanwhile" if changed else ""
 

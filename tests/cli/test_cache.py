@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pallasc.cli.cache import _excerpts
+
 RunCommand = Callable[..., Any]
 
 
@@ -75,7 +77,26 @@ def test_why_names_the_source_file_that_changed(
     assert process("build", spec, "--store", store).code == 0
     helper.write_text("from pallasc.specs.library.elementwise import add  # changed\n")
     result = run("cache", "why", spec, "--store", store)
-    assert result.out == "miss  own@h100-sxm: helper has changed\n"
+    assert result.out == (
+        "miss  own@h100-sxm: helper has changed\n"
+        "      a build lowers it again, and compiles only if that gives something else\n"
+    )
+    assert "1 hit" in process("build", spec, "--store", store).err
+    told = json.loads(run("cache", "stats", "--store", store, "--json").out)
+    assert (told["hits"], told["misses"], told["made"]) == (1, 1, 1)
+
+
+def test_cache_alone_shows_its_help(run: RunCommand) -> None:
+    result = run("cache")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == run("cache", "--help").out
+
+
+def test_why_shows_the_part_of_a_long_value_that_differs() -> None:
+    stored, now = _excerpts("a" * 300 + "x" + "c" * 300, "a" * 300 + "y" + "c" * 300)
+    assert stored == f"…{'a' * 33}x{'c' * 66}…"
+    assert now == f"…{'a' * 33}y{'c' * 66}…"
+    assert _excerpts(None, "short") == ("(absent)", "short")
 
 
 def test_verify_finds_damage_and_repair_lets_it_heal(
