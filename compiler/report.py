@@ -25,6 +25,7 @@ class VariantResult:
         artifact: the result, None where there is none.
         error: why it failed.
         reason: why it was not a hit.
+        saved_s: what compiling it once took, where it was a hit and that is known.
         output: the tail of what the compiling process wrote, where it failed.
     """
 
@@ -36,6 +37,7 @@ class VariantResult:
     error: PallascError | None = None
     reason: str = ""
     output: str = ""
+    saved_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,25 @@ class Event:
     total: int
 
 
-OnEvent = Callable[[Event], None]
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Some time has passed: what is being compiled, and since when.
+
+    Attributes:
+        running: variants and the seconds that each has taken so far, the slowest first.
+        done: how many of `total` are finished.
+        compiled_s: what each variant that was compiled in this build took, in seconds.
+        jobs: how many can be compiled at a time.
+    """
+
+    running: tuple[tuple[Variant, float], ...]
+    done: int
+    total: int
+    compiled_s: tuple[float, ...] = ()
+    jobs: int = 1
+
+
+OnEvent = Callable[[Event | Tick], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +77,13 @@ class Report:
     """The results of a build, in the order of the variants.
 
     `notes` are warnings about the store and about compilations that were not deterministic.
+    `interrupted` says that somebody stopped the build; what was left is `skipped`.
     """
 
     results: tuple[VariantResult, ...]
     seconds: float
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
 
     def having(self, status: Status) -> tuple[VariantResult, ...]:
         """Return the results with a status."""
@@ -83,8 +105,15 @@ class Report:
         return self.having("failed")
 
     @property
+    def skipped(self) -> tuple[VariantResult, ...]:
+        """Variants that were not begun, or not finished, when the build stopped."""
+        return self.having("skipped")
+
+    @property
     def exit_code(self) -> int:
-        """0, or that of the failures: 1 if a kernel failed to compile, else the first one's."""
+        """130 if interrupted, else that of the failures: 1 if a kernel failed, else the first's."""
+        if self.interrupted:
+            return 130
         codes = [result.error.exit_code for result in self.failed if result.error]
         return 1 if 1 in codes else next(iter(codes), 0)
 

@@ -6,13 +6,14 @@ import contextlib
 import os
 import random
 import shutil
+import sqlite3
 import sys
 import tempfile
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pallasc.cache import pins
 from pallasc.cache.format import sha256
@@ -28,77 +29,116 @@ import content
 
 sys.path.pop(0)
 
-NUMBERS = st.sampled_from([1, 2, 11, 12])  # 1 and 11 share a blob, 2 and 12 another one
+ALL = (1, 2, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
+NUMBERS = st.sampled_from(ALL)
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+LATER_NS = 2 * 10**18
+"""A time after all of this, in 2033, so that no blob is young."""
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    """`sure` must be hits, in the order of their last use; `gone` must be misses."""
+    """What is in `used` must be a hit, everything else a miss; nothing is ever uncertain.
+
+    `used` says when each artifact was last used, on a clock of the model's own, which the files and
+    the log are made to follow. What pruning takes is predicted here, from sizes alone.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(dir=FOLDER))
         self.store = Store(self.root)
         self.clock = 1_000_000
-        self.sure: dict[int, int] = {}
-        self.gone = {1, 2, 11, 12}
+        self.used: dict[int, int] = {}
         self.pinned: set[int] = set()
 
     def teardown(self) -> None:
         shutil.rmtree(self.root)
 
-    def _use(self, number: int) -> None:
-        """Set the times of a number's files to one that only moves forward."""
-        self.clock += 1
-        self.sure.pop(number, None)
-        self.sure[number] = self.clock
-        self.gone.discard(number)
-        os.utime(self.store.path("ac", content.key(number)), (self.clock, self.clock))
+    def _path(self, number: int) -> Path:
+        return self.store.path("ac", content.key(number))
+
+    def _note_use(self, number: int) -> None:
+        self.used[number] = self.clock
+        os.utime(self._path(number), (self.clock, self.clock))
+
+    def _bytes(self, numbers: set[int]) -> int:
+        """Return the size of some artifacts together, each shared blob once."""
+        parts = {sha256(b): len(b) for n in numbers for b in content.blobs(n).values()}
+        return sum(parts.values()) + sum(self._path(n).stat().st_size for n in numbers)
+
+    def _expect_pruned(self, size: int, held: set[int]) -> set[int]:
+        """Return what must be left of the artifacts that are there."""
+        left = set(self.used)
+        for number in sorted(self.used, key=self.used.__getitem__):
+            if self._bytes(left) <= size:
+                break
+            if number not in held:
+                left.discard(number)
+        return left
+
+    def _prune(self, share: float, held: set[int]) -> None:
+        size = round(share * self._bytes(set(self.used)))
+        left = self._expect_pruned(size, held)
+        expected = self._bytes(left)
+        pruned = prune(self.store, limits=Limits(max_bytes=size, grace_s=0), now_ns=LATER_NS)
+        assert pruned.warnings == ()
+        assert pruned.records == len(self.used) - len(left)
+        assert pruned.plan.bytes_after == expected
+        self.used = {number: self.used[number] for number in left}
+        blobs = {path.name for path in (self.store.folder / "cas").glob("*/*")}
+        assert blobs == {sha256(b) for n in left for b in content.blobs(n).values()}
+
+    @initialize(order=st.permutations(ALL))
+    def publish_all(self, order: list[int]) -> None:
+        for number in order:
+            self.put(number)
 
     @rule(number=NUMBERS)
     def put(self, number: int) -> None:
-        before = number in self.sure
+        self.clock += 1
         result = self.store.put_artifact(
             content.key(number), content.artifact(number), content.blobs(number)
         )
         assert result.stored
-        assert result.existed or not before
-        if not before:
-            self._use(number)
+        assert result.existed == (number in self.used)
+        if not result.existed:
+            self._note_use(number)
 
     @rule(number=NUMBERS)
     def put_something_else(self, number: int) -> None:
-        if number in self.sure:
+        if number in self.used:
             result = self.store.put_artifact(content.key(number), {"other": True}, {})
             assert result.conflict
 
     @rule(number=NUMBERS)
     def hit(self, number: int) -> None:
-        if number in self.sure:
-            with Session(self.store) as session:
+        if number in self.used:
+            self.clock += 1
+            with Session(self.store, now_s=lambda: self.clock) as session:
                 session.hit(content.key(number))
-            self._use(number)
+            self._note_use(number)
 
     @rule(number=NUMBERS, area=st.sampled_from(["ac", "cubin", "ptx"]), seed=st.integers(0, 99))
     def damage(self, number: int, area: str, seed: int) -> None:
         blobs = content.blobs(number)
-        key = content.key(number)
-        place = self.store.path(*(("ac", key) if area == "ac" else ("cas", sha256(blobs[area]))))
+        place = self._path(number)
+        if area != "ac":
+            place = self.store.path("cas", sha256(blobs[area]))
         with contextlib.suppress(FileNotFoundError):
             data = bytearray(place.read_bytes())
             data[random.Random(seed).randrange(len(data))] ^= 1
             place.write_bytes(data)
-            concerned = {number} if area != "ptx" else {number % 10, number % 10 + 10}
-            for one in concerned:
-                self.sure.pop(one, None)
+            for one in {number} if area != "ptx" else {number % 10, number % 10 + 10}:
+                self.used.pop(one, None)
 
     @rule(number=NUMBERS)
     def pin(self, number: int) -> None:
         try:
             pins.pin(self.store, content.key(number))
+            assert number in self.used
             self.pinned.add(number)
         except NotCachedError:
-            assert number not in self.sure
+            assert number not in self.used
             self.pinned.discard(number)
 
     @rule(number=NUMBERS)
@@ -106,46 +146,50 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert bool(pins.unpin(self.store, content.key(number))) == (number in self.pinned)
         self.pinned.discard(number)
 
-    @rule(size=st.integers(0, 120_000))
-    def prune(self, size: int) -> None:
-        pruned = prune(self.store, limits=Limits(max_bytes=size, grace_s=0), now_ns=10**18 + 10**18)
-        evicted = [one.entry.key for one in pruned.plan.evictions]
-        lost = [number for number in self.sure if content.key(number) in evicted]
-        kept = [number for number in self.sure if number not in lost and number not in self.pinned]
-        assert not set(lost) & self.pinned
-        assert [self.sure[n] for n in lost] == sorted(self.sure[n] for n in lost)
-        assert all(self.sure[a] < self.sure[b] for a in lost for b in kept)
-        assert pruned.plan.bytes_after <= size or not kept
-        for number in lost:
-            del self.sure[number]
-            self.gone.add(number)
+    @rule(share=st.floats(0, 1.1))
+    def prune(self, share: float) -> None:
+        self._prune(share, self.pinned)
+
+    @rule(share=st.floats(0, 1), number=NUMBERS)
+    def prune_during_a_build(self, share: float, number: int) -> None:
+        if number in self.used:
+            self.clock += 1
+            with Session(self.store, now_s=lambda: self.clock) as session:
+                session.hit(content.key(number))
+                self.used[number] = self.clock
+                self._prune(share, self.pinned | {number})
+            self._note_use(number)
 
     @rule()
     def repair(self) -> None:
         assert verify(self.store, repair=True).ok
         found = verify(self.store)
         assert found.findings == []
-        assert found.records >= len(self.sure)
+        assert found.records == len(self.used)
 
     @rule()
-    def damage_the_index(self) -> None:
+    def cut_the_index(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.truncate(self.store.folder / "index.sqlite", 1000)
+
+    @rule()
+    def falsify_the_index(self) -> None:
+        place = self.store.folder / "index.sqlite"
+        if place.exists() and place.stat().st_size > 1000:
+            with contextlib.closing(sqlite3.connect(place)) as connection:
+                connection.execute("UPDATE artifacts SET blobs = x'', last_use_ns = 1")
+                connection.commit()
 
     @invariant()
     def every_answer_is_right(self) -> None:
         store = Store(self.root)
-        for number in (1, 2, 11, 12):
-            # A look that is not a hit puts away what is broken, which is a step of its own.
+        for number in ALL:
             found = store.get_artifact(content.key(number), verify=True)
-            if number in self.sure:
-                assert found is not None
-            if number in self.gone:
-                assert found is None
+            assert (found is not None) == (number in self.used)
             assert found is None or content.is_right(found, number)
 
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, database=None
+    max_examples=100, stateful_step_count=25, deadline=None, database=None
 )
