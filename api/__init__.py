@@ -7,57 +7,80 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pallasc.compiler.api import compile
     from pallasc.errors import (
+        ArgumentError,
         BudgetError,
         CheckError,
         CompileError,
         CorruptError,
+        DeviceError,
+        DriverError,
         Location,
         NotCachedError,
+        OutOfMemoryError,
         PallascError,
+        SelectionError,
         SpecError,
         ToolError,
         UnsupportedError,
     )
+    from pallasc.runtime.kernel import Kernel
+    from pallasc.runtime.opening import Kernels, open_artifact
     from pallasc.specs.artifact import Artifact
     from pallasc.specs.decorator import Call, Ref, kernel
 
     __version__: str
 
 __all__ = [
+    "ArgumentError",
     "Artifact",
     "BudgetError",
     "Call",
     "CheckError",
     "CompileError",
     "CorruptError",
+    "DeviceError",
+    "DriverError",
+    "Kernel",
+    "Kernels",
     "Location",
     "NotCachedError",
+    "OutOfMemoryError",
     "PallascError",
     "Ref",
+    "SelectionError",
     "SpecError",
     "ToolError",
     "UnsupportedError",
     "__version__",
     "compile",
     "kernel",
+    "open_artifact",
 ]
 
 _MODULE_OF = {
+    "ArgumentError": "pallasc.errors",
     "Artifact": "pallasc.specs.artifact",
     "BudgetError": "pallasc.errors",
     "Call": "pallasc.specs.decorator",
     "CheckError": "pallasc.errors",
     "CompileError": "pallasc.errors",
     "CorruptError": "pallasc.errors",
+    "DeviceError": "pallasc.errors",
+    "DriverError": "pallasc.errors",
+    "Kernel": "pallasc.runtime.kernel",
+    "Kernels": "pallasc.runtime.opening",
     "Location": "pallasc.errors",
     "NotCachedError": "pallasc.errors",
+    "OutOfMemoryError": "pallasc.errors",
     "PallascError": "pallasc.errors",
     "Ref": "pallasc.specs.decorator",
+    "SelectionError": "pallasc.errors",
     "SpecError": "pallasc.errors",
     "ToolError": "pallasc.errors",
     "UnsupportedError": "pallasc.errors",
     "compile": "pallasc.compiler.api",
     "kernel": "pallasc.specs.decorator",
+    "open_artifact": "pallasc.runtime.opening",
 }
 
 

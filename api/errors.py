@@ -76,6 +76,38 @@ class ToolError(PallascError):
     exit_code = 4
 
 
+class DeviceError(ToolError):
+    """The driver or the GPU is missing, too old, or cannot do what is asked."""
+
+
+class DriverError(DeviceError):
+    """A call of the CUDA driver failed.
+
+    Args:
+        message: what failed, with the driver's name and text of the error.
+        code: the driver's number of it, 700 for an illegal address.
+        hint: what to do next.
+    """
+
+    def __init__(self, message: str, *, code: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class OutOfMemoryError(DriverError):
+    """The GPU has not enough free memory."""
+
+
+class SelectionError(DeviceError):
+    """No variant of a kernel fits the GPU and the arrays, or more than one does."""
+
+
+class ArgumentError(PallascError):
+    """An array, a stream or an option that was given to a kernel does not fit it."""
+
+    exit_code = 2
+
+
 class CorruptError(PallascError):
     """Content does not match its digest, its format or its signature."""
 

@@ -1,7 +1,8 @@
 """What to take out of a store: a decision over what lies in it, without touching anything.
 
 The order is least recently used first. Records go before the blobs that no other record names; what
-a pin names or a running build holds stays, even where that leaves the store too large.
+a pin names or a running build holds stays, even where that leaves the store too large; what stays
+so is told with its reason.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pallasc.cache.files import Identity
+from pallasc.cache.kept import IN_USE, PINNED, YOUNG, Kept, Tally
 from pallasc.cache.leases import Held
 from pallasc.cache.limits import Limits
 
-AGE, SIZE = "age", "size"
+AGE, SIZE, CLEAR = "age", "size", "clear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A record that goes, the blobs and manifests that go with it, and why: "age" or "size"."""
+    """A record that goes, the blobs and manifests that go with it, and why: see `decide`."""
 
     entry: Entry
     reason: str
@@ -81,8 +83,10 @@ class Plan:
         orphans: blobs that no record names.
         dangling: manifests that lead to no record, or were not made again for too long.
         bytes_before, bytes_after: the size of the store.
-        held: how many records stay only because they are pinned or in use.
-        excess_bytes: how much the store stays too large for that.
+        kept: what stays although a limit asks for it, by reason.
+        excess_bytes: how much the store stays larger than its limit; what is kept explains all
+            that is left then.
+        complete: nothing was overlooked; if something was, nothing goes.
     """
 
     evictions: tuple[Eviction, ...] = ()
@@ -90,29 +94,65 @@ class Plan:
     dangling: tuple[str, ...] = ()
     bytes_before: int = 0
     bytes_after: int = 0
-    held: int = 0
+    kept: tuple[Kept, ...] = ()
     excess_bytes: int = 0
+    complete: bool = True
+
+    @property
+    def held(self) -> int:
+        """Return how many records stay only because they are pinned or in use."""
+        return sum(one.records for one in self.kept)
 
 
-def decide(inventory: Inventory, limits: Limits, held: Held, *, now_ns: int) -> Plan:
+def decide(
+    inventory: Inventory,
+    limits: Limits,
+    held: Held,
+    *,
+    now_ns: int,
+    pinned: frozenset[str] = frozenset(),
+    clear: bool = False,
+) -> Plan:
     """Return what has to go, so that what stays fits the limits.
 
     A blob that is younger than the grace period, or that a running build may have published, is not
     removed yet, though its record may be.
+
+    Args:
+        inventory: what lies in the store.
+        limits: what may stay.
+        held: what running builds hold.
+        now_ns: the time now.
+        pinned: the keys of records that stay.
+        clear: the reason of every eviction is "clear"; otherwise it is the limit that asks for it,
+            "age" or "size".
     """
     before = inventory.bytes
     if not inventory.complete:
-        return Plan(bytes_before=before, bytes_after=before)
-    return _Decision(inventory, limits, held, now_ns, before).plan()
+        excess = _excess(before, limits)
+        return Plan(bytes_before=before, bytes_after=before, excess_bytes=excess, complete=False)
+    return _Decision(inventory, limits, held, now_ns, before, pinned, clear).plan()
+
+
+def _excess(size: int, limits: Limits) -> int:
+    return 0 if limits.max_bytes is None else max(0, size - limits.max_bytes)
 
 
 class _Decision:
     """The state of one decision: what stays, as more and more goes."""
 
     def __init__(
-        self, inventory: Inventory, limits: Limits, held: Held, now_ns: int, before: int
+        self,
+        inventory: Inventory,
+        limits: Limits,
+        held: Held,
+        now_ns: int,
+        before: int,
+        pinned: frozenset[str],
+        clear: bool,
     ) -> None:
         self.inventory, self.limits, self.held = inventory, limits, held
+        self.pinned, self.clear = pinned, clear
         self.before, self.total = before, before
         self.grace_ns = now_ns - round(limits.grace_s * 1e9)
         self.oldest_ns = (
@@ -122,34 +162,39 @@ class _Decision:
         self.leading: dict[str, list[str]] = {}
         for request, manifest in inventory.manifests.items():
             self.leading.setdefault(manifest.action, []).append(request)
+        self.kept_entries: list[tuple[str, Entry]] = []
+        self.kept_blobs: list[str] = []
 
     def plan(self) -> Plan:
         """Decide."""
-        orphans = tuple(name for name in self.inventory.blobs if not self.references[name])
-        orphans = tuple(name for name in orphans if self._may_go(name))
+        loose = [name for name in self.inventory.blobs if not self.references[name]]
+        orphans = tuple(name for name in loose if self._may_go(name))
         dangling = self._dangling()
         self.total -= sum(self.inventory.blobs[name][2] for name in orphans)
         self.total -= sum(self.inventory.manifests[name].identity[2] for name in dangling)
-        evictions, kept = self._evictions()
-        limit = self.limits.max_bytes
-        return Plan(
-            evictions, orphans, dangling, self.before, self.total, kept,
-            0 if limit is None else max(0, self.total - limit),
-        )  # fmt: skip
+        evictions = self._evictions()
+        dangling += self._last_manifests(set(dangling))
+        kept = self._kept(set(loose) - set(orphans), set(dangling))
+        excess = _excess(self.total, self.limits)
+        return Plan(evictions, orphans, dangling, self.before, self.total, kept, excess)
 
-    def _evictions(self) -> tuple[tuple[Eviction, ...], int]:
-        evictions, kept = [], 0
+    def _evictions(self) -> tuple[Eviction, ...]:
+        evictions = []
         for entry in sorted(self.inventory.entries, key=lambda one: (one.last_use_ns, one.key)):
             reason = self._reason(entry)
             if not reason:
                 break
-            if self.held.holds(entry.key, entry.last_use_ns):
-                kept += 1
+            if entry.key in self.pinned:
+                self.kept_entries.append((PINNED, entry))
+            elif self.held.holds(entry.key, entry.last_use_ns):
+                self.kept_entries.append((IN_USE, entry))
             else:
                 evictions.append(self._evict(entry, reason))
-        return tuple(evictions), kept
+        return tuple(evictions)
 
     def _reason(self, entry: Entry) -> str:
+        if self.clear:
+            return CLEAR
         if self.oldest_ns is not None and entry.last_use_ns < self.oldest_ns:
             return AGE
         return SIZE if self._is_too_large() else ""
@@ -158,11 +203,12 @@ class _Decision:
         return self.limits.max_bytes is not None and self.total > self.limits.max_bytes
 
     def _evict(self, entry: Entry, reason: str) -> Eviction:
-        gone = []
+        gone: list[str] = []
         for name in entry.blobs:
             self.references[name] -= 1
-            if not self.references[name] and self._may_go(name):
-                gone.append(name)
+            if self.references[name]:
+                continue
+            (gone if self._may_go(name) else self.kept_blobs).append(name)
         manifests = tuple(self.leading.get(entry.key, ()))
         freed = entry.identity[2] + sum(self.inventory.blobs[name][2] for name in gone)
         freed += sum(self.inventory.manifests[name].identity[2] for name in manifests)
@@ -189,3 +235,43 @@ class _Decision:
             return False
         aged = self.oldest_ns is not None and manifest.identity[1] < self.oldest_ns
         return bool(manifest.action) or aged
+
+    def _last_manifests(self, gone: set[str]) -> tuple[str, ...]:
+        """Take manifests that name no record, where nothing else may go: the oldest first."""
+        taken = []
+        names = (request for request in self.leading.get("", ()) if request not in gone)
+        known = {request: self.inventory.manifests[request] for request in names}
+        for request, manifest in sorted(known.items(), key=lambda item: item[1].identity[1]):
+            if self._is_too_large() and self._is_old(manifest.identity):
+                self.total -= manifest.identity[2]
+                taken.append(request)
+        return tuple(taken)
+
+    def _kept(self, loose: set[str], dangling: set[str]) -> tuple[Kept, ...]:
+        """Return what stays although a limit asks for it.
+
+        Args:
+            loose: blobs that no record named from the start, and that stay.
+            dangling: manifests that go.
+        """
+        tally = Tally()
+        for reason, entry in self.kept_entries:
+            tally.add_record(reason, entry.identity)
+            for name in entry.blobs:
+                tally.add(reason, name, self.inventory.blobs.get(name))
+            for request in self.leading.get(entry.key, ()):
+                tally.add(reason, request, self.inventory.manifests[request].identity)
+        for name in self.kept_blobs:
+            self._add_young(tally, name, self.inventory.blobs.get(name))
+        if self._is_too_large():
+            led = {entry.key for entry in self.inventory.entries}
+            for name in loose:
+                self._add_young(tally, name, self.inventory.blobs[name])
+            for request, manifest in self.inventory.manifests.items():
+                if manifest.action not in led and request not in dangling:
+                    self._add_young(tally, request, manifest.identity)
+        return tally.kept
+
+    def _add_young(self, tally: Tally, name: str, identity: Identity | None) -> None:
+        if identity is not None:
+            tally.add(YOUNG if identity[1] > self.grace_ns else IN_USE, name, identity)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +19,14 @@ from pallasc.cache import process
 
 FILE_MODE = 0o666
 FOLDER_MODE = 0o777
-"""Both before the umask, so that a group can share a store: umask 002 and a setgid folder."""
+"""Both before the umask."""
+_SHARED = stat.S_ISGID | stat.S_IWGRP
+"""A folder with both bits is shared by its group, and so is all that is made in it."""
 
 # A pipe in the place of a file must not block, nor a symbolic link lead somewhere else.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+# What open(2) answers for a symbolic link and for a socket.
+_NO_FILES = {errno.ELOOP, errno.ENXIO}
 # What link(2) answers on file systems that have no hard links, or none between two folders.
 _NO_LINKS = {
     errno.EPERM,
@@ -70,8 +72,8 @@ def read(path: str, *, limit_bytes: int | None = None) -> Found | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP and os.path.islink(path):
-            return Found(b"", None, "a symbolic link instead of a file")
+        if error.errno in _NO_FILES and _is_no_file(path):
+            return Found(b"", None, "not a regular file")
         raise
     try:
         status = os.fstat(descriptor)
@@ -82,6 +84,12 @@ def read(path: str, *, limit_bytes: int | None = None) -> Found | None:
         return Found(_read_all(descriptor, status.st_size), identity(status))
     finally:
         os.close(descriptor)
+
+
+def _is_no_file(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return not stat.S_ISREG(os.lstat(path).st_mode)
+    return False
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
@@ -106,10 +114,31 @@ def make_folder(path: Path) -> None:
     make_folder(path.parent)
     try:
         os.mkdir(path, FOLDER_MODE)
+        _share(path, path.parent, 0o070)
     except FileExistsError:
         if not path.is_dir():
             raise
     sync_folder(path.parent)
+
+
+def open_new(path: Path, flags: int) -> int:
+    """Open a file that may be made by this, and return its descriptor.
+
+    Raises:
+        OSError: if the file system refuses.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    _share(descriptor, path.parent, 0o060)
+    return descriptor
+
+
+def _share(made: Path | int, folder: Path, rights: int) -> None:
+    """Give the group of a shared folder its rights in what is new there, whatever the umask."""
+    with contextlib.suppress(OSError):  # the file of another user, who has seen to it
+        if os.stat(folder).st_mode & _SHARED == _SHARED:
+            mode = stat.S_IMODE(os.stat(made).st_mode)
+            if mode & rights != rights:
+                os.chmod(made, mode | rights)
 
 
 def sync_folder(path: Path) -> None:
@@ -155,16 +184,16 @@ def temporary(folder: Path, data: bytes) -> Iterator[Path]:
 
 def temporary_name(folder: Path) -> Path:
     """Return a new name in a folder, which tells of which process it is."""
-    return folder / f"{process.token()}-{secrets.token_hex(8)}"
+    return folder / f"{process.token()}-{os.urandom(8).hex()}"
 
 
 def _create(folder: Path) -> tuple[Path, int]:
     path = temporary_name(folder)
     try:
-        return path, os.open(path, _CREATE, FILE_MODE)
+        return path, open_new(path, os.O_WRONLY | os.O_EXCL)
     except FileNotFoundError:
         make_folder(folder)
-        return path, os.open(path, _CREATE, FILE_MODE)
+        return path, open_new(path, os.O_WRONLY | os.O_EXCL)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -239,3 +268,19 @@ def remove_same(path: Path, known: Identity, folder: Path) -> bool:
         with contextlib.suppress(OSError):
             aside.unlink()
     return same
+
+
+def remove_any(path: Path, folder: Path) -> None:
+    """Remove a file; a folder in its place moves to `quarantine/`.
+
+    Raises:
+        OSError: if the file system refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        if not path.is_dir():
+            raise
+        aside = temporary_name(folder / "quarantine")
+        make_folder(aside.parent)
+        path.rename(aside)

@@ -66,6 +66,9 @@ VERSION = 1
 FOLDER = f"v{VERSION}"
 MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
+FOLDERS = (
+    BLOBS, ARTIFACTS, MANIFESTS, "tmp", "quarantine", "pins", "leases", "locks", "uses", "stat",
+)  # fmt: skip
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
 STAT, PIN, USES, TOTALS, SEAL = "stat", "pin", "uses", "totals", "seal"
 MAX_RECORD_BYTES = 64 * 2**20

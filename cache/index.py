@@ -113,7 +113,7 @@ class Index:
             return
         for path in (self._seal_path, *(Path(f"{self.path}{end}") for end in _SUFFIXES)):
             with contextlib.suppress(OSError):
-                remove_any(path, self.folder)
+                files.remove_any(path, self.folder)
 
     def _do(self, work: Callable[[Database], T]) -> T:
         while True:
@@ -149,7 +149,7 @@ class Index:
             self.throw_away()
             self.rebuilt = True
         if self.durable:  # SQLite itself would not let the group write
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.FILE_MODE))
+            os.close(files.open_new(self.path, os.O_RDWR))
         connection = sqlite3.connect(str(self.path) if self.durable else ":memory:")
         try:
             database, migrated = _prepare(connection)
@@ -203,22 +203,6 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
         index = Index(store.folder, bool(held), lambda one: refresh(one, store.folder), notes)
         stack.callback(index.close)
         yield index
-
-
-def remove_any(path: Path, folder: Path) -> None:
-    """Remove a file; a folder in its place moves to `quarantine/`.
-
-    Raises:
-        OSError: if the file system refuses.
-    """
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        if not path.is_dir():
-            raise
-        aside = files.temporary_name(folder / "quarantine")
-        files.make_folder(aside.parent)
-        path.rename(aside)
 
 
 def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pallasc.errors import CorruptError
 
 FOREIGN_S = 86_400.0
 """How long something of a process on another machine counts as in use: one day."""
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPEND = os.O_WRONLY | os.O_APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Lease:
         """Hold the record of an action key, and note that it was used now."""
         with contextlib.suppress(OSError):
             self._take()
-        place = self._folder / format.relative_path(format.ARTIFACTS, key)
+        place = f"{self._folder}/{format.relative_path(format.ARTIFACTS, key)}"
         try:
             os.utime(place)
         except FileNotFoundError:
@@ -75,15 +74,15 @@ class Lease:
     def _take(self) -> None:
         if self._path is not None:
             return
-        path = self._folder / "leases" / f"{process.token()}-{secrets.token_hex(8)}"
+        path = self._folder / "leases" / f"{process.token()}-{os.urandom(8).hex()}"
         files.make_folder(path.parent)
-        os.close(os.open(path, _APPEND | os.O_EXCL, files.FILE_MODE))
+        os.close(files.open_new(path, _APPEND | os.O_EXCL))
         self._path = path
 
     def _name(self, key: str) -> None:
         if self._path is None:
             return
-        descriptor = os.open(self._path, _APPEND, files.FILE_MODE)
+        descriptor = files.open_new(self._path, _APPEND)
         try:
             os.write(descriptor, f"{key}\n".encode("ascii"))
         finally:

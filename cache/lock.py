@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pallasc.cache.files import FILE_MODE, make_folder
+from pallasc.cache.files import make_folder, open_new
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
@@ -60,15 +60,17 @@ def _acquire(path: Path, deadline_s: float) -> int | None:
 
 
 def _open(path: Path) -> int:
-    flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, os.O_RDWR | flags, FILE_MODE)
+        return open_new(path, os.O_RDWR)
     except FileNotFoundError:
         make_folder(path.parent)
-        return os.open(path, os.O_RDWR | flags, FILE_MODE)
-    except PermissionError:
+        return open_new(path, os.O_RDWR)
+    except PermissionError as error:
         # The file of another user of a shared store: flock asks for no more than an open file.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise error from None
 
 
 def _wait(descriptor: int, deadline_s: float) -> bool:

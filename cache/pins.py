@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pallasc.cache import files, format
-from pallasc.cache.leases import Held, list_folder
+from pallasc.cache.leases import list_folder
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, ToolError
 
@@ -39,14 +39,10 @@ def pin(store: Store, action_key: str, *, label: str = "", now_s: float | None =
         ToolError: the pin cannot be written.
     """
     made = Pin(format.check_name(action_key), label, time.time() if now_s is None else now_s)
-    body = {"label": made.label, "created": made.created}
-    data, _ = format.encode(format.PIN, made.key, body)
-    place = store.folder / "pins" / made.key
     try:
-        with files.temporary(store.folder / "tmp", data) as path:
-            files.publish_last(path, place)
-        files.sync_folder(place.parent)
+        _write(store, made)
     except OSError as error:
+        place = store.folder / "pins" / made.key
         raise ToolError(f"{place}: cannot be pinned: {error.strerror or error}") from error
     # Only now: before the pin was there, an eviction could have come in between.
     if store.get_artifact(made.key, verify=True) is None:
@@ -87,20 +83,56 @@ def pins(store: Store) -> list[Pin]:
     return [_read(store, name) for name in names if format.is_name(name)]
 
 
-def held_by_pins(store: Store) -> Held:
-    """Return what the pins hold.
+def held_by_pins(store: Store) -> frozenset[str]:
+    """Return the action keys that are pinned.
 
     Raises:
         OSError: if they cannot be listed.
     """
     names = (path.name for path in list_folder(store.folder / "pins"))
-    return Held(frozenset(name for name in names if format.is_name(name)))
+    return frozenset(name for name in names if format.is_name(name))
+
+
+def mend(store: Store, action_key: str) -> None:
+    """Write a damaged pin anew. It holds what it held; its label and its time are lost.
+
+    Raises:
+        CorruptError: the key is not one.
+        OSError: if the pin cannot be written.
+    """
+    key = format.check_name(action_key)
+    try:
+        _write(store, Pin(key))
+    except IsADirectoryError:
+        files.remove_any(store.folder / "pins" / key, store.folder)
+        _write(store, Pin(key))
+
+
+def decode(key: str, data: bytes) -> Pin:
+    """Return the pin that the bytes of `pins/` key say.
+
+    Raises:
+        CorruptError: if they are no such record.
+    """
+    body, _ = format.decode(format.PIN, format.check_name(key), data)
+    try:
+        return Pin(key, str(body["label"]), float(body["created"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{format.PIN} {key}: no label and time: {error}") from error
+
+
+def _write(store: Store, made: Pin) -> None:
+    body = {"label": made.label, "created": made.created}
+    data, _ = format.encode(format.PIN, made.key, body)
+    place = store.folder / "pins" / made.key
+    with files.temporary(store.folder / "tmp", data) as path:
+        files.publish_last(path, place)
+    files.sync_folder(place.parent)
 
 
 def _read(store: Store, key: str) -> Pin:
-    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError):
+    with contextlib.suppress(OSError, CorruptError):
         found = files.read(str(store.folder / "pins" / key), limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
-            body, _ = format.decode(format.PIN, key, found.data)
-            return Pin(key, str(body["label"]), float(body["created"]))
+            return decode(key, found.data)
     return Pin(key)

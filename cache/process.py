@@ -62,6 +62,17 @@ def _start(pid: int) -> int | None:
             fields = file.read().rpartition(")")[2].split()
         return 0 if fields[0] in _DEAD_STATES else int(fields[19])
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return None if _exists(pid) else 0
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _exists(pid: int) -> bool:
+    """Tell whether a process is there that /proc may hide, as mounted with `hidepid`."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,9 @@ class Pruned:
         dry_run: nothing was touched.
         limits: what the store was made to fit.
         plan: the decision. What a build began to use meanwhile stayed all the same.
+        evictions: those of the plan that were carried out, or would be.
         records, blobs, manifests: how many files of each really went.
+        freed_bytes: the size of those files.
         leftovers: what was cleared away beside them.
         names: names of kernels by action key, for those in the plan.
         warnings: what could not be looked at or removed.
@@ -46,12 +48,20 @@ class Pruned:
     dry_run: bool
     limits: Limits
     plan: Plan
+    evictions: tuple[Eviction, ...]
     records: int
     blobs: int
     manifests: int
+    freed_bytes: int
     leftovers: Leftovers
     names: dict[str, list[str]]
     warnings: tuple[str, ...]
+
+    @property
+    def excess_bytes(self) -> int:
+        """Return how much the store stays larger than its limit."""
+        limit, left = self.limits.max_bytes, self.plan.bytes_before - self.freed_bytes
+        return 0 if limit is None else max(0, left - limit)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -61,13 +71,15 @@ class Pruned:
             "limit_bytes": self.limits.max_bytes,
             "limit_age_s": self.limits.max_age_s,
             "bytes_before": plan.bytes_before,
-            "bytes_after": plan.bytes_after,
-            "excess_bytes": plan.excess_bytes,
+            "bytes_after": plan.bytes_before - self.freed_bytes,
+            "excess_bytes": self.excess_bytes,
             "records": self.records,
             "blobs": self.blobs,
             "manifests": self.manifests,
             "held": plan.held,
-            "evicted": [self._evicted(one) for one in plan.evictions],
+            "kept": [one.to_json() for one in plan.kept],
+            "complete": plan.complete,
+            "evicted": [self._evicted(one) for one in self.evictions],
             "leftovers": self.leftovers.to_json(),
             "warnings": list(self.warnings),
         }
@@ -155,7 +167,7 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
     nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
     with open_index(store) as index:
-        pruned = _prune(store, index, nothing, dry_run, now_ns)
+        pruned = _prune(store, index, nothing, dry_run, now_ns, clear=True)
         if not dry_run:
             for path in (store.folder / "stat" / "totals", *_files(store.folder / "uses")):
                 with contextlib.suppress(OSError):
@@ -170,25 +182,28 @@ def _files(folder: Path) -> list[Path]:
     return []
 
 
-def _prune(store: Store, index: Index, limits: Limits, dry_run: bool, now_ns: int) -> Pruned:
+def _prune(
+    store: Store, index: Index, limits: Limits, dry_run: bool, now_ns: int, *, clear: bool = False
+) -> Pruned:
     fold(store, index)
     if not dry_run:
         for one in index.refreshed.corrupt:
             store.put_away(one.area, one.name, one.reason, one.identity)
     faults = list(index.refreshed.faults)
     inventory = _inventory(store, index, faults)
-    held = _held(store, now_ns, faults)
-    if faults and inventory.complete:
-        inventory = Inventory(inventory.entries, inventory.blobs, inventory.manifests, False)
-    plan = decide(inventory, limits, held, now_ns=now_ns)
+    pinned, held = _held(store, now_ns, faults)
+    if faults:
+        inventory = replace(inventory, complete=False)
+    plan = decide(inventory, limits, held, now_ns=now_ns, pinned=pinned, clear=clear)
     effect = _Effect(store, inventory, faults)
     names = _names(index, plan)
     if not dry_run:
         effect.carry_out(plan)
         effect.forget(index)
-    counts = effect.counts if not dry_run else _planned(plan)
+    counts = _planned(plan) if dry_run else effect.counts
+    evictions = plan.evictions if dry_run else effect.evictions
     leftovers = clear_leftovers(store, limits, now_ns=now_ns, dry_run=dry_run)
-    return Pruned(dry_run, limits, plan, *counts, leftovers, names, tuple(faults))
+    return Pruned(dry_run, limits, plan, evictions, *counts, leftovers, names, tuple(faults))
 
 
 def _inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
@@ -209,22 +224,23 @@ def _inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
             "SELECT request, inode, mtime_ns, bytes, action FROM requests"
         )
     }
-    faults += scan.faults
+    faults += map(str, scan.faults)
     return Inventory(entries, blobs, manifests)
 
 
-def _held(store: Store, now_ns: int, faults: list[str]) -> Held:
+def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str], Held]:
+    """Return what is pinned, and what running builds hold."""
     try:
-        return held_by_pins(store) | held_by_leases(store.folder, now_ns=now_ns)
+        return held_by_pins(store), held_by_leases(store.folder, now_ns=now_ns)
     except OSError as error:
-        faults.append(f"pins or leases: {error}")
-        return Held()
+        faults.append(f"{error.filename}: cannot be listed: {error.strerror or error}")
+        return frozenset(), Held()
 
 
-def _planned(plan: Plan) -> tuple[int, int, int]:
+def _planned(plan: Plan) -> tuple[int, int, int, int]:
     blobs = len(plan.orphans) + sum(len(one.blobs) for one in plan.evictions)
     manifests = len(plan.dangling) + sum(len(one.manifests) for one in plan.evictions)
-    return len(plan.evictions), blobs, manifests
+    return len(plan.evictions), blobs, manifests, plan.bytes_before - plan.bytes_after
 
 
 def _names(index: Index, plan: Plan) -> dict[str, list[str]]:
@@ -242,21 +258,27 @@ class _Effect:
 
     def __init__(self, store: Store, inventory: Inventory, faults: list[str]) -> None:
         self._store, self._inventory, self._faults = store, inventory, faults
-        self._records: list[str] = []
+        self._evictions: list[Eviction] = []
         self._manifests: list[str] = []
         self._blobs = 0
+        self._bytes = 0
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Return how many records, blobs and manifests went."""
-        return len(self._records), self._blobs, len(self._manifests)
+    def evictions(self) -> tuple[Eviction, ...]:
+        """Return those that were carried out."""
+        return tuple(self._evictions)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return how many records, blobs and manifests went, and their bytes."""
+        return len(self._evictions), self._blobs, len(self._manifests), self._bytes
 
     def carry_out(self, plan: Plan) -> None:
         """Remove what a plan names, each record before its blobs."""
         spared: set[str] = set()
         for one in plan.evictions:
             if self._remove(ARTIFACTS, one.entry.key, one.entry.identity):
-                self._records.append(one.entry.key)
+                self._evictions.append(one)
                 self._remove_manifests(one.manifests)
             else:
                 spared.update(one.entry.blobs)
@@ -268,7 +290,7 @@ class _Effect:
 
     def forget(self, index: Index) -> None:
         """Take what went out of the index."""
-        records = [(key,) for key in self._records]
+        records = [(one.entry.key,) for one in self._evictions]
         manifests = [(request,) for request in self._manifests]
 
         def work(database: Any) -> None:
@@ -287,7 +309,9 @@ class _Effect:
     def _remove(self, area: str, name: str, known: files.Identity) -> bool:
         place = self._store.folder / format.relative_path(area, name)
         try:
-            return files.remove_same(place, known, self._store.folder / "tmp")
+            removed = files.remove_same(place, known, self._store.folder / "tmp")
         except OSError as error:
-            self._faults.append(f"{place}: {error.strerror or error}")
+            self._faults.append(f"{place}: cannot be removed: {error.strerror or error}")
             return False
+        self._bytes += known[2] if removed else 0
+        return removed

@@ -103,7 +103,7 @@ def _refresh_area(
     rows = _new_rows(scan, area, known, found)
     while batch := list(itertools.islice(rows, _BATCH)):
         index.write(lambda database, batch=batch: write(database, batch))  # type: ignore[misc]
-    found.faults += scan.faults
+    found.faults += map(str, scan.faults)
     if known and found.complete:  # what is left in `known` has no file
         found.removed += len(known)
         gone = [(name,) for name in known]
@@ -135,7 +135,7 @@ def _read(folder: Path, area: str, name: str, found: Refreshed) -> Row | None:
             raise CorruptError(data.fault)
         body, _ = format.decode(KINDS[area], name, data.data)
     except OSError as error:
-        found.faults.append(f"{place}: {error.strerror or error}")
+        found.faults.append(f"{place}: cannot be read: {error.strerror or error}")
         return None
     except CorruptError as error:
         identity = None if data is None else data.identity

@@ -7,8 +7,38 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pallasc.cache import files, format
+from pallasc.errors import ToolError
+
+
+class Fault(NamedTuple):
+    """Something that could not be looked at, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def check_folder(folder: Path) -> None:
+    """Make sure that a folder can be listed, or is not there.
+
+    Raises:
+        ToolError: something else has its name, or the file system refuses.
+    """
+    try:
+        with os.scandir(folder):
+            return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ToolError(
+            f"the store {folder} cannot be read: {error.strerror or error}.",
+            hint="Name another folder with --store or PALLASC_CACHE_DIR.",
+        ) from error
 
 
 @dataclass(slots=True)
@@ -22,7 +52,7 @@ class Scan:
     """
 
     folder: Path
-    faults: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     foreign: list[Path] = field(default_factory=list)
 
     def area(self, area: str) -> Iterator[tuple[str, files.Identity]]:
@@ -43,7 +73,7 @@ class Scan:
         except FileNotFoundError:
             return []
         except OSError as error:
-            self.faults.append(f"{folder}: {error.strerror or error}")
+            self._fault(folder, "cannot be listed", error)
             return []
 
     def _is_shard(self, entry: os.DirEntry[str]) -> bool:
@@ -52,7 +82,7 @@ class Scan:
         try:
             return entry.is_dir(follow_symlinks=False)
         except OSError as error:
-            self.faults.append(f"{entry.path}: {error.strerror or error}")
+            self._fault(Path(entry.path), "cannot be looked at", error)
             return True
 
     def _look(self, shard: str, entry: os.DirEntry[str]) -> files.Identity | None:
@@ -61,10 +91,13 @@ class Scan:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.faults.append(f"{entry.path}: {error.strerror or error}")
+            self._fault(Path(entry.path), "cannot be looked at", error)
             return None
         fits = entry.name.startswith(shard) and format.is_name(entry.name)
         if not fits or not stat.S_ISREG(status.st_mode):
             self.foreign.append(Path(entry.path))
             return None
         return files.identity(status)
+
+    def _fault(self, path: Path, what: str, error: OSError) -> None:
+        self.faults.append(Fault(path, f"{what}: {error.strerror or error}"))

@@ -14,7 +14,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from pallasc.cache import files, format
 from pallasc.errors import CorruptError, ToolError
@@ -143,16 +142,17 @@ def _load(folder: Path) -> dict[str, tuple[Signature, str]]:
     with contextlib.suppress(OSError, CorruptError):
         found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
-            return _entries(format.decode(format.STAT, _NAME, found.data)[0])
+            return decode(found.data)
     return {}
 
 
-def _entries(body: dict[str, Any]) -> dict[str, tuple[Signature, str]]:
-    """Return what a record of kind `stat` says.
+def decode(data: bytes) -> dict[str, tuple[Signature, str]]:
+    """Return what the bytes of `stat/digests` say.
 
     Raises:
-        CorruptError: if it has another form.
+        CorruptError: if they are no such record.
     """
+    body, _ = format.decode(format.STAT, _NAME, data)
     entries: dict[str, tuple[Signature, str]] = {}
     try:
         for place, (size, mtime_ns, ctime_ns, inode, digest) in body["files"].items():

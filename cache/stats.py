@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pallasc.cache import format
 from pallasc.cache.about import About
 from pallasc.cache.format import BLOBS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
@@ -14,6 +17,8 @@ from pallasc.cache.limits import Limits, limits_from_environment
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Totals, fold
+
+_VERSION = re.compile(r"v[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Stats:
         pins, quarantined: how many artifacts are pinned, how many corrupt files are kept.
         oldest_use: when the entry that goes first was last used, seconds since the epoch.
         totals: hits, misses, and what they saved.
+        other_versions: folders of stores of other versions beside it, which are left alone.
         warnings: what could not be looked at.
     """
 
@@ -44,13 +50,15 @@ class Stats:
     quarantined: int
     oldest_use: float | None
     totals: Totals
+    other_versions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON; the totals among the other figures."""
         figures = asdict(self)
         totals = figures.pop("totals")
-        return {**figures, **totals, "warnings": list(self.warnings)}
+        lists = {name: list(figures[name]) for name in ("other_versions", "warnings")}
+        return {**figures, **totals, **lists}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ def stats(
             "SELECT count(*), total(bytes), total(cubin_bytes), min(last_use_ns) FROM artifacts"
         )[0]
         manifests, manifest_bytes = index.read("SELECT count(*), total(bytes) FROM requests")[0]
-        faults = (*scan.faults, *index.refreshed.faults)
+        faults = (*map(str, scan.faults), *index.refreshed.faults)
     return Stats(
         folder=str(store.folder),
         entries=entries,
@@ -106,6 +114,7 @@ def stats(
         quarantined=_count(store, "quarantine"),
         oldest_use=None if oldest_ns is None else oldest_ns / 1e9,
         totals=totals,
+        other_versions=_other_versions(store),
         warnings=faults,
     )
 
@@ -154,3 +163,10 @@ def _count(store: Store, folder: str) -> int:
         return sum(path.suffix != ".reason" for path in list_folder(store.folder / folder))
     except OSError:
         return 0
+
+
+def _other_versions(store: Store) -> tuple[str, ...]:
+    with contextlib.suppress(OSError):
+        names = (path.name for path in list_folder(store.root))
+        return tuple(name for name in names if _VERSION.fullmatch(name) and name != format.FOLDER)
+    return ()

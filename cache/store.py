@@ -9,9 +9,9 @@ disk raises: reading misses, writing says that nothing was stored and why.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.errors import CorruptError, ToolError
 
 _ATTEMPTS = 4
+_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
 def default_root() -> Path:
@@ -146,7 +147,7 @@ class Store:
         try:
             return self._read_blob(digest)
         except OSError as error:
-            self._warn_once("read", f"cannot be read, so nothing is found: {error}")
+            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
             return None
 
     def get_artifact(self, action_key: str, *, verify: bool = False) -> StoredArtifact | None:
@@ -164,7 +165,7 @@ class Store:
         try:
             return self._find_artifact(action_key, verify=verify)
         except OSError as error:
-            self._warn_once("read", f"cannot be read, so nothing is found: {error}")
+            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
             return None
 
     def get_manifest(self, request_key: str) -> dict[str, Any] | None:
@@ -177,7 +178,7 @@ class Store:
         try:
             found = self._read_record(MANIFESTS, request_key)
         except OSError as error:
-            self._warn_once("read", f"cannot be read, so nothing is found: {error}")
+            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
             return None
         return None if found is None else found[0]
 
@@ -254,7 +255,7 @@ class Store:
         return lock.single_flight(
             place,
             timeout_s=timeout_s,
-            on_error=lambda error: self._warn_once("lock", f"works without locks: {error}"),
+            on_error=self._without_lock,
         )
 
     # ---- inside
@@ -332,7 +333,7 @@ class Store:
         thing = format.relative_path(area, name)
         self._warn_once(thing, f"{thing} is corrupt and counts as missing: {reason}")
         place = self._place(area, name)
-        kept = self.folder / "quarantine" / f"{area}-{name}-{secrets.token_hex(8)}"
+        kept = self.folder / "quarantine" / f"{area}-{name}-{os.urandom(8).hex()}"
         try:
             files.make_folder(kept.parent)
             os.rename(place, kept)
@@ -351,8 +352,13 @@ class Store:
             kept.with_name(f"{kept.name}.reason").write_text(f"{text}\n", encoding="ascii")
 
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
-        self._warn_once("write", f"nothing is stored: {error}")
-        return PutResult(stored=False, digest=digest, reason=str(error))
+        reason = error if isinstance(error, str) else _words(error)
+        self._warn_once("write", f"nothing is stored: {reason}")
+        return PutResult(stored=False, digest=digest, reason=reason)
+
+    def _without_lock(self, error: OSError) -> None:
+        if error.errno not in _NOT_WRITABLE:  # which publishing will tell, once
+            self._warn_once("lock", f"works without locks: {_words(error)}")
 
     def _warn_once(self, topic: str, text: str) -> None:
         if topic not in self._warned:
@@ -360,6 +366,12 @@ class Store:
             self.warnings.append(f"store {self.root}: {text}")
             if self._warn_user is not None:
                 self._warn_user(self.warnings[-1])
+
+
+def _words(error: OSError) -> str:
+    """Return an error of the file system without its number, after the file it is about."""
+    text = error.strerror or str(error)
+    return f"{error.filename}: {text}" if error.filename else text
 
 
 def _second(key: str, kept: str, offered: str) -> PutResult:
@@ -384,6 +396,5 @@ def _sync_folders(paths: Iterable[Path]) -> None:
 
 
 def _give_back(kept: Path, place: str) -> None:
-    with contextlib.suppress(FileExistsError):
-        os.link(kept, place)
-    kept.unlink()
+    files.publish_first(kept, Path(place))
+    kept.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ memory is lost: it is for statistics. What was used last the modification times 
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from pallasc.cache import files, format
 from pallasc.cache.about import About, seconds_of
 from pallasc.cache.leases import Lease, list_folder
-from pallasc.cache.refresh import add_about
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class Session:
         events, self._events = self._events, []
         if not events:
             return
-        name = secrets.token_hex(32)
+        name = os.urandom(32).hex()
         data, _ = format.encode(format.USES, name, {"events": events})
         folder = self._store.folder
         with contextlib.suppress(OSError), files.temporary(folder / "tmp", data) as path:
@@ -190,6 +189,8 @@ def _save(folder: Path, totals: Totals, names: list[str]) -> None:
 def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
     listed = [event for event in events if event["key"]]
 
+    from pallasc.cache.refresh import add_about
+
     def work(database: Database) -> None:
         uses = [
             (event["kind"] == "hit", int(event["time"] * 1e9), event["key"]) for event in listed
@@ -211,13 +212,25 @@ def _names(folder: Path) -> list[str]:
 
 def _events(folder: Path, name: str) -> list[dict[str, Any]]:
     """Return the events of one file; none if it is damaged or cannot be read."""
-    with contextlib.suppress(OSError, CorruptError, KeyError, TypeError, ValueError):
+    with contextlib.suppress(OSError, CorruptError):
         place = str(folder / "uses" / name)
         found = files.read(place, limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
-            listed = format.decode(format.USES, name, found.data)[0]["events"]
-            return [_checked(event) for event in listed]
+            return decode_events(name, found.data)
     return []
+
+
+def decode_events(name: str, data: bytes) -> list[dict[str, Any]]:
+    """Return the events that the bytes of `uses/` name say.
+
+    Raises:
+        CorruptError: if they are no such record.
+    """
+    body, _ = format.decode(format.USES, name, data)
+    try:
+        return [_checked(event) for event in body["events"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{format.USES} {name}: not a list of events: {error}") from error
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
@@ -248,19 +261,31 @@ def _load(folder: Path) -> tuple[Totals, frozenset[str]]:
         OSError: if they cannot be read.
     """
     found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
-    with contextlib.suppress(CorruptError, KeyError, TypeError, ValueError):
+    with contextlib.suppress(CorruptError):
         if found is not None and not found.fault:
-            body, _ = format.decode(format.TOTALS, _NAME, found.data)
-            totals = Totals(
-                since=float(body["since"]),
-                hits=int(body["hits"]),
-                misses=int(body["misses"]),
-                made=int(body["made"]),
-                saved_s=float(body["saved_s"]),
-                spent_s=float(body["spent_s"]),
-            )
-            return totals, frozenset(map(str, body["folded"]))
+            return decode_totals(found.data)
     return Totals(), frozenset()
+
+
+def decode_totals(data: bytes) -> tuple[Totals, frozenset[str]]:
+    """Return what the bytes of `stat/totals` say: the totals, the names of the files they count.
+
+    Raises:
+        CorruptError: if they are no such record.
+    """
+    body, _ = format.decode(format.TOTALS, _NAME, data)
+    try:
+        totals = Totals(
+            since=float(body["since"]),
+            hits=int(body["hits"]),
+            misses=int(body["misses"]),
+            made=int(body["made"]),
+            saved_s=float(body["saved_s"]),
+            spent_s=float(body["spent_s"]),
+        )
+        return totals, frozenset(map(str, body["folded"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise CorruptError(f"{format.TOTALS}: not the totals of a store: {error}") from error
 
 
 def _place(folder: Path) -> Path:

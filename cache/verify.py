@@ -6,12 +6,12 @@ import contextlib
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pallasc.cache import files, format
+from pallasc.cache import files, format, pins, stat_digest, uses
 from pallasc.cache.about import pack_blobs
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
@@ -24,7 +24,13 @@ CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
     "corrupt", "incomplete", "foreign", "unreadable", "index",
 )  # fmt: skip
 _ARTIFACT = KINDS[ARTIFACTS]
-_SINGLE = {"pins": format.PIN, "uses": format.USES}
+_DECODERS: dict[str, Callable[[str, bytes], object]] = {
+    "pins": pins.decode,
+    "uses": uses.decode_events,
+    "stat/digests": lambda _, data: stat_digest.decode(data),
+    "stat/totals": lambda _, data: uses.decode_totals(data),
+}
+"""The records that lie outside of the areas: how one is read, by its folder or its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,8 @@ class Finding:
             says something else than the records.
         path: where, below the version's folder.
         reason: what is wrong.
-        repaired: it is put away, and the next build makes it anew.
+        repaired: it is put away, and the next build makes it anew; a pin holds on, without its
+            label; totals begin anew.
     """
 
     kind: str
@@ -52,6 +59,7 @@ class Verified:
 
     Attributes:
         records, blobs, manifests, pins, uses: how many files of each are as they should be.
+        stat: how many of the two files in `stat/` that say something.
         bytes: how much was read.
         orphans: blobs that no record names; pruning takes them.
         dangling: manifests that lead to no record; pruning takes them.
@@ -63,6 +71,7 @@ class Verified:
     manifests: int = 0
     pins: int = 0
     uses: int = 0
+    stat: int = 0
     bytes: int = 0
     orphans: int = 0
     dangling: int = 0
@@ -107,6 +116,7 @@ class _Verification:
 
     def run(self) -> Verified:
         """Verify blobs, then the records that name them, then all else."""
+        self._verify_folders()
         scan = Scan(self._store.folder)
         for digest, seen in scan.area(BLOBS):
             self._verify_blob(digest, seen)
@@ -117,10 +127,17 @@ class _Verification:
         for path in scan.foreign:
             self._foreign(path)
         for fault in scan.faults:
-            self._result.findings.append(Finding(UNREADABLE, "", fault))
+            where = str(fault.path.relative_to(self._store.folder))
+            self._find(UNREADABLE, where, fault.reason, False)
         self._result.orphans = sum(1 for digest in self._sizes if not self._named[digest])
         self._verify_singles()
         return self._result
+
+    def _verify_folders(self) -> None:
+        for name in format.FOLDERS:
+            place = self._store.folder / name
+            if os.path.lexists(place) and not place.is_dir():
+                self._foreign(place)
 
     def _verify_blob(self, digest: str, seen: files.Identity) -> None:
         path = format.relative_path(BLOBS, digest)
@@ -144,7 +161,7 @@ class _Verification:
         self.packed[key] = pack_blobs(body)
         self._named.update({blob["digest"] for blob in body["blobs"].values()})
         fault = next(self._lacks(body), "")
-        if fault and self._is_still(ARTIFACTS, key, identity):
+        if fault and _is_still(self._store.path(ARTIFACTS, key), identity):
             self._put_away(INCOMPLETE, ARTIFACTS, key, fault, identity)
             return
         self._result.records += 1
@@ -161,17 +178,12 @@ class _Verification:
 
     def _is_new(self, digest: str) -> bool:
         """Look again: a build may have published the blob since the blobs were listed."""
-        seen = files.read(str(self._store.path(BLOBS, digest)))
-        if seen is None or seen.fault or format.sha256(seen.data) != digest:
-            return False
-        self._sizes[digest] = len(seen.data)
+        with contextlib.suppress(OSError):  # which the walk has told already
+            seen = files.read(str(self._store.path(BLOBS, digest)))
+            if seen is None or seen.fault or format.sha256(seen.data) != digest:
+                return False
+            self._sizes[digest] = len(seen.data)
         return True
-
-    def _is_still(self, area: str, name: str, identity: files.Identity | None) -> bool:
-        """Tell whether a record is the one that was read, and not evicted or made anew."""
-        with contextlib.suppress(OSError):
-            return files.identity(os.lstat(self._store.path(area, name))) == identity
-        return False
 
     def _verify_manifest(self, request: str) -> None:
         read = self._record(MANIFESTS, request)
@@ -194,26 +206,48 @@ class _Verification:
             return None
 
     def _verify_singles(self) -> None:
-        """Verify pins and uses, which lie in one folder each."""
-        for folder, kind in _SINGLE.items():
-            for path in self._listed(folder):
-                found = self._read(f"{folder}/{path.name}", limit_bytes=format.MAX_RECORD_BYTES)
-                if found is None:
-                    continue
-                try:
-                    format.decode(kind, format.check_name(path.name), found.data)
-                except CorruptError as error:
-                    # A damaged pin still holds, so it stays; damaged uses are of no use.
-                    done = self._repair and folder == "uses" and _removed(path)
-                    self._find(CORRUPT, f"{folder}/{path.name}", error.message, done)
+        """Verify pins and uses, which lie in one folder each, and what `stat/` remembers."""
+        for folder in ("pins", "uses"):
+            for place in self._listed(folder):
+                if format.is_name(place.name):
+                    self._verify_single(folder, f"{folder}/{place.name}", folder)
                 else:
-                    setattr(self._result, folder, getattr(self._result, folder) + 1)
+                    self._foreign(place)
+        for path in ("stat/digests", "stat/totals"):
+            self._verify_single("stat", path, path)
+
+    def _verify_single(self, kind: str, path: str, decoder: str) -> None:
+        found = self._read(path, limit_bytes=format.MAX_RECORD_BYTES)
+        if found is None:
+            return
+        try:
+            if found.fault:
+                raise CorruptError(found.fault)
+            _DECODERS[decoder](path.rpartition("/")[2], found.data)
+        except CorruptError as error:
+            self._find(CORRUPT, path, error.message, self._repair and self._mended(path, found))
+        else:
+            setattr(self._result, kind, getattr(self._result, kind) + 1)
+
+    def _mended(self, path: str, found: files.Found) -> bool:
+        """Remove what is of no use; a damaged pin still holds, so it is written anew."""
+        folder, _, name = path.partition("/")
+        place = self._store.folder / path
+        with contextlib.suppress(OSError):
+            if found.identity is not None and not _is_still(place, found.identity):
+                return True  # another process has mended it
+            if folder == "pins":
+                pins.mend(self._store, name)
+            else:
+                files.remove_any(place, self._store.folder)
+            return True
+        return False
 
     def _listed(self, folder: str) -> list[Path]:
         try:
             return list_folder(self._store.folder / folder)
         except OSError as error:
-            self._find(UNREADABLE, folder, str(error.strerror or error), False)
+            self._find(UNREADABLE, folder, f"cannot be listed: {error.strerror or error}", False)
             return []
 
     def _read(self, path: str, *, limit_bytes: int | None = None) -> files.Found | None:
@@ -221,7 +255,7 @@ class _Verification:
             found = files.read(f"{self._store.folder}/{path}", limit_bytes=limit_bytes)
         except OSError as error:
             self._unreadable.add(path.rpartition("/")[2])
-            self._find(UNREADABLE, path, str(error.strerror or error), False)
+            self._find(UNREADABLE, path, f"cannot be read: {error.strerror or error}", False)
             return None
         self._result.bytes += 0 if found is None else len(found.data)
         return found
@@ -238,8 +272,11 @@ class _Verification:
         done = False
         if self._repair:
             with contextlib.suppress(OSError):
+                if path == aside.parent:
+                    path.unlink()
                 files.make_folder(aside.parent)
-                os.rename(path, aside)
+                if path != aside.parent:
+                    os.rename(path, aside)
                 done = True
         where = str(path.relative_to(self._store.folder))
         self._find(FOREIGN, where, "no file of a store has such a name or type", done)
@@ -248,10 +285,10 @@ class _Verification:
         self._result.findings.append(Finding(kind, path, reason, repaired))
 
 
-def _removed(path: Path) -> bool:
+def _is_still(place: Path, identity: files.Identity | None) -> bool:
+    """Tell whether a file is the one that was read, and not evicted or made anew."""
     with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-        return True
+        return files.identity(os.lstat(place)) == identity
     return False
 
 

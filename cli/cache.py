@@ -16,17 +16,15 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
-from pallasc.errors import SpecError
+from pallasc.errors import NotCachedError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.cache.limits import Limits
+    from pallasc.cache.pins import Pin
     from pallasc.cache.prune import Pruned
     from pallasc.cache.store import Store
-    from pallasc.compiler.why import Explanation
 
-
-_EXCERPT = 100
-"""Characters that are shown of a long value."""
+_MOST_WARNINGS = 5
 
 
 @click.group(
@@ -81,6 +79,7 @@ def stats_command(store_root: Path | None, as_json: bool) -> None:
         ("compiled", f"{data['made']} in {data['spent_s']:.1f} s"),
         ("time saved", f"{data['saved_s']:.1f} s"),
         ("quarantined", f"{found.quarantined}"),
+        *(("left alone", f"{name}, of another version") for name in found.other_versions),
     ]
     click.echo("\n".join(f"{label:<12} {value}" for label, value in rows))
     _warn(found.warnings)
@@ -109,6 +108,7 @@ def why_command(
     """
     from pallasc.cli.output import json_text
     from pallasc.cli.selection import load_variants
+    from pallasc.cli.why_text import explanation_text
     from pallasc.compiler.setup import prepare
     from pallasc.compiler.why import explain_variants
 
@@ -120,43 +120,7 @@ def why_command(
     if as_json:
         click.echo(json_text({"variants": [item.to_json() for item in found]}))
     else:
-        click.echo("\n".join(_explanation(item) for item in found))
-
-
-def _explanation(found: Explanation) -> str:
-    lines = [f"{'hit ' if found.hit else 'miss'}  {found.variant}: {found.reason}"]
-    lines += [f"      {sentence}" for sentence in found.sources if sentence not in found.reason]
-    if found.sources:
-        lines.append(
-            "      a build lowers it again, and compiles only if that gives something else"
-        )
-    for difference in found.fields:
-        stored, now = _excerpts(difference.stored, difference.now)
-        lines += [
-            f"      {difference.label}",
-            f"        stored: {stored}",
-            f"        now:    {now}",
-        ]
-    return "\n".join(lines)
-
-
-def _excerpts(stored: str | None, now: str | None) -> tuple[str, str]:
-    """Return two values that differ, cut to what surrounds their first difference."""
-    if stored is None or now is None:
-        return _excerpt(stored, 0), _excerpt(now, 0)
-    pairs = enumerate(zip(stored, now, strict=False))
-    shared = next((at for at, (a, b) in pairs if a != b), min(len(stored), len(now)))
-    return _excerpt(stored, shared), _excerpt(now, shared)
-
-
-def _excerpt(value: str | None, around: int) -> str:
-    if value is None:
-        return "(absent)"
-    if len(value) <= _EXCERPT:
-        return value
-    start = max(0, min(around - _EXCERPT // 3, len(value) - _EXCERPT))
-    end = start + _EXCERPT
-    return f"{'…' if start else ''}{value[start:end]}{'…' if end < len(value) else ''}"
+        click.echo("\n".join(map(explanation_text, found)))
 
 
 @command.command("verify", cls=Command)
@@ -167,14 +131,17 @@ def _excerpt(value: str | None, around: int) -> str:
 def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     """Read the whole store and check every digest.
 
-    Ends with exit code 5 where something is damaged and was not repaired.
+    A repair puts what is damaged away, so that the next build makes it again. A damaged pin holds
+    on without its label; damaged statistics begin anew.
+
+    Ends with exit code 5 where something is damaged, or cannot be read, and was not repaired.
 
     Examples:
       pallasc cache verify
       pallasc cache verify --repair
     """
     from pallasc.cache.verify import verify
-    from pallasc.cli.output import json_text
+    from pallasc.cli.output import count, json_text
 
     found = verify(_store(store_root), repair=repair)
     if as_json:
@@ -184,8 +151,9 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
             state = "repaired" if finding.repaired else "damaged"
             click.echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
         click.echo(
-            f"{found.records} records, {found.blobs} blobs, {found.manifests} manifests, "
-            f"{found.bytes:,} bytes: {len(found.findings)} findings"
+            f"{count(found.records, 'record')}, {count(found.blobs, 'blob')}, "
+            f"{count(found.manifests, 'manifest')}, {count(found.bytes, 'byte')}: "
+            f"{count(len(found.findings), 'finding')}"
         )
     return 0 if all(finding.repaired for finding in found.findings) else 5
 
@@ -199,10 +167,12 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
 @traceback_option()
 def prune_command(
     dry_run: bool, size: str | None, age: str | None, store_root: Path | None, as_json: bool
-) -> None:
+) -> int:
     """Make the store fit its limits, and clear what dead processes left.
 
-    What was used longest ago goes first; never what a pin names or a running build holds.
+    What was used longest ago goes first; never what a pin names or a running build holds, nor a
+    blob that is younger than five minutes. What stays over a limit is told with its reason.
+    Ends with exit code 4 where something cannot be looked at or removed.
 
     Examples:
       pallasc cache prune --dry-run
@@ -211,7 +181,7 @@ def prune_command(
     from pallasc.cache.prune import prune
 
     pruned = prune(_store(store_root), limits=_limits(size, age), dry_run=dry_run)
-    _show_pruned(pruned, as_json)
+    return _show_pruned(pruned, as_json)
 
 
 @command.command("clear", cls=Command)
@@ -219,15 +189,17 @@ def prune_command(
 @store_option
 @json_option("what went")
 @traceback_option()
-def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> None:
+def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
     """Remove everything but what pins name and running builds hold.
+
+    The statistics begin anew. Ends with exit code 4 where something cannot be looked at or removed.
 
     Example:
       pallasc cache clear --dry-run
     """
     from pallasc.cache.prune import clear
 
-    _show_pruned(clear(_store(store_root), dry_run=dry_run), as_json)
+    return _show_pruned(clear(_store(store_root), dry_run=dry_run), as_json)
 
 
 @command.command("pin", cls=Command, short_help="Pin artifacts against pruning; list the pins.")
@@ -249,14 +221,14 @@ def pin_command(
       pallasc cache pin
       pallasc cache pin release-1.2 --remove
     """
-    from pallasc.cache.pins import pin, pins, unpin
+    from pallasc.cache.pins import pin, pins
     from pallasc.cli.output import json_text
 
     store = _store(store_root)
     if what is None:
         found = pins(store)
     elif remove:
-        found = unpin(store, what) or [p for key in _keys(store, what) for p in unpin(store, key)]
+        found = _unpin(store, what)
     else:
         found = [pin(store, key, label=label) for key in _keys(store, what)]
     if as_json:
@@ -311,13 +283,49 @@ def audit_command(
 
 
 def _store(root: Path | None) -> Store:
+    """Return the store, which must be one that can be read, or not be there.
+
+    Raises:
+        ToolError: it is something else than a folder, or of another user.
+    """
+    from pallasc.cache.scan import check_folder
     from pallasc.cli.selection import open_store
 
-    return open_store(root)
+    store = open_store(root)
+    check_folder(store.folder)
+    return store
+
+
+def _unpin(store: Store, what: str) -> list[Pin]:
+    """Remove the pins of a label, of a kernel's name, or of a key or the start of one.
+
+    Raises:
+        NotCachedError: there is none.
+    """
+    from pallasc.cache.pins import pins, unpin
+    from pallasc.cache.stats import artifacts
+
+    found = unpin(store, what)
+    if not found:
+        named = {item.key for item in artifacts(store, name=what)}
+        keys = [one.key for one in pins(store) if one.key in named or _starts(one.key, what)]
+        found = [gone for key in keys for gone in unpin(store, key)]
+    if not found:
+        raise NotCachedError(f"{what!r} is not pinned.", hint="`pallasc cache pin` lists the pins.")
+    return found
+
+
+def _starts(key: str, what: str) -> bool:
+    """Tell whether a text is enough of the start of a key."""
+    return len(what) >= 6 and key.startswith(what)
 
 
 def _keys(store: Store, what: str) -> list[str]:
-    """Return the action keys that a name, or the start of a key, stands for."""
+    """Return the action keys that a name, or the start of a key, stands for.
+
+    Raises:
+        NotCachedError: there is none.
+    """
     from pallasc.cache.stats import artifacts
     from pallasc.specs.spelling import suggestion
 
@@ -325,7 +333,7 @@ def _keys(store: Store, what: str) -> list[str]:
     starting = [item.key for item in artifacts(store, key_prefix=what)] if len(what) >= 6 else []
     if not named and not starting:
         known = {about.name for item in artifacts(store) for about in item.variants}
-        raise SpecError(f"the store has no artifact {what!r}.", hint=suggestion(what, known))
+        raise NotCachedError(f"the store has no artifact {what!r}.", hint=suggestion(what, known))
     return sorted({*named, *starting})
 
 
@@ -342,24 +350,22 @@ def _limits(size: str | None, age: str | None) -> Limits:
     return limits
 
 
-def _show_pruned(pruned: Pruned, as_json: bool) -> None:
+def _show_pruned(pruned: Pruned, as_json: bool) -> int:
+    """Show what went, and return the exit code."""
     from pallasc.cli.output import json_text
+    from pallasc.cli.pruned_text import pruned_lines
 
     if as_json:
         click.echo(json_text(pruned.to_json()))
-        return
-    would = "would remove" if pruned.dry_run else "removed"
-    for eviction in pruned.plan.evictions:
-        names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
-        click.echo(f"{would} {names}: {eviction.reason}, {eviction.bytes:,} bytes")
-    freed = pruned.plan.bytes_before - pruned.plan.bytes_after
-    click.echo(
-        f"{would} {pruned.records} records, {pruned.blobs} blobs, {pruned.manifests} manifests: "
-        f"{freed:,} of {pruned.plan.bytes_before:,} bytes"
-    )
-    _warn(pruned.warnings)
+    else:
+        click.echo("\n".join(pruned_lines(pruned)))
+        _warn(pruned.warnings)
+    return ToolError.exit_code if pruned.warnings else 0
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
-    for warning in warnings:
+    for warning in warnings[:_MOST_WARNINGS]:
         click.echo(f"warning: {warning}", err=True)
+    if len(warnings) > _MOST_WARNINGS:
+        left = len(warnings) - _MOST_WARNINGS
+        click.echo(f"warning: and {left:,} more, which --json lists", err=True)

@@ -1,134 +1,137 @@
-"""Say on the standard error output what a build does: one line for each variant that is done."""
+"""Say on the standard error output what a build does: one line for each variant that is done.
+
+What a terminal shows instead is in `live`, which is loaded for terminals alone.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+import time
+from collections.abc import Callable
+from types import TracebackType
 
-import click
+from pallasc.cli.letters import one_line
+from pallasc.cli.result_text import counter, failure_lines, result_line
+from pallasc.cli.screen import Screen, stderr_screen
+from pallasc.cli.summary import summary as summary
+from pallasc.cli.times import about, elapsed, time_left_s
+from pallasc.compiler.report import Event, Tick, VariantResult
 
-from pallasc.cli.failures import error_text
-from pallasc.cli.output import count
-
-if TYPE_CHECKING:
-    from pallasc.compiler.report import Event, Report, VariantResult
-    from pallasc.specs.artifact import Artifact
-
-_COLOURS = {"hit": "cyan", "compiled": "green", "failed": "red", "skipped": "yellow"}
-_ERASE_LINE = "\r\x1b[K"
-_OUTPUT_LINES = 20
+_HELD_LINES = 512
+"""About 64 kB: so many hits are written at a time."""
+_HELD_S = 1.0
+_SILENCE_S = 1.95
+"""A little less than two seconds, the longest that a build which compiles says nothing."""
+_LONGEST_STEP_S = 1.0
 
 
-def terminal_width(stream: TextIO) -> int | None:
-    """Return the columns of a terminal, None for anything else."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
-
-
-def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Tell whether to colour: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
-    allowed = not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
-    return stream.isatty() and allowed
-
-
-@dataclass(slots=True)
 class Progress:
-    """Prints the events of a build.
+    """Prints the events of a build, a line each; the lines of hits are written many at a time.
 
-    Attributes:
-        stream: where to.
-        width: columns of the terminal; None where it is none, then every line is whole and stays.
-        colour: whether words are coloured.
+    As a context manager it ends itself, however the build ends.
+
+    Args:
+        screen: where to.
         hits: whether variants that were in the store get a line.
+        clock: gives the time, in seconds.
     """
 
-    stream: TextIO
-    width: int | None = None
-    colour: bool = False
-    hits: bool = True
+    def __init__(
+        self, screen: Screen, *, hits: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.screen = screen
+        self.hits = hits
+        self._clock = clock
+        self._held: list[str] = []
+        self._hit_line = ""
+        self._written_s = self._ticked_s = clock()
 
-    def __call__(self, event: Event) -> None:
-        """Print the line of an event."""
-        if event.result is None:
-            self._print_running(event)
-        elif event.result.status != "hit" or self.hits:
-            self._print_done(event, event.result)
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def __call__(self, event: Event | Tick) -> None:
+        """Print what there is to say of an event, if anything."""
+        if event.__class__ is Event and event.kind == "hit":
+            if self.hits:
+                self._hold_hit(event)
+        elif isinstance(event, Tick):
+            self._beat(event)
+        elif event.result is not None:
+            self.say(_finished_text(event, event.result, self.screen))
+        else:
+            self._write()  # nothing may follow for a while
+
+    def say(self, text: str) -> None:
+        """Print text of one or several lines, with what is shown already in front of it."""
+        self._held.append(f"{text}\n")
+        self._write()
 
     def end(self) -> None:
-        """Remove the line that says what is running."""
-        if self.width is not None:
-            self.stream.write(_ERASE_LINE)
-            self.stream.flush()
+        """Print what is still to be printed."""
+        self._write()
 
-    def _print_running(self, event: Event) -> None:
-        if self.width is not None:
-            line = f"{_counter(event)} compiling {event.variant.id}"
-            self.stream.write(_ERASE_LINE + line[: self.width - 1])
-            self.stream.flush()
+    def _hold_hit(self, event: Event) -> None:
+        """Keep a hit's line; thousands of them are all that a build without changes prints."""
+        if not self._hit_line:
+            hit = self.screen.paint_status(f"{'hit':<8}", "hit")
+            self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
+        name = event.variant.id
+        held = self._held
+        held.append(self._hit_line % (event.done, name if name.isprintable() else one_line(name)))
+        if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
+            self._write()
 
-    def _print_done(self, event: Event, result: VariantResult) -> None:
-        self.end()
-        line = f"{_counter(event)} {result_line(result)}"
-        if self.width is not None:
-            line = line[: self.width - 1]
-        if self.colour:
-            word = click.style(result.status, fg=_COLOURS[result.status])
-            line = line.replace(result.status, word, 1)
-        details = failure_lines(result)
-        self.stream.write("\n".join([line, *details]) + "\n")
-        self.stream.flush()
+    def _write(self) -> None:
+        if self._held:
+            text = "".join(self._held)
+            self._held.clear()
+            self.screen.write(text)
+            self._written_s = self._clock()
+
+    def _beat(self, tick: Tick) -> None:
+        """Print a line if otherwise nothing would be said for too long before the next tick."""
+        self._write()
+        now_s = self._clock()
+        step_s = min(now_s - self._ticked_s, _LONGEST_STEP_S)
+        self._ticked_s = now_s
+        if now_s + step_s - self._written_s >= _SILENCE_S:
+            self.say(heartbeat(tick))
 
 
-def stderr_progress(*, hits: bool = True) -> Progress:
+def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.monotonic) -> Progress:
     """Return the progress for this process's standard error output."""
-    return Progress(
-        sys.stderr, terminal_width(sys.stderr), wants_colour(sys.stderr, os.environ), hits
+    screen = stderr_screen()
+    if not screen.live:
+        return Progress(screen, hits=hits, clock=clock)
+    from pallasc.cli.live import Live
+
+    return Live(screen, hits=hits, clock=clock)
+
+
+def heartbeat(tick: Tick) -> str:
+    """Return `[ 12/200] compiling 2: matmul@b200 14 s, …; about 3 min left`, the slowest named."""
+    what = "waiting"
+    if tick.running:
+        variant, seconds = max(tick.running, key=lambda entry: entry[1])
+        more = ", …" if len(tick.running) > 1 else ""
+        what = f"compiling {len(tick.running)}: {one_line(variant.id)} {elapsed(seconds)}{more}"
+    left_s = time_left_s(
+        left=tick.total - tick.done,
+        compiled_s=tick.compiled_s,
+        running_s=[seconds for _, seconds in tick.running],
+        jobs=tick.jobs,
     )
+    left = f"; {about(left_s)} left" if left_s is not None else ""
+    return f"{counter(tick.done, tick.total)} {what}{left}"
 
 
-def result_line(result: VariantResult) -> str:
-    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`; others are only named."""
-    line = f"{result.status:<8}  {result.variant.id}"
-    if result.status != "compiled" or result.artifact is None:
-        return line
-    return f"{line}  {', '.join([f'{result.seconds:.2f} s', *artifact_facts(result.artifact)])}"
-
-
-def artifact_facts(artifact: Artifact) -> list[str]:
-    """Return size, registers and spills as words; figures of the kernel that takes most."""
-    facts = [count(artifact.cubin_bytes, "byte")]
-    if artifact.kernels:
-        facts.append(f"{max(kernel.registers for kernel in artifact.kernels)} registers")
-    spilled = max((kernel.spill_bytes or 0 for kernel in artifact.kernels), default=0)
-    return [*facts, f"spills {count(spilled, 'byte')}"] if spilled else facts
-
-
-def failure_lines(result: VariantResult) -> list[str]:
-    """Return why a variant failed, indented; the end of the output where no place tells more."""
-    if result.error is None:
-        return []
-    lines = error_text(result.error).splitlines()
-    nowhere = result.error.location in (None, result.variant.location)
-    if nowhere and result.output.strip():
-        lines += ["output:", *result.output.strip().splitlines()[-_OUTPUT_LINES:]]
-    return [f"    {line}".rstrip() for line in lines]
-
-
-def summary(report: Report) -> str:
-    """Return `3 variants in 1.2 s: 1 hit, 1 compiled, 1 failed`."""
-    counts = dict.fromkeys(_COLOURS, 0)
-    for result in report.results:
-        counts[result.status] += 1
-    words = {"hit": count(counts.pop("hit"), "hit")}
-    words |= {status: f"{number:,} {status}" for status, number in counts.items()}
-    shown = [text for text in words.values() if not text.startswith("0 ")]
-    total = count(len(report.results), "variant")
-    return f"{total} in {report.seconds:.1f} s: {', '.join(shown) or 'nothing to do'}"
-
-
-def _counter(event: Event) -> str:
-    width = len(str(event.total))
-    return f"[{event.done:>{width}}/{event.total}]"
+def _finished_text(event: Event, result: VariantResult, screen: Screen) -> str:
+    line = f"{counter(event.done, event.total)} {result_line(result)}"
+    return "\n".join([screen.paint_status(line, result.status), *failure_lines(result)])

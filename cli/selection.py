@@ -35,8 +35,11 @@ def load_variants(
         SpecError: a spec, a target or the expression is wrong.
     """
     from pallasc.compiler.collect import collect
+    from pallasc.specs.collector import collector_paused
     from pallasc.specs.matrix import expand
     from pallasc.specs.select import retarget, select
 
-    variants = expand(retarget(collect(paths, store=store), targets))
+    specs = collect(paths, store=store)
+    with collector_paused():
+        variants = expand(retarget(specs, targets))
     return variants if expression is None else select(variants, expression)

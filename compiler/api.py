@@ -132,7 +132,10 @@ def _compile_isolated(
     notation = [plain_args(item) for item in args]
     spec = spec_of(function, args=notation, static=static, target=target.name)
     variant = replace(expand([spec])[0], target=target)
-    result = build([variant], store=store or Store(), jobs=1, ptxas=ptxas).results[0]
+    report = build([variant], store=store or Store(), jobs=1, ptxas=ptxas)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    result = report.results[0]
     if result.error is not None:
         raise result.error
     if result.artifact is None:

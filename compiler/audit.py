@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
-from pallasc.compiler.manifest import find
+from pallasc.compiler.lookup import find
 from pallasc.compiler.report import VariantResult
 from pallasc.compiler.setup import prepare
 from pallasc.specs.artifact import Artifact
@@ -85,6 +85,8 @@ def audit(
         report = build(
             [variant for variant, _ in stored], store=Store(folder), jobs=jobs, ptxas=ptxas
         )
+        if report.interrupted:
+            raise KeyboardInterrupt
         return [
             _compare(variant.id, artifact, result)
             for (variant, artifact), result in zip(stored, report.results, strict=True)

@@ -1,4 +1,8 @@
-"""Build variants: look each up in the store, compile the misses in workers, report."""
+"""Build variants: look each up in the store, compile the misses in workers, report.
+
+Where nothing has changed this is all that runs: no worker, no JAX, no SQLite, and of this package
+only what looks things up is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,40 @@ import importlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pallasc.cache.limits import limits_from_environment
-from pallasc.cache.prune import tidy
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
-from pallasc.compiler.manifest import (
-    Context,
-    about,
-    data_digests,
-    find,
-    folder_key,
-    import_folders,
-    request_fields,
-    request_key,
-    stored_artifact,
-)
-from pallasc.compiler.messages import blobs_from_json, error_from_json
-from pallasc.compiler.pool import Answer, Pool, Task
-from pallasc.compiler.report import Event, OnEvent, Report, Status, VariantResult, check_budget
+from pallasc.compiler.lookup import Keys, Lookup
+from pallasc.compiler.manifest import about
+from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
 from pallasc.compiler.setup import prepare
-from pallasc.errors import CompileError, PallascError
-from pallasc.specs.artifact import Artifact
+from pallasc.errors import NotCachedError, PallascError
+from pallasc.specs.collector import collector_paused
 from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_to_json
 
-_WORKER_BYTES = 700_000_000
-"""What a compiling process may hold: about 480 MB after JAX is imported, and room to compile."""
+if TYPE_CHECKING:
+    from pallasc.cache.limits import Limits
+    from pallasc.compiler.why import Explanation
+
+
+_LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How variants are built; the arguments of `build` of the same names."""
+
+    jobs: int | None
+    keep_going: bool
+    ptxas: Path | None
+    timeout_s: float | None
+    memory_bytes: int | None
+    compile: bool
+    frozen: bool
+    explain: bool
 
 
 def build(
@@ -44,9 +53,17 @@ def build(
     jobs: int | None = None,
     keep_going: bool = True,
     ptxas: Path | None = None,
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
+    compile: bool = True,
+    frozen: bool = False,
+    explain: bool = False,
     on_event: OnEvent = lambda event: None,
 ) -> Report:
     """Build `variants`; what the store has is not compiled again.
+
+    An interrupt (Ctrl-C) stops the workers at once; what was finished stays in the store and in the
+    report, which says that it was interrupted.
 
     Args:
         variants: what to build.
@@ -54,7 +71,12 @@ def build(
         jobs: how many processes compile at a time; as many as cores and memory allow by default.
         keep_going: go on with the others when a variant fails.
         ptxas: an assembler to use instead of the installed wheel's.
-        on_event: is told of each variant as it goes on.
+        timeout_s: how long one variant may take; None is for ever.
+        memory_bytes: what one compiling process may hold; None is its share of the machine.
+        compile: whether to compile at all: what is not in the store is `missing` otherwise.
+        frozen: what is not in the store fails, and nothing is compiled.
+        explain: say of each miss what has changed since the nearest entry of the store.
+        on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
         The report; failures are in it, not raised.
@@ -63,25 +85,50 @@ def build(
         ToolError: the toolchain is not complete.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
     """
+    options = Options(
+        jobs, keep_going, ptxas, timeout_s, memory_bytes, compile and not frozen, frozen, explain
+    )
     started = time.monotonic()
-    limits = limits_from_environment()  # a wrong one is said before anything is compiled
-    setup = prepare(ptxas)
-    count = jobs or default_jobs(len(variants))
-    with setup, Pool(count, setup.environment) as pool:
-        if variants and not store.folder.exists():
-            pool.warm(min(count, len(variants)))
-        context = setup.context(store)
-        with Session(store) as session:
-            run = _Build(list(variants), store, context, on_event, session)
-            run.look_up()
-            if run.misses and (keep_going or not run.failed()):
-                pool.context = setup.message(context, store)
-                run.compile(pool, keep_going=keep_going)
-            context.digests.save()
-    if any(result.status == "compiled" for result in run.finished()):
-        tidy(store, limits=limits)
-    notes = _distinct([*store.warnings, *run.notes])
-    return Report(run.finished(), time.monotonic() - started, tuple(notes))
+    run = Run(variants, store, options, on_event)
+    interrupted = False
+    try:
+        _run(run)
+    except KeyboardInterrupt:
+        interrupted = True
+    seconds = time.monotonic() - started
+    notes = tuple(_distinct([*store.warnings, *run.notes]))
+    return Report(run.finished(), seconds, notes, interrupted)
+
+
+def _run(run: Run) -> None:
+    options = run.options
+    limits = _limits() if any(name in os.environ for name in _LIMITS) else None
+    with prepare(options.ptxas) as setup:
+        context = setup.context(run.store)
+        with Session(run.store) as session:
+            lookup = Lookup(context, run.store)
+            try:
+                with collector_paused():
+                    look_up(run, lookup, session)
+                if run.misses and options.explain:
+                    _explain(run, lookup)
+                if run.misses and run.may_compile():
+                    from pallasc.compiler.compile_misses import compile_misses
+
+                    compile_misses(run, lookup, setup, session)
+            finally:
+                context.digests.save()
+    if any(result.status == "compiled" for result in run.results.values()):
+        from pallasc.cache.prune import tidy
+
+        tidy(run.store, limits=limits or _limits())
+
+
+def _limits() -> Limits:
+    """Return the store's limits; imported only where there are any, or something was compiled."""
+    from pallasc.cache.limits import limits_from_environment
+
+    return limits_from_environment()
 
 
 def _distinct(notes: Iterable[str]) -> Iterator[str]:
@@ -94,141 +141,64 @@ def _distinct(notes: Iterable[str]) -> Iterator[str]:
             yield note
 
 
-def default_jobs(tasks: int) -> int:
-    """Return how many workers the cores and the free memory of this process allow."""
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, _free_bytes() // _WORKER_BYTES, tasks))
-
-
-def _free_bytes() -> int:
-    """Return how much memory can be had; what the kernel keeps files in can."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-        return int(kibibytes) * 1024
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @dataclass(slots=True)
-class _Build:
-    """The state of one build: a result for each variant, by its position."""
+class Miss:
+    """A request that the store could not answer, and the positions of the variants that ask it."""
 
-    variants: list[Variant]
-    store: Store
-    context: Context
-    on_event: OnEvent
-    session: Session
-    results: dict[int, VariantResult] = field(default_factory=dict)
-    misses: dict[str, list[int]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    keys: Keys
+    reason: str
+    indices: list[int]
 
-    def look_up(self) -> None:
-        """Settle the variants that the store has; group the others by request and folder."""
-        importlib.invalidate_caches()
-        for index, variant in enumerate(self.variants):
-            began = time.monotonic()
-            try:
-                key = folder_key(request_key(variant, self.context), variant.base_dir)
-                found = find(variant, self.context, self.store)
-            except PallascError as error:
-                error.location = error.location or variant.location
-                self._settle(index, VariantResult(variant, "failed", error=error))
-                continue
-            if found.artifact is None:
-                self.misses.setdefault(key, []).append(index)
-                self.reasons[key] = found.reason
-                continue
-            if found.action_key is not None:
-                self.session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
-            seconds = time.monotonic() - began
-            self._settle(
-                index,
-                VariantResult(variant, "hit", seconds, found.action_key, found.artifact),
-            )
 
-    def compile(self, pool: Pool, *, keep_going: bool) -> None:
-        """Have the misses compiled, each request of a folder once."""
-        requests = list(self.misses)
-        tasks = [self._task(number, requests[number]) for number in range(len(requests))]
-        for kind, task, answer in pool.run(tasks):
-            request = requests[task.label]
-            if kind == "started" or answer is None:
-                variant = self.variants[self.misses[request][0]]
-                self._tell("started", variant, None)
-                continue
-            for position, index in enumerate(self.misses[request]):
-                self._settle(index, self._result(index, request, answer, first=position == 0))
-            if not keep_going and self.failed():
-                return
+class Run:
+    """The state of one build: a result for each variant, by its position.
 
-    def failed(self) -> bool:
-        """Tell whether a variant has failed so far."""
-        return any(result.status == "failed" for result in self.results.values())
+    Attributes:
+        variants: what is built.
+        store: where artifacts lie.
+        options: how they are built.
+        results: what is finished.
+        misses: what the store does not have, by the key of its folder.
+        notes: warnings about what was compiled.
+        explanations: why misses were misses, where that was asked for.
+    """
 
-    def _task(self, label: int, request: str) -> Task:
-        variant = self.variants[self.misses[request][0]]
-        message = {
-            "op": "compile",
-            "variant": variant_to_json(variant),
-            "request": request_key(variant, self.context),
-            "fields": request_fields(variant, self.context),
-            "data": data_digests(variant, self.context.digests),
-        }
-        folders = os.pathsep.join([variant.base_dir, *import_folders(variant)])
-        return Task(label, (variant.target.arch, folders), message)
+    def __init__(
+        self, variants: Sequence[Variant], store: Store, options: Options, on_event: OnEvent
+    ) -> None:
+        self.variants = list(variants)
+        self.store = store
+        self.options = options
+        self.on_event = on_event
+        self.results: dict[int, VariantResult] = {}
+        self.misses: dict[str, Miss] = {}
+        self.notes: list[str] = []
+        self.explanations: dict[str, Explanation] = {}
+        self._failed = False
 
-    def _result(self, index: int, request: str, answer: Answer, *, first: bool) -> VariantResult:
-        variant = self.variants[index]
-        result = VariantResult(variant, "failed", reason=self.reasons[request])
-        if answer.message is None:
-            error: PallascError = answer.error or CompileError("the worker gave no answer")
-            error.location = error.location or variant.location
-            return replace(result, error=error, output=answer.output)
-        message = answer.message
-        if not message["ok"]:
-            error = error_from_json(message["error"])
-            error.location = error.location or variant.location
-            return replace(result, error=error, output=answer.output)
-        self.notes += message["warnings"]
-        if "conflict" in message and first:
-            self.notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
-        if message["uncached"] and first:
-            self.notes.append(f"{variant.id} will be lowered again: {message['uncached']}")
-        artifact = self._artifact(message)
-        if artifact is None:
-            return replace(result, error=CompileError("the store lost what was just compiled"))
-        status: Status = message["status"] if first else "hit"
-        if status == "compiled":
-            self.session.miss(about=about(variant))
-            self.session.made(message["action"], seconds=message["seconds"], about=about(variant))
-        else:
-            self.session.hit(message["action"], about=about(variant))
-        return replace(
-            result, status=status, seconds=message["seconds"] if first else 0.0,
-            action_key=message["action"], artifact=artifact,
-        )  # fmt: skip
-
-    def _artifact(self, message: dict[str, object]) -> Artifact | None:
-        if "record" not in message:
-            return stored_artifact(self.store, str(message["action"]))
-        blobs = blobs_from_json(message["blobs"])  # type: ignore[arg-type]
-        return Artifact(message["record"], blobs.__getitem__)  # type: ignore[arg-type]
-
-    def _settle(self, index: int, result: VariantResult) -> None:
+    def settle(self, index: int, result: VariantResult) -> None:
+        """Take a result, unless the artifact is over its budget: then the variant has failed."""
         if result.artifact is not None:
             over = check_budget(result.artifact, result.variant.budget)
             if over is not None:
                 over.location = result.variant.location
                 result = replace(result, status="failed", error=over)
+        self._failed = self._failed or result.status == "failed"
         self.results[index] = result
-        self._tell(result.status, result.variant, result)
+        self.tell(result.status, result.variant, result)
 
-    def _tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
-        self.on_event(
-            Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
-        )
+    def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
+        """Tell whoever listens what happened to a variant."""
+        event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
+        self.on_event(event)
+
+    def may_compile(self) -> bool:
+        """Tell whether misses are to be compiled, after what has happened so far."""
+        return self.options.compile and (self.options.keep_going or not self._failed)
+
+    def stops(self) -> bool:
+        """Tell whether a failure ends the build."""
+        return self._failed and not self.options.keep_going
 
     def finished(self) -> tuple[VariantResult, ...]:
         """Return all results; what was never begun is skipped."""
@@ -236,3 +206,58 @@ class _Build:
             self.results.get(index) or VariantResult(variant, "skipped")
             for index, variant in enumerate(self.variants)
         )
+
+
+def look_up(run: Run, lookup: Lookup, session: Session) -> None:
+    """Settle the variants that the store has; group the others by request and folder."""
+    importlib.invalidate_caches()
+    for index, variant in enumerate(run.variants):
+        began = time.monotonic()
+        try:
+            keys = lookup.keys(variant)
+            found = lookup.find(variant, keys)
+        except PallascError as error:
+            error.location = error.location or variant.location
+            run.settle(index, VariantResult(variant, "failed", error=error))
+            continue
+        if found.artifact is None or found.action_key is None:
+            _missing(run, index, keys, found.reason)
+            continue
+        session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
+        seconds = time.monotonic() - began
+        run.settle(
+            index,
+            VariantResult(
+                variant, "hit", seconds, found.action_key, found.artifact, saved_s=found.cost_s
+            ),
+        )
+
+
+def _missing(run: Run, index: int, keys: Keys, reason: str) -> None:
+    """Note a miss; settle it where nothing may be compiled."""
+    variant = run.variants[index]
+    run.misses.setdefault(keys.folder, Miss(keys, reason, [])).indices.append(index)
+    if run.options.frozen:
+        error = NotCachedError(
+            f"{variant.id} is not in the store: {reason}.",
+            location=variant.location,
+            hint="--frozen compiles nothing: build it without, or restore the store.",
+        )
+        run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
+    elif not run.options.compile:
+        run.settle(index, VariantResult(variant, "missing", reason=reason))
+
+
+def _explain(run: Run, lookup: Lookup) -> None:
+    """Put what has changed since the nearest entry of the store into the reasons of the misses."""
+    from pallasc.compiler.why import explain_variants
+
+    first = [run.variants[miss.indices[0]] for miss in run.misses.values()]
+    explanations = explain_variants(first, lookup.context, run.store)
+    for miss, explanation in zip(run.misses.values(), explanations, strict=True):
+        miss.reason = explanation.reason
+        for index in miss.indices:
+            if index in run.results:
+                held = run.results[index]
+                run.results[index] = replace(held, reason=miss.reason, explanation=explanation)
+        run.explanations[miss.keys.folder] = explanation

@@ -26,7 +26,7 @@ from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from pallasc.compiler.sources import Sources as Sources
 from pallasc.specs.modules import module_name
@@ -41,13 +41,14 @@ _LIBRARY = "pallasc.specs.library"
 
 _edges: dict[str, set[str]] = {}
 _asked_in_vain: dict[str, set[str]] = {}
-_loaded_by_hand: dict[str, ModuleType] = {}
-"""Modules made from a spec, which need not be in `sys.modules`."""
+_loaded: dict[str, ModuleType] = {}
+"""Modules that were imported, or made from a spec; they need not be in `sys.modules` any more."""
 
 
 def record_imports() -> None:
     """Record from now on which module imports which, and reads what; for compiling processes."""
-    from pallasc.compiler.reads import record_reads
+    from pallasc.compiler.chance import watch_numpy
+    from pallasc.compiler.recorders import record_reads
 
     plain_import = builtins.__import__
     plain_import_module = importlib.import_module
@@ -57,10 +58,12 @@ def record_imports() -> None:
     def recording_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        importer = (globals or {}).get("__name__", "")
+        importer = module_of(globals or {})
         full = name if not level else _absolute(name, globals, level)
         with _missing(importer):
             result = plain_import(name, globals, locals, fromlist, level)
+        if full.startswith("numpy"):
+            watch_numpy()
         items = list(fromlist or ())
         if "*" in items:
             items += getattr(sys.modules.get(full), "__all__", ())
@@ -69,7 +72,7 @@ def record_imports() -> None:
         return result
 
     def recording_import_module(name: str, package: str | None = None) -> Any:
-        importer = sys._getframe(1).f_globals.get("__name__", "")
+        importer = module_of(sys._getframe(1).f_globals)
         full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
         with _missing(importer):
             result = plain_import_module(name, package)
@@ -80,16 +83,15 @@ def record_imports() -> None:
         result = plain_find_spec(name, package)
         if result is None:
             full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
-            importer = sys._getframe(1).f_globals.get("__name__", "")
+            importer = module_of(sys._getframe(1).f_globals)
             _asked_in_vain.setdefault(importer, set()).add(full)
         return result
 
     def recording_module_from_spec(spec: Any) -> Any:
         result = plain_module_from_spec(spec)
-        importer = sys._getframe(1).f_globals.get("__name__", "")
-        if not importer.startswith(_UNRECORDED):
-            _loaded_by_hand[spec.name] = result
-            _record(importer, [spec.name])
+        importer = module_of(sys._getframe(1).f_globals)
+        _loaded[spec.name] = result
+        _record(importer, [spec.name])
         return result
 
     builtins.__import__ = recording_import
@@ -104,6 +106,24 @@ def _record(importer: str, names: list[str]) -> None:
         importer = _on_behalf_of()
     if importer and not importer.startswith(_UNRECORDED):
         _edges.setdefault(importer, set()).update(names)
+        _keep(names)
+
+
+def _keep(names: Iterable[str]) -> None:
+    """Keep modules with their packages, for somebody may take them out of `sys.modules`."""
+    for name in names:
+        while name:
+            module = sys.modules.get(name)
+            if module is not None:
+                _loaded[name] = module
+            name = name.rpartition(".")[0]
+
+
+def module_of(globals: Mapping[str, Any]) -> str:
+    """Return the name of the module that a namespace belongs to, also where it pretends another."""
+    spec = globals.get("__spec__")
+    name = spec.name if type(spec) is ModuleSpec else globals.get("__name__")
+    return name if isinstance(name, str) else ""
 
 
 @contextlib.contextmanager
@@ -130,9 +150,9 @@ def _on_behalf_of() -> str:
     """Return the module that had Python's own library import something, as `pkgutil` does."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
+        name = module_of(frame.f_globals)
         if name and name != __name__ and not is_standard(name):
-            return str(name)
+            return name
         frame = frame.f_back
     return ""
 
@@ -168,18 +188,45 @@ def closure(entries: Iterable[str]) -> set[str]:
     waiting = list(entries)
     while waiting:
         name = waiting.pop()
-        if name in found or _module(name) is None:
+        module = _module(name)
+        if name in found or module is None:
             continue
         found.add(name)
         parent = name.rpartition(".")[0]
-        waiting += [parent] if parent else []
+        waiting += [other for other in (parent, module_of(_vars(module))) if other]
         if name.split(".")[0] not in COVERED and not is_standard(name):
             waiting += _edges.get(name, ())
     return found
 
 
-def _module(name: str) -> ModuleType | None:
-    return sys.modules.get(name) or _loaded_by_hand.get(name)
+def _module(name: str) -> Any:
+    """Return a module, which may be anything that was put in its place, None if there is none."""
+    module = sys.modules.get(name)
+    return _loaded.get(name) if module is None else module
+
+
+def _vars(module: Any) -> Mapping[str, Any]:
+    """Return what a module has, without running code of its own."""
+    try:
+        found = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _is_located(spec: Any) -> TypeGuard[ModuleSpec]:
+    return type(spec) is ModuleSpec and bool(spec.has_location)
+
+
+def _file(module: Any) -> str:
+    """Return the file that a module was loaded from, "" if none or if it names another one."""
+    file, spec = _vars(module).get("__file__"), _vars(module).get("__spec__")
+    origin = spec.origin if _is_located(spec) else file
+    if not isinstance(file, str) or not isinstance(origin, str):
+        return ""
+    if file == origin or (is_installed(file) and is_installed(origin)):
+        return file
+    return file if os.path.realpath(file) == os.path.realpath(origin) else ""
 
 
 def sources(
@@ -201,16 +248,18 @@ def sources(
     found = Sources(folders=places)
     reached = sorted(names)
     for name in reached:
-        module = _module(name)
+        file = _file(_module(name))
         if is_standard(name) or name.split(".")[0] in COVERED or _is_own(name):
             continue
         if by_path and name in by_path:
             found.files[f"file:{by_path[name]}"] = Path(base_dir) / by_path[name]
         elif name.startswith(module_name("")):
             continue  # the entry of another variant
-        elif file := getattr(module, "__file__", None):
+        elif file:
             _add(found, name, Path(file), base_dir, places)
-        elif not getattr(module, "__path__", None):
+        elif owner := _owner(name):
+            found.packages.add(_package(owner))
+        elif not _is_namespace(name):
             found.unknown.add(name)
     _add_reads(found, reached, base_dir)
     asked_for = {*_asked_for(reached), *filter(_is_namespace, reached)}
@@ -219,15 +268,24 @@ def sources(
     return found
 
 
+def _owner(name: str) -> str:
+    """Return the installed module whose code made a module without a file, "" if none did."""
+    while name := name.rpartition(".")[0]:
+        file = _file(_module(name))
+        if file:
+            return name if is_installed(file) else ""
+    return ""
+
+
 def _is_namespace(name: str) -> bool:
     """Tell whether a module is a folder without `__init__.py`, which may get one."""
-    module = _module(name)
-    return getattr(module, "__file__", None) is None and bool(getattr(module, "__path__", None))
+    has = _vars(_module(name))
+    return has.get("__file__") is None and bool(has.get("__path__"))
 
 
 def _asked_for(names: Iterable[str]) -> set[str]:
     """Return what the user's own modules among these asked for in vain."""
-    own = (n for n in names if not is_installed(str(getattr(_module(n), "__file__", None) or "")))
+    own = (name for name in names if not is_installed(_file(_module(name))))
     return {asked for name in own for asked in _asked_in_vain.get(name, ())}
 
 
@@ -236,18 +294,23 @@ def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
 
     read = reads.reads_of(names)
     found.unseen |= read.unseen
-    sources = {str(path.resolve()) for path in found.files.values()}
+    sources = {os.path.realpath(path) for path in found.files.values()}
     covered = COVERED | {name.partition(".")[0] for name in found.packages}
-    for path in sorted(read.files):
-        label = reads.label_of(path, base_dir)
-        kind, _, place = label.partition(":")
-        if kind == "site" and place.partition(os.sep)[0] in covered:
+    for (kind, path), seen in sorted(read.looks.items(), key=lambda item: item[0]):
+        # A folder that was opened was walked or synchronised, not read.
+        as_what = reads.IS if (kind, seen) == (reads.FILE, "folder") else kind
+        label = reads.label_of(as_what, path, base_dir)
+        place = label.partition(reads.INSTALLED)[2]
+        if place.partition(os.sep)[0] in covered or is_pythons(os.path.join(path, "_")):
             continue
-        if os.path.realpath(path) in sources or is_pythons(path):
+        if kind == reads.LINK and reads.leads_to(path, base_dir):
+            continue  # which may lie elsewhere tomorrow
+        real = os.path.realpath(path)
+        if kind != reads.LINK and real in sources and reads.path_of(label, base_dir) == Path(real):
             continue
-        if kind == "file" and os.path.isdir(path):
-            continue  # opened to be synchronised or walked, not read
         found.opened[label] = Path(path)
+        if reads.state(kind, path) != seen:
+            found.altered.add(label)
     found.variables = reads.values_then(read.variables)
     found.current_folder = reads.current_folder() if read.relative else ""
 
@@ -325,10 +388,15 @@ def _has_safe_path() -> bool:
 
 def hidden(folders: Sequence[str]) -> list[str]:
     """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
-    places = [*folders, *itertools.takewhile(lambda place: not is_pythons(place), _workers_path())]
+    places = [*folders, *itertools.takewhile(_is_before_pythons, _workers_path())]
     names = {name for place in places for name in _names_in(place)}
     found = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
     return [name for name, place in found if place is not None and not is_pythons(str(place))]
+
+
+def _is_before_pythons(place: str) -> bool:
+    """Tell whether a folder on the path is not yet one of Python's own library."""
+    return not is_pythons(os.path.join(place, "_"))
 
 
 def _names_in(folder: str) -> frozenset[str]:
@@ -354,8 +422,10 @@ def is_standard(name: str) -> bool:
     top = name.split(".")[0]
     if top not in sys.stdlib_module_names:
         return top == "__main__"
-    file = getattr(sys.modules.get(top), "__file__", None)
-    return file is None or is_pythons(file)
+    has = _vars(sys.modules.get(top))
+    spec = has.get("__spec__")
+    file = spec.origin if _is_located(spec) else has.get("__file__")
+    return file is None or (isinstance(file, str) and is_pythons(file))
 
 
 @cache

@@ -17,7 +17,6 @@ import re
 import site
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
@@ -234,6 +233,8 @@ def recorded(names: Iterable[str]) -> str:
 
     Without scripts, which name the folder of this Python, and what says how it was installed.
     """
+    from importlib import metadata
+
     state = hashlib.sha256()
     for name in names:
         try:

@@ -2,9 +2,9 @@
 
 A manifest says which files and packages the last compilation of a request read, with their digests,
 and which action key came out (as ccache's direct mode does). Where all of them still match, the
-record under that action key is the answer.
+record under that action key is the answer (`lookup`).
 
-Manifest, schema 1:
+Manifest, schema 2:
 
 * `action`: the action key
 * `files`: label -> digest, `packages`: name -> digest
@@ -12,23 +12,26 @@ Manifest, schema 1:
 * `variables`: name -> digest of the value of an environment variable that was looked up, or null
 * `absent`: modules that were asked for in vain; `hidden`: modules of Python that others hide
 * `current_folder`: digest of its path, where something was opened relative to it, or ""
+* `read`: digest over all of these, so that variants that read the same are seen to
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained
+
+Schema 1 had no `read`, and its request key was over every field of the toolchain one by one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pallasc.cache.about import About, seconds_of
+from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.cache.store import Store
 from pallasc.compiler.closure import hidden, locate, locate_module
 from pallasc.compiler.identity import package_digest
 from pallasc.compiler.reads import (
@@ -40,14 +43,13 @@ from pallasc.compiler.reads import (
 )
 from pallasc.compiler.sources import Sources
 from pallasc.errors import PallascError
-from pallasc.specs.artifact import Artifact
-from pallasc.specs.canonical import canonical_json, digest, labelled_key
+from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Variant, plain_args
+from pallasc.specs.targets import Target
 
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 _LONGEST_FIELD = 400
-_RECORD_GONE = "the store no longer has its record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +61,24 @@ class Context:
     digests: FileDigests
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer to a request: an artifact and its action key, or the reason why there is none.
-
-    `cost_s` is what compiling it once took.
-    """
-
-    action_key: str | None
-    artifact: Artifact | None
-    reason: str = ""
-    cost_s: float = 0.0
-
-
 def request_key(variant: Variant, context: Context) -> str:
     """Return the key of what was asked: the variant, its data files, the toolchain.
 
     Raises:
         ToolError: a declared data file cannot be read.
     """
-    return labelled_key(request_fields(variant, context))
+    data = data_digests(variant, context.digests)
+    return key_of(own_fields(variant, data), toolchain_key(context))
+
+
+def key_of(own: Mapping[str, str], toolchain: str) -> str:
+    """Return the request key of a variant's own fields with a toolchain's key."""
+    return labelled_key({**own, "toolchain": toolchain})
+
+
+def toolchain_key(context: Context) -> str:
+    """Return one key over all that variants of a build share."""
+    return labelled_key(_shared_fields(context))
 
 
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:
@@ -88,11 +88,30 @@ def request_fields(variant: Variant, context: Context) -> dict[str, str]:
         ToolError: a declared data file cannot be read.
     """
     data = data_digests(variant, context.digests)
+    return own_fields(variant, data) | _shared_fields(context)
+
+
+def own_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
+    """Return the labelled fields of a variant, with the digests of its data files."""
     return {
         "manifest": str(MANIFEST_SCHEMA),
-        **{label: canonical_json(value).decode() for label, value in variant.request().items()},
+        "args": canonical_text(plain_args(variant.args)),
+        "entry": canonical_text(variant.entry),
+        "files": canonical_text(sorted(variant.files)),
+        "static": canonical_text(variant.static),
+        "target": _figures(variant.target),
         "target name": variant.target.name,
         **{f"data {name}": value for name, value in data.items()},
+    }
+
+
+@lru_cache(maxsize=256)
+def _figures(target: Target) -> str:
+    return canonical_text(target.figures())
+
+
+def _shared_fields(context: Context) -> dict[str, str]:
+    return {
         **{f"tool {label}": value for label, value in context.identity.items()},
         **{f"variable {name}": value for name, value in context.variables.items()},
     }
@@ -121,32 +140,6 @@ def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
     return {name: digests.digest(Path(variant.base_dir) / name) for name in variant.files}
 
 
-def find(variant: Variant, context: Context, store: Store) -> Found:
-    """Look a variant up without compiling or importing anything."""
-    request = request_key(variant, context)
-    reason = ""
-    for name in (folder_key(request, variant.base_dir), request):
-        manifest = store.get_manifest(name)
-        if manifest is None:
-            continue
-        found = _follow(manifest, variant, context, store)
-        if found.artifact is not None:
-            return found
-        reason = reason or found.reason
-    return Found(None, None, reason or "never compiled with this spec and toolchain")
-
-
-def _follow(manifest: Mapping[str, Any], variant: Variant, context: Context, store: Store) -> Found:
-    folders = import_folders(variant)
-    changed = changed_source(manifest, variant.base_dir, context.digests, folders)
-    if changed:
-        return Found(None, None, changed)
-    artifact = stored_artifact(store, manifest["action"])
-    told = manifest.get("about")
-    cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
-    return Found(manifest["action"], artifact, "" if artifact else _RECORD_GONE, cost_s)
-
-
 def changed_source(
     manifest: Mapping[str, Any],
     base_dir: str,
@@ -171,7 +164,8 @@ def changed_sources(
         path = locate(label, base_dir, folders)
         now = None if path is None else _digest(path, digests)
         if now != wanted:
-            yield f"{label.partition(':')[2]} {'is gone' if now is None else 'has changed'}"
+            name = _source_name(label, path, base_dir)
+            yield f"{name} {'is gone' if now is None else 'has changed'}"
     places = folders or (base_dir,)
     for name, wanted in sorted(manifest.get("packages", {}).items()):
         if package_digest(name, digests.digest, places) != wanted:
@@ -200,6 +194,15 @@ def _changed_surroundings(
         yield "a file was opened relative to another current folder"
 
 
+def _source_name(label: str, path: Path | None, base_dir: str) -> str:
+    """Return a source as people know it: `helper (lib/helper.py)`, `kernel.py`."""
+    kind, _, name = label.partition(":")
+    if path is None or kind == "file":
+        return name
+    below = path.is_relative_to(base_dir)
+    return f"{name} ({path.relative_to(base_dir) if below else path})"
+
+
 def _opened_digest(label: str, path: Path, digests: FileDigests) -> str | None:
     """Return the digest of a file or of the names in a folder, None if there is no such thing."""
     listed = label.startswith(FOLDER) or label.endswith(os.sep)
@@ -217,10 +220,7 @@ def make_manifest(
     action_key: str, read: Sources, digests: FileDigests, **more: Any
 ) -> dict[str, Any]:
     """Return the manifest of a compilation that read these sources, with `more` fields."""
-    return {
-        **more,
-        "schema": MANIFEST_SCHEMA,
-        "action": action_key,
+    sources: dict[str, Any] = {
         "files": {label: digests.digest(path) for label, path in sorted(read.files.items())},
         "packages": {
             name: package_digest(name, digests.digest, read.folders)
@@ -234,6 +234,13 @@ def make_manifest(
         "absent": sorted(read.absent),
         "hidden": read.hidden,
         "current_folder": read.current_folder,
+    }
+    return {
+        **more,
+        **sources,
+        "schema": MANIFEST_SCHEMA,
+        "action": action_key,
+        "read": digest(canonical_json(sources)),
     }
 
 
@@ -268,19 +275,3 @@ def import_folders(variant: Variant) -> tuple[str, ...]:
         for entry in named_entries(variant)
     )
     return tuple(dict.fromkeys(places))
-
-
-def stored_artifact(store: Store, action_key: str) -> Artifact | None:
-    """Return the artifact under an action key, all its blobs verified, or None."""
-    stored = store.get_artifact(action_key, verify=True)
-    if stored is None:
-        return None
-    try:
-        return Artifact(stored.artifact, blob_reader(stored.blob))
-    except PallascError:
-        return None
-
-
-def blob_reader(read: Callable[[str], bytes | None]) -> Callable[[str], bytes]:
-    """Return a reader of blobs that answers b"" where the store has lost one: no digest fits it."""
-    return lambda key: read(key) or b""

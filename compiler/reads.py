@@ -1,49 +1,43 @@
-"""What the user's code looks at beside modules: files, folders, environment variables.
+"""What the user's code looks at beside modules: files, folders, links, environment variables.
 
-Recorded in compiling processes, for the module that looked, from the first import on; a manifest
-holds their digests, so that a tuning table which nobody declared, or a variable that chooses a
-tile size, is not missed. What a function read once, a cache in it may answer with later, so what a
-module has read counts for every later variant that reaches the module.
+`recorders` fills this in compiling processes, for the module that looked; a manifest holds the
+digests, so that a tuning table which nobody declared, or a variable that chooses a tile size, is
+not missed. What a function read once, a cache in it may answer with later, so what a module has
+looked at counts for every later variant that reaches the module.
 
-Running a program, talking to the network and reading below `/proc` or `/sys` have no digest: what
-did that is lowered again at every build. Not seen at all: questions that Python announces to nobody
-(`os.path.exists`, `os.stat`), which distributions are installed, what extension modules read, and
-clocks.
+Labels, each with what a manifest says of it; null is for what is not there:
+
+* `file:<path>`: a file that was read; the digest of its contents
+* `folder:<path>`: a folder that was listed; the digest of the names in it
+* `is:<path>`: something that was asked for; whether it is a file, a folder or something else
+* `link:<path>`: a link that was asked for; where it leads, or what there is instead
+* `site:<path>`, with a slash at the end for a listing: below the folder of installed packages; in
+  the other two it stands behind their names
+
+Paths below the spec's folder are relative to it. Links on the way stay in them, so that a link that
+leads elsewhere is noticed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from pallasc.compiler.closure import COVERED, is_installed, is_standard, site_folders
+from pallasc.compiler.closure import site_folders
+from pallasc.errors import PallascError
 
-FOLDER, INSTALLED = "folder:", "site:"
-_LIBRARY = "pallasc.specs.library"
-_TRANSPARENT = frozenset({"numpy", *COVERED})
-"""Packages that open files for their callers."""
+FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"
+NAMES = "*"
+"""In place of a variable's name: the names of all of them."""
+_IN_TWO_PARTS = frozenset({"is", "link"})
+_DIFFERENT = "different"
 
-_SEARCHING = frozenset({"_find_and_load", "_fill_cache", "get_code", "lookup", "search"})
-"""Functions of `importlib` that look through folders for modules and for installed packages."""
-
-_NO_INPUTS = ("/dev/",)
-_NO_DIGEST = ("/proc/", "/sys/")
-_ACTS = {
-    "subprocess.Popen": "ran another program",
-    "os.exec": "ran another program",
-    "os.posix_spawn": "ran another program",
-    "os.spawn": "ran another program",
-    "os.system": "ran another program",
-    "socket.connect": "talked to the network",
-}
-"""Audit events of what has no digest, and what they say of a module."""
-_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+Look = tuple[str, str]
+"""In which way something was looked at, `FILE` and the like, and its absolute path."""
 
 
 @dataclass(slots=True)
@@ -51,133 +45,170 @@ class Reads:
     """What was looked at.
 
     Attributes:
-        files: absolute paths of files and, ending in a slash, of listed folders.
+        looks: what `state` said when each thing was first looked at.
         variables: names of environment variables.
-        relative: whether a path was relative to the current folder.
+        relative: whether something depended on the current folder.
         unseen: sentences about what has no digest.
     """
 
-    files: set[str] = field(default_factory=set)
+    looks: dict[Look, str | None] = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
     relative: bool = False
     unseen: set[str] = field(default_factory=set)
 
+    def look(self, kind: str, path: str) -> None:
+        """Take down that something was looked at, and what it is like."""
+        if (kind, path) not in self.looks:
+            self.looks[kind, path] = state(kind, path)
+
 
 _by_module: dict[str, Reads] = {}
-_written: set[str] = set()
 _began_with: dict[str, str] = {}
 
 
-def record_reads() -> None:
-    """Record from now on what is read; for compiling processes, once."""
+def begin() -> None:
+    """Take down which variables this process began with."""
     _began_with.update(os.environ)
-    # Both remember what they find out by opening files.
-    is_standard("os")
-    is_installed(os.__file__)
-    sys.addaudithook(_hear)
-    os.environ.__class__ = type("_Recording", (type(os.environ),), {"__getitem__": _look_up})
 
 
-def _look_up(environment: Any, name: Any) -> str:
-    module = _reader(sys._getframe(1), frozenset())
-    if module and isinstance(name, str):  # `subprocess` asks for bytes too, in vain
-        _of(module).variables.add(name)
-    return str(super(type(environment), environment).__getitem__(name))
-
-
-def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open":
-        path, flags = arguments[0], arguments[2]
-        _opened(path, isinstance(flags, int) and bool(flags & _FOR_WRITING))
-    elif event in _ACTS:
-        module = _reader(sys._getframe(1), frozenset())
-        if module:
-            _of(module).unseen.add(f"{module} {_ACTS[event]}")
-    elif event in ("os.listdir", "os.scandir"):
-        _opened("." if arguments[0] is None else arguments[0], False, os.sep)
-    elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
-        _opened(arguments[0], False)
-
-
-def _opened(path: Any, writing: bool, end: str = "") -> None:
-    if not isinstance(path, str | bytes | os.PathLike):
-        return  # a descriptor, which was opened by name before
-    module = _reader(sys._getframe(2), _TRANSPARENT)
-    if not module:
-        return
-    name = os.fsdecode(path)
-    place = os.path.abspath(name)
-    if writing:
-        _written.add(place)
-    elif place.startswith(_NO_DIGEST):
-        if _reader(sys._getframe(2), frozenset()):
-            _of(module).unseen.add(f"{module} read {place}")
-    elif place not in _written and not place.startswith(_NO_INPUTS):
-        read = _of(module)
-        read.files.add(place + end)
-        read.relative |= not os.path.isabs(name)
-
-
-def _of(module: str) -> Reads:
+def of_module(module: str) -> Reads:
+    """Return what is known of a module, for more to be added."""
     return _by_module.setdefault(module, Reads())
-
-
-def _reader(frame: FrameType | None, transparent: frozenset[str]) -> str:
-    """Return the user's module on whose behalf a frame runs, "" if there is none."""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        top = name.partition(".")[0]
-        if top in ("importlib", "_frozen_importlib", "_frozen_importlib_external"):
-            if frame.f_code.co_name in _SEARCHING:
-                return ""
-        elif top == "pallasc":
-            return name if name.startswith(_LIBRARY) else ""
-        elif name and top not in transparent and not is_standard(name):
-            return "" if top in COVERED or top == "numpy" else name
-        frame = frame.f_back
-    return ""
 
 
 def reads_of(modules: Iterable[str]) -> Reads:
     """Return what modules have looked at so far."""
     found = Reads()
     for read in filter(None, map(_by_module.get, modules)):
-        found.files |= read.files
+        for look, seen in read.looks.copy().items():
+            if found.looks.setdefault(look, seen) != seen:
+                found.looks[look] = _DIFFERENT
         found.variables |= read.variables
         found.relative |= read.relative
         found.unseen |= read.unseen
     return found
 
 
-def label_of(path: str, base_dir: str) -> str:
-    """Return a name of a path that fits after the spec's folder, or Python's, has moved."""
-    kind = FOLDER if path.endswith(os.sep) else "file:"
-    real = os.path.realpath(path)
-    for place in site_folders():
-        if real.startswith(place):
-            inside = real.removeprefix(place)
-            return f"{INSTALLED}{inside}" if kind == "file:" else f"{INSTALLED}{inside}{os.sep}"
-    inside = os.path.relpath(real, os.path.realpath(base_dir))
-    return f"{kind}{real if inside.startswith(os.pardir) else inside}"
+def state(kind: str, path: str) -> str | None:
+    """Return what can cheaply be said of something, so that a change meanwhile is noticed."""
+    if kind == FOLDER:
+        return listing_digest(Path(path))
+    return _lead(path) if kind == LINK else _nature(path)
 
 
-def path_of(label: str, base_dir: str) -> Path:
-    """Return the path that a label names now; it need not exist."""
-    kind, _, name = label.partition(":")
-    if f"{kind}:" != INSTALLED:
-        return Path(base_dir) / name
-    places = [Path(folder) / name for folder in site_folders()]
-    return next((place for place in places if place.exists()), places[0])
+def digest_of(label: str, path: Path, digest: Callable[[Path], str]) -> str | None:
+    """Return what a manifest says under a label.
+
+    Args:
+        label: one of `label_of`.
+        path: what it names, as `path_of` says.
+        digest: returns the digest of a file's contents, or raises an error of ours.
+    """
+    kind = f"{label.partition(':')[0]}:"
+    if kind in (IS, LINK):
+        return state(kind, str(path))
+    if kind == FOLDER or label.endswith(os.sep):
+        return listing_digest(path)
+    try:
+        return digest(path)
+    except PallascError:
+        return _nature(str(path))  # a folder, or what may not be read
+
+
+def change_of(label: str) -> str:
+    """Return the sentence that what a label names is no longer as it was."""
+    if label.startswith(LINK):
+        return f"{name_of(label)} no longer leads where it led"
+    if label.startswith(IS):
+        return f"{name_of(label)}, which was looked for, has come, gone or changed its kind"
+    return f"{name_of(label)}, which was read, has changed"
+
+
+def name_of(label: str) -> str:
+    """Return what a label calls a thing, for messages."""
+    return label.partition(":")[2].removeprefix(INSTALLED)
+
+
+def _nature(path: str) -> str | None:
+    """Return what lies at a path, links followed."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def _lead(path: str) -> str | None:
+    """Return where a link leads; what there is instead if it is none."""
+    try:
+        return f"link to {_sha256(os.readlink(path))}"
+    except (OSError, ValueError):
+        return _nature(path)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()
 
 
 def listing_digest(folder: Path) -> str | None:
     """Return the digest of the names in a folder, bytecode aside; None if there is none."""
     try:
         names = sorted(os.listdir(folder))
-    except OSError:
+    except (OSError, ValueError):
         return None
     kept = [name for name in names if name != "__pycache__" and not name.endswith(".pyc")]
-    return hashlib.sha256(os.fsencode("\0".join(kept))).hexdigest()
+    return _sha256("\0".join(kept))
+
+
+def label_of(kind: str, path: str, base_dir: str) -> str:
+    """Return a name of a path that fits after the spec's folder, or Python's, has moved."""
+    place = _place(path, base_dir)
+    if not place.startswith(INSTALLED) or kind in (IS, LINK):
+        return f"{kind}{place}"
+    return f"{place}{os.sep}" if kind == FOLDER else place
+
+
+def _place(path: str, base_dir: str) -> str:
+    for folder in site_folders():
+        if path.startswith(folder):
+            return f"{INSTALLED}{path.removeprefix(folder)}"
+    base = next((base for base in (base_dir, os.path.realpath(base_dir)) if _holds(base, path)), "")
+    base = base or _reached_through(path, base_dir)
+    if not base:
+        return path
+    inside = os.path.relpath(path, base)
+    return os.path.join(os.curdir, inside) if inside.startswith(INSTALLED) else inside
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def _reached_through(path: str, base_dir: str) -> str:
+    """Return the part of a path that leads to the spec's folder by a link, "" if none does."""
+    real = os.path.realpath(base_dir)
+    if not _holds(real, os.path.realpath(path)):
+        return ""
+    parents = [path, *map(str, Path(path).parents)]
+    return next((p for p in reversed(parents) if os.path.realpath(p) == real), "")
+
+
+def leads_to(path: str, base_dir: str) -> bool:
+    """Tell whether the spec's folder, or that of installed packages, lies below a path."""
+    return any(_holds(path, place) for place in (base_dir, *site_folders()))
+
+
+def path_of(label: str, base_dir: str) -> Path:
+    """Return the path that a label names now; it need not exist."""
+    kind, _, name = label.partition(":")
+    if kind in _IN_TWO_PARTS and name.startswith(INSTALLED):
+        kind, _, name = name.partition(":")
+    if f"{kind}:" != INSTALLED:
+        return Path(base_dir) / name
+    places = [Path(folder) / name for folder in site_folders()]
+    return next((place for place in places if os.path.lexists(place)), places[0])
 
 
 def values_then(names: Iterable[str]) -> dict[str, str | None]:
@@ -197,13 +228,14 @@ def _values(
 ) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name in sorted(names):
-        value = environment.get(name)
+        every = "\0".join(sorted({*environment, "PATH"}))
+        value = every if name == NAMES else environment.get(name)
         if name == "PATH" and tools and value is not None:
             value = value.partition(os.pathsep)[2]  # the assembler's folder comes first
-        found[name] = None if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
+        found[name] = None if value is None else _sha256(value)
     return found
 
 
 def current_folder() -> str:
     """Return the digest of the current folder's path."""
-    return hashlib.sha256(os.fsencode(os.path.realpath("."))).hexdigest()
+    return _sha256(os.path.realpath("."))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pallasc.errors import BudgetError, PallascError
 from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.spec import Budget, Variant
 
-Status = Literal["hit", "compiled", "failed", "skipped"]
+if TYPE_CHECKING:
+    from pallasc.compiler.why import Explanation
+
+Status = Literal["hit", "compiled", "failed", "skipped", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +22,14 @@ class VariantResult:
 
     Attributes:
         variant: the variant.
-        status: `hit` where the store had it, `skipped` where the build stopped before.
+        status: `hit` where the store had it, `skipped` where the build stopped before, `missing`
+            where the store has it not and nothing was to be compiled.
         seconds: time of its compilation, or of looking it up.
         action_key: what was compiled, None where that is not known.
         artifact: the result, None where there is none.
         error: why it failed.
         reason: why it was not a hit.
+        explanation: what has changed since the nearest entry of the store, where asked for.
         saved_s: what compiling it once took, where it was a hit and that is known.
         output: the tail of what the compiling process wrote, where it failed.
     """
@@ -38,13 +43,14 @@ class VariantResult:
     reason: str = ""
     output: str = ""
     saved_s: float = 0.0
+    explanation: Explanation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something happened to a variant; `done` of `total` are finished."""
 
-    kind: Literal["started", "hit", "compiled", "failed"]
+    kind: Literal["started", "hit", "compiled", "failed", "missing"]
     variant: Variant
     result: VariantResult | None
     done: int
@@ -126,8 +132,13 @@ _MEASURES: tuple[tuple[str, str, Callable[[KernelResources], int | None]], ...] 
 )
 
 
+_UNLIMITED = Budget()
+
+
 def check_budget(artifact: Artifact, budget: Budget) -> BudgetError | None:
     """Return the error for the first limit that the artifact exceeds, None if there is none."""
+    if budget == _UNLIMITED:
+        return None
     for field, words, measure in _MEASURES:
         limit = getattr(budget, field)
         for kernel in artifact.kernels if limit is not None else ():

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+_READ = ("file:", "site:")
+"""How the labels of `opened` begin whose contents count."""
+
 
 @dataclass(slots=True)
 class Sources:
@@ -24,6 +27,7 @@ class Sources:
         opened: other files and folders that were read, by the labels of `reads`.
         variables: digests of the environment variables that were looked up, None for one not set.
         unseen: sentences about what was done that has no digest.
+        altered: labels of what was no longer, at the end, as it was when it was looked at.
         current_folder: digest of the current folder's path where a path was relative to it, or "".
     """
 
@@ -37,12 +41,14 @@ class Sources:
     variables: dict[str, str | None] = field(default_factory=dict)
     current_folder: str = ""
     unseen: set[str] = field(default_factory=set)
+    altered: set[str] = field(default_factory=set)
 
     def changed_since(self, start_ns: int) -> list[str]:
-        """Return the labels of files that were changed after a time, or are gone."""
+        """Return the labels of what was read and changed after a time, or is gone."""
         changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
-        opened = (label for label, path in self.opened.items() if path.is_file())
-        return changed + [n for n in opened if _touched_ns(self.opened[n]) >= start_ns]
+        read = (n for n, path in self.opened.items() if n.startswith(_READ) and path.is_file())
+        changed += [label for label in read if _touched_ns(self.opened[label]) >= start_ns]
+        return changed + sorted(self.altered)
 
 
 def sources_to_json(read: Sources) -> dict[str, Any]:
@@ -54,6 +60,7 @@ def sources_to_json(read: Sources) -> dict[str, Any]:
         "unknown": sorted(read.unknown),
         "absent": sorted(read.absent),
         "unseen": sorted(read.unseen),
+        "altered": sorted(read.altered),
         "opened": {label: str(path) for label, path in read.opened.items()},
     }
 
@@ -71,6 +78,7 @@ def sources_from_json(data: Mapping[str, Any]) -> Sources:
         variables=data["variables"],
         current_folder=data["current_folder"],
         unseen=set(data["unseen"]),
+        altered=set(data["altered"]),
     )
 
 
@@ -78,6 +86,6 @@ def _touched_ns(path: Path) -> int:
     """Return when a file was last changed, infinitely late if that cannot be said."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return sys.maxsize
     return max(status.st_mtime_ns, status.st_ctime_ns)

@@ -6,12 +6,12 @@ The assembler is the one in NVIDIA's wheel, or the one the user names; never wha
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
+from pallasc.compiler.installed import Package as Package
+from pallasc.compiler.installed import find_package
 from pallasc.errors import ToolError
 
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
@@ -19,23 +19,6 @@ TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
 
 _TESTED_SERIES = ("0.12",)
 _INSTALL = 'pip install "pallasc[cuda13]"'
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """An installed distribution."""
-
-    name: str
-    version: str
-    root: Path
-
-    def files(self) -> list[Path]:
-        """Return its installed files, in order, without bytecode; they may be missing on disk."""
-        return sorted(
-            Path(str(file.locate()))
-            for file in metadata.distribution(self.name).files or []
-            if file.suffix != ".pyc"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +74,7 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
 
 def _cuda_major() -> int:
     for cuda in (13, 12):
-        if _installed(f"jax-cuda{cuda}-plugin"):
+        if find_package(f"jax-cuda{cuda}-plugin"):
             return cuda
     raise ToolError(
         "No CUDA plugin for JAX is installed, so nothing can be compiled.",
@@ -99,18 +82,11 @@ def _cuda_major() -> int:
     )
 
 
-def _installed(name: str) -> metadata.Distribution | None:
-    try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _package(name: str) -> Package:
-    found = _installed(name)
+    found = find_package(name)
     if found is None:
         raise ToolError(f"{name} is not installed.", hint=f"Install it with: {_INSTALL}")
-    return Package(name, found.version, Path(str(found.locate_file(""))))
+    return found
 
 
 def check_versions(packages: tuple[Package, ...]) -> None:
@@ -146,8 +122,8 @@ def _nvidia_folder(cuda: int) -> Path:
 
 
 def _disassembler(cuda: int) -> Path | None:
-    found = _installed("nvidia-cuda-nvdisasm" if cuda >= 13 else f"nvidia-cuda-nvdisasm-cu{cuda}")
-    root = Path(str(found.locate_file(""))) if found else Path()
+    found = find_package("nvidia-cuda-nvdisasm" if cuda >= 13 else f"nvidia-cuda-nvdisasm-cu{cuda}")
+    root = found.root if found else Path()
     paths = (root / f"nvidia/cu{cuda}/bin/nvdisasm", root / "nvidia/cuda_nvdisasm/bin/nvdisasm")
     return next((path for path in paths if found and path.is_file()), None)
 
@@ -177,6 +153,8 @@ def tool_version(tool: Path) -> str:
     Raises:
         ToolError: it cannot be run, or prints none.
     """
+    import subprocess
+
     try:
         answer = subprocess.run(
             [tool, "--version"], capture_output=True, text=True, timeout=60, check=False

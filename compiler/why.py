@@ -9,16 +9,13 @@ from typing import Any
 from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
+from pallasc.compiler.lookup import Lookup
 from pallasc.compiler.manifest import (
     Context,
     changed_sources,
-    find,
-    folder_key,
-    import_folders,
     request_fields,
     short_fields,
 )
-from pallasc.specs.canonical import labelled_key
 from pallasc.specs.spec import Variant
 
 
@@ -62,18 +59,19 @@ def explain_variants(
     variants: Iterable[Variant], context: Context, store: Store
 ) -> list[Explanation]:
     """Explain each variant; the store's manifests are read once."""
+    lookup = Lookup(context, store)
     manifests: list[dict[str, Any]] | None = None
     result = []
     for variant in variants:
-        found = find(variant, context, store)
-        fields = request_fields(variant, context)
-        key = labelled_key(fields)
+        keys = lookup.keys(variant)
+        key = keys.request
+        found = lookup.find(variant, keys)
         if found.artifact is not None:
             result.append(Explanation(variant.id, True, "the store has it", key, variant.id))
             continue
-        own = store.get_manifest(folder_key(key, variant.base_dir)) or store.get_manifest(key)
+        own = store.get_manifest(keys.folder) or store.get_manifest(key)
         if own is not None:
-            folders = import_folders(variant)
+            folders = lookup.folders(variant)
             sources = tuple(changed_sources(own, variant.base_dir, context.digests, folders))
             result.append(
                 Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
@@ -81,7 +79,8 @@ def explain_variants(
             continue
         if manifests is None:
             manifests = all_manifests(store)
-        result.append(_compare(variant, key, short_fields(fields), manifests))
+        fields = short_fields(request_fields(variant, context))
+        result.append(_compare(variant, key, fields, manifests))
     return result
 
 

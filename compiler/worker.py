@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from typing import Any, BinaryIO
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler import closure
+from pallasc.compiler.chance import forget_seeds
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.environment import is_passed_on
+from pallasc.compiler.lookup import stored_artifact
 from pallasc.compiler.manifest import (
     about,
     data_digests,
@@ -32,10 +34,11 @@ from pallasc.compiler.manifest import (
     make_manifest,
     named_entries,
     short_fields,
-    stored_artifact,
 )
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
+from pallasc.compiler.reads import name_of
 from pallasc.compiler.sources import Sources, sources_to_json
+from pallasc.compiler.surroundings import Surroundings
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.modules import module_name
@@ -51,13 +54,13 @@ _STARTED_NS = time.time_ns() - 20_000_000
 class _Session:
     """What the parent said once: the tools, the store, the digests that it knows.
 
-    `state` is what this process was like before it ran any of the user's code.
+    `before` is what this process was like before it ran any of the user's code.
     """
 
     tools: Tools
     store: Store
     digests: FileDigests
-    state: tuple[dict[str, Any], dict[str, str], str]
+    before: Surroundings
 
 
 def main(arguments: list[str]) -> int:
@@ -93,7 +96,9 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
             answer = _answer(message, session)
         except PallascError as error:
             answer = {"ok": False, "error": error_to_json(error)}
-        answer["spoilt"] = session is not None and _is_spoilt(session.state)
+        if session is not None:
+            session.before.put_back()
+        answer["spoilt"] = session is not None and session.before.is_spoilt()
         target.write(encode(answer))
         target.flush()
 
@@ -115,53 +120,8 @@ def _session(message: Mapping[str, Any]) -> _Session:
         variables=message["variables"],
     )
     _import_compiler()
-    return _Session(tools, Store(message["store"]), FileDigests(message["store"]), _state())
-
-
-def _state() -> tuple[dict[str, Any], dict[str, str], str]:
-    """Return the settings of this process that change what is compiled, and users can change."""
-    import jax
-
-    return dict(jax.config.values), dict(os.environ), os.path.realpath(".")
-
-
-def _is_spoilt(before: tuple[dict[str, Any], dict[str, str], str]) -> bool:
-    """Tell whether the user's code has changed the settings that a session began with.
-
-    A setting that a module has only added when it was imported, as JAX's own kernels do through
-    its test flags, changes nothing for others.
-    """
-    settings, variables, folder = _state()
-    kept = {name: settings.get(name) for name in before[0]}
-    return (kept, variables, folder) != before
-
-
-def _settings(before: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the user's code has changed of JAX's settings; some act after lowering.
-
-    Settings that a module has added count by its source, so that the key of a variant is the same
-    whatever was imported before.
-    """
-    import jax
-
-    now = jax.config.values
-    return {f"setting {n}": repr(now.get(n)) for n in sorted(before) if now.get(n) != before[n]}
-
-
-def _take_back(before: Mapping[str, str]) -> list[str]:
-    """Undo what the user's code did to variables that the compiler reads; return their names.
-
-    XLA reads them once a process, so they would have an effect on some variants only, and the key
-    has the values that the build was started with.
-    """
-    names = [n for n in {*before, *os.environ} if not is_passed_on(n)]
-    changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
-    for name in changed:
-        if name in before:
-            os.environ[name] = before[name]
-        else:
-            del os.environ[name]
-    return changed
+    store = message["store"]
+    return _Session(tools, Store(store), FileDigests(store), Surroundings.now())
 
 
 def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
@@ -176,15 +136,14 @@ def _collect(path: str) -> dict[str, Any]:
     from pallasc.specs.decorator import collect_python
 
     specs = collect_python(path)
+    answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
     folder = str(Path(path).resolve().parent)
     name, file = module_name(path), Path(path).resolve().name
-    read = closure.sources(closure.closure([name]), folder, by_path={name: file})
-    return {
-        "ok": True,
-        "specs": [spec_to_json(spec) for spec in specs],
-        "sources": sources_to_json(read),
-        "uncached": _why_uncached(read),
-    }
+    try:
+        read = closure.sources(closure.closure([name]), folder, by_path={name: file})
+        return {**answer, "sources": sources_to_json(read), "uncached": _why_uncached(read)}
+    except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+        return {**answer, "uncached": _untold(error)}
 
 
 def _why_uncached(read: Sources) -> str:
@@ -194,17 +153,23 @@ def _why_uncached(read: Sources) -> str:
     if read.unseen:
         return f"{min(read.unseen)}, of which no digest can be taken"
     changed = read.changed_since(_STARTED_NS)
-    return f"{changed[0].partition(':')[2]} was changed meanwhile" if changed else ""
+    return f"{name_of(changed[0])} was changed meanwhile" if changed else ""
+
+
+def _untold(error: Exception) -> str:
+    said = traceback.format_exception_only(error)[-1].strip()
+    return f"what it read cannot be told: {said}"
 
 
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
     started = time.monotonic()
-    settings, variables, _ = session.state
+    forget_seeds()
     job = _job(variant)
-    taken_back = _take_back(variables)
+    taken_back = session.before.take_back()
     lowered = lower_job(job)
-    taken_back += _take_back(variables)
-    fields = action_fields(job, lowered, session.tools) | _settings(settings)
+    session.before.put_back()
+    taken_back += session.before.take_back()
+    fields = action_fields(job, lowered, session.tools) | session.before.changed_settings()
     key = labelled_key(fields)
     answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
     with session.store.single_flight(key):
@@ -217,25 +182,41 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
             if not put.stored:
                 answer |= {"record": record, "blobs": blobs_to_json(blobs)}
     answer["seconds"] = time.monotonic() - started
-    read = _sources(variant)
-    answer["uncached"] = _why_uncached(read)
-    if message["data"] != data_digests(variant, session.digests):
-        answer["uncached"] = "a data file of its spec was changed meanwhile"
-    if not answer["uncached"]:
-        manifest = make_manifest(
-            key,
-            read,
-            session.digests,
-            name=variant.name,
-            variant=variant.id,
-            about={**about(variant).to_json(), "seconds": answer["seconds"]},
-            request=short_fields(message["fields"]),
-            fields=short_fields(fields),
-        )
-        for name in (folder_key(message["request"], variant.base_dir), message["request"]):
-            session.store.put_manifest(name, manifest)
+    try:
+        answer["uncached"] = _remember(variant, message, session, fields, answer["seconds"])
+    except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+        answer["uncached"] = _untold(error)
     answer["warnings"] = [*session.store.warnings, *_without_effect(variant, taken_back)]
     return answer
+
+
+def _remember(
+    variant: Variant,
+    message: Mapping[str, Any],
+    session: _Session,
+    fields: Mapping[str, str],
+    seconds: float,
+) -> str:
+    """Publish the manifest of a compilation; return why there is none, "" if there is one."""
+    read = _sources(variant)
+    if message["data"] != data_digests(variant, session.digests):
+        return "a data file of its spec was changed meanwhile"
+    uncached = _why_uncached(read)
+    if uncached:
+        return uncached
+    manifest = make_manifest(
+        labelled_key(fields),
+        read,
+        session.digests,
+        name=variant.name,
+        variant=variant.id,
+        about={**about(variant).to_json(), "seconds": seconds},
+        request=short_fields(message["fields"]),
+        fields=short_fields(fields),
+    )
+    for name in (folder_key(message["request"], variant.base_dir), message["request"]):
+        session.store.put_manifest(name, manifest)
+    return ""
 
 
 def _without_effect(variant: Variant, names: Sequence[str]) -> list[str]:

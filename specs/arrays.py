@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pallasc.errors import SpecError
 from pallasc.specs.dtypes import parse_dtype
@@ -101,6 +102,7 @@ def check_size(array: ArraySpec) -> None:
         )
 
 
+@lru_cache(maxsize=4096)
 def parse_array(text: str) -> ArrayTemplate:
     """Read an array in the notation of specs.
 

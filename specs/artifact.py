@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.plan import LaunchPlan, plan_from_json
+
+if TYPE_CHECKING:
+    from pallasc.specs.plan import LaunchPlan
 
 ARTIFACT_SCHEMA = 1
 
@@ -89,11 +91,38 @@ class Artifact:
         missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
         if missing:
             raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
-        self.record = record
+        self._record: Mapping[str, Any] | None = record
         self._read_blob = read_blob
+        self._load: Callable[[], Mapping[str, Any]] | None = None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
+
+    def deferred(self, load: Callable[[], Mapping[str, Any]]) -> Artifact:
+        """Return the same artifact without its record in memory; kernels and sizes stay there.
+
+        Args:
+            load: returns the record again where somebody asks for it.
+
+        Raises:
+            CorruptError: the record's kernels are damaged.
+        """
+        other = Artifact.__new__(Artifact)
+        other._record, other._read_blob, other._load = None, self._read_blob, load
+        other.__dict__["kernels"] = self.kernels
+        other.__dict__["cubin_bytes"] = self.cubin_bytes
+        return other
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """The artifact's JSON.
+
+        Raises:
+            CorruptError: it was not in memory, and is no longer to be had.
+        """
+        if self._record is None and self._load is not None:
+            return self._load()
+        return self._record or {}
 
     @cached_property
     def digest(self) -> str:
@@ -103,6 +132,8 @@ class Artifact:
     @cached_property
     def plan(self) -> LaunchPlan:
         """The launch plan, checked."""
+        from pallasc.specs.plan import plan_from_json
+
         plan = plan_from_json(self.record["plan"])
         named = [buffer.digest for buffer in plan.buffers if buffer.digest]
         for key in (*named, *(launch.cubin for launch in plan.launches)):
@@ -133,7 +164,7 @@ class Artifact:
         toolchain: Mapping[str, Any] = self.record["toolchain"]
         return toolchain
 
-    @property
+    @cached_property
     def cubin_bytes(self) -> int:
         """Size of all its cubins."""
         return sum(self._size(key) for key in {kernel.cubin for kernel in self.kernels})

@@ -15,11 +15,20 @@ from typing import Any
 KEY_SCHEMA = b"pallasc key 1\n"
 
 
-def canonical_json(value: Any) -> bytes:
+# Made once: `json.dumps` would make another one for each value.
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
+
+
+def canonical_text(value: Any) -> str:
     """Return `value` as JSON with sorted keys and no spaces, ASCII only."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    ).encode()
+    return _ENCODER.encode(value)
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return `value` as JSON with sorted keys and no spaces, as ASCII bytes."""
+    return canonical_text(value).encode()
 
 
 def digest(data: bytes) -> str:
@@ -29,12 +38,10 @@ def digest(data: bytes) -> str:
 
 def labelled_key(fields: Mapping[str, bytes | str]) -> str:
     """Return the key over the labelled `fields`, in hexadecimal."""
-    state = hashlib.sha256(KEY_SCHEMA)
+    parts = [KEY_SCHEMA]
     for label in sorted(fields):
         value = fields[label]
         raw = value.encode() if isinstance(value, str) else value
         name = label.encode()
-        state.update(b"%d:%s %d:" % (len(name), name, len(raw)))
-        state.update(raw)
-        state.update(b"\n")
-    return state.hexdigest()
+        parts.append(b"%d:%s %d:%s\n" % (len(name), name, len(raw), raw))
+    return digest(b"".join(parts))

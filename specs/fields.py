@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pallasc.errors import Location, SpecError
@@ -63,7 +63,11 @@ class Place:
 
     def child(self, part: str | int) -> Place:
         """Return the place of a value inside this one."""
-        return replace(self, path=(*self.path, part))
+        return Place(self.locator, (*self.path, part), self.origin, self.skip)
+
+    def below(self, path: PathParts) -> Place:
+        """Return the place of a value further inside this one."""
+        return Place(self.locator, (*self.path, *path), self.origin, self.skip)
 
     def error(self, message: str, hint: str | None = None, *, at_key: bool = False) -> SpecError:
         """Return an error about this value, or about the key that leads to it."""
@@ -85,9 +89,11 @@ class Place:
         try:
             yield
         except SpecError as error:
-            if error.location is not None:
-                raise
-            raise self.error(error.message, error.hint) from None
+            raise self.blame(error) from None
+
+    def blame(self, error: SpecError) -> SpecError:
+        """Return an error with the place and label of this value, unless it knows its own."""
+        return error if error.location is not None else self.error(error.message, error.hint)
 
 
 class Kind(Protocol):

@@ -19,6 +19,8 @@ from pallasc.specs.templates import Scalar, parse_template
 Point = dict[str, Scalar]
 """One value for each parameter."""
 
+_NO_BUDGET = Budget()
+
 
 def expand(specs: Iterable[Spec]) -> list[Variant]:
     """Return every variant of every spec, in the order of specs, matrix and targets.
@@ -174,33 +176,39 @@ def _targets(spec: Spec, at: Place) -> list[Target]:
 
 
 def _variant(spec: Spec, point: Point, target: Target, at: Place) -> Variant:
-    tolerance = _numbers(spec.tolerance, TOLERANCE_FIELDS, point, at.child("tolerance"))
-    budget = _numbers(spec.budget, BUDGET_FIELDS, point, at.child("budget"))
+    tolerance = budget = {}
+    if spec.tolerance:
+        tolerance = _numbers(spec.tolerance, TOLERANCE_FIELDS, point, at.child("tolerance"))
+    if spec.budget:
+        budget = _numbers(spec.budget, BUDGET_FIELDS, point, at.child("budget"))
     return Variant(
         name=spec.name,
         params=tuple(point.items()),
         target=target,
         entry=spec.entry,
-        args=_fill_args(spec.args, point, at.child("args")),
-        static=_fill_static(sorted_value(spec.static), point, at.child("static")),
+        args=_fill_args(spec.args, point, at, ("args",)),
+        static=_fill_static(sorted_value(spec.static), point, at, ("static",)),
         reference=spec.reference,
         tolerance=Tolerance(**tolerance) if tolerance else None,
-        budget=Budget(**budget),
+        budget=Budget(**budget) if budget else _NO_BUDGET,
         files=tuple(sorted(spec.files)),
         location=spec.location,
         base_dir=spec.base_dir,
     )
 
 
-def _fill_args(value: Value, point: Point, at: Place) -> Any:
+# The path is passed, and a place made of it only for an error: there may be 10,000 variants.
+def _fill_args(value: Value, point: Point, at: Place, path: PathParts) -> Any:
     if isinstance(value, list):
-        return [_fill_args(item, point, at.child(i)) for i, item in enumerate(value)]
+        return [_fill_args(item, point, at, (*path, i)) for i, item in enumerate(value)]
     if isinstance(value, dict):
-        return {key: _fill_args(item, point, at.child(key)) for key, item in value.items()}
+        return {key: _fill_args(item, point, at, (*path, key)) for key, item in value.items()}
     if not isinstance(value, str):
         return None
-    with at.blamed():
+    try:
         return _fill_array(value, point)
+    except SpecError as error:
+        raise at.below(path).blame(error) from None
 
 
 def _fill_array(text: str, point: Point) -> ArgTree:
@@ -212,18 +220,20 @@ def _fill_array(text: str, point: Point) -> ArgTree:
     return None if value is None else resolve_array(value)
 
 
-def _fill_static(value: Value, point: Point, at: Place) -> Any:
+def _fill_static(value: Value, point: Point, at: Place, path: PathParts) -> Any:
     if isinstance(value, list):
-        return [_fill_static(item, point, at.child(i)) for i, item in enumerate(value)]
+        return [_fill_static(item, point, at, (*path, i)) for i, item in enumerate(value)]
     if isinstance(value, dict):
         return {
-            key: item if key in NODES else _fill_static(item, point, at.child(key))
+            key: item if key in NODES else _fill_static(item, point, at, (*path, key))
             for key, item in value.items()
         }
     if not isinstance(value, str):
         return value
-    with at.blamed():
+    try:
         return parse_template(value).fill(point)
+    except SpecError as error:
+        raise at.below(path).blame(error) from None
 
 
 def _numbers(

@@ -8,6 +8,7 @@ which of the two was meant. Anchors, aliases and `<<` work, up to a number of va
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import PathParts
 from pallasc.specs.spelling import show
 
+_DEEPEST_IN_C = 10_000
 MOST_VALUES = 100_000
 """Values in one file, aliases counted as often as they are used."""
 
@@ -115,19 +117,14 @@ def _read_text(file: str) -> str:
 
 
 def _compose(text: str, file: str) -> Any:
+    """Return the root node; libyaml reads what is right, PyYAML's own parser says what is wrong."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Leaves plain scalars unresolved, so that they can be told from quoted ones."""
-
-        def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-            if kind is yaml.ScalarNode and implicit[0]:
-                return _PLAIN
-            default: Callable[[Any, Any, Any], str] = super().resolve
-            return default(kind, value, implicit)
-
+    if yaml.__with_libyaml__ and _is_shallow(text):
+        with contextlib.suppress(yaml.YAMLError):
+            return yaml.compose(text, Loader=_leaving_plain(yaml.CSafeLoader))
     try:
-        return yaml.compose(text, Loader=Loader)
+        return yaml.compose(text, Loader=_leaving_plain(yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
@@ -144,6 +141,29 @@ def _compose(text: str, file: str) -> Any:
         ) from None
     except RecursionError:
         raise SpecError("lists and mappings lie too deep.", location=Location(file)) from None
+
+
+def _leaving_plain(base: Any) -> Any:
+    """Return a loader that leaves plain scalars unresolved, to be told from quoted ones."""
+    from yaml import ScalarNode
+
+    class Loader(base):  # type: ignore[misc]
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+            if kind is ScalarNode and implicit[0]:
+                return _PLAIN
+            default: Callable[[Any, Any, Any], str] = super().resolve
+            return default(kind, value, implicit)
+
+    return Loader
+
+
+def _is_shallow(text: str) -> bool:
+    """Tell whether nothing can be nested so deep that libyaml's binding exhausts the C stack.
+
+    Every level needs a bracket, or one more character in front of what stands in it.
+    """
+    longest = max(map(len, text.split("\n")))
+    return longest + text.count("[") + text.count("{") < _DEEPEST_IN_C
 
 
 def _syntax_hint(text: str, line: int) -> str | None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.lookup import blob_reader, find
 from pallasc.compiler.manifest import (
     Context,
-    blob_reader,
     changed_source,
-    find,
     folder_key,
     import_folders,
     named_entries,
@@ -68,12 +67,12 @@ def test_every_change_is_a_miss_that_says_why_and_nothing_is_compiled_twice(
 
     built.write("helper.py", HELPER.replace("3", "4"))
     changed = build()
-    assert (changed.status, changed.reason) == ("compiled", "helper has changed")
+    assert (changed.status, changed.reason) == ("compiled", "helper (helper.py) has changed")
     assert changed.artifact.digest != built.digest
 
     built.write("helper.py", HELPER)
     back = build()
-    assert (back.status, back.reason) == ("hit", "helper has changed")
+    assert (back.status, back.reason) == ("hit", "helper (helper.py) has changed")
     assert back.artifact.digest == built.digest
     assert build().reason == ""
 

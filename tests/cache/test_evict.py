@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pallasc.cache.evict import Entry, Inventory, Manifest, Plan, decide
+from pallasc.cache.kept import Kept
 from pallasc.cache.leases import Held
 from pallasc.cache.limits import Limits
 
@@ -31,9 +34,10 @@ def plan(
     size: int | None = None,
     age_s: float | None = None,
     grace_s: float = 100,
+    **options: Any,
 ) -> Plan:
     limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s)
-    return decide(inventory, limits, held or Held(), now_ns=NOW * S)
+    return decide(inventory, limits, held or Held(), now_ns=NOW * S, **options)
 
 
 THREE = Inventory(
@@ -170,4 +174,69 @@ def test_a_blob_that_is_not_there_is_passed_over() -> None:
 
 def test_nothing_goes_where_something_could_not_be_seen() -> None:
     unseen = Inventory(THREE.entries, {**THREE.blobs, "x": blob(1)}, complete=False)
-    assert plan(unseen, size=0, age_s=0) == Plan(bytes_before=31, bytes_after=31)
+    assert plan(unseen, size=0, age_s=0) == Plan(
+        bytes_before=31, bytes_after=31, excess_bytes=31, complete=False
+    )
+
+
+FOUR = Inventory(
+    entries=(entry("a", 1, "x", "s"), entry("b", 2, "s"), entry("c", 3, "y"), entry("d", 4, "z")),
+    blobs={
+        "x": blob(10),
+        "s": blob(100),
+        "y": blob(1000, NOW - 9),
+        "z": blob(5),
+        "loose": blob(7, NOW - 150),
+    },
+    manifests={"rb": manifest("b", size=20), "new": manifest("gone", NOW - 9, size=3)},
+)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "held", "limits", "kept"),
+    [
+        ({"b"}, Held(), {"size": 0},
+         [Kept("pinned", 1, 3, 121), Kept("young", 0, 2, 1003)]),
+        ({"b"}, Held(since_ns=3 * S), {"size": 0},
+         [Kept("pinned", 1, 3, 121), Kept("in use", 2, 5, 1014), Kept("young", 0, 1, 3)]),
+        ({"b"}, Held(since_ns=(NOW - 200) * S), {"size": 0},
+         [Kept("pinned", 1, 3, 121), Kept("in use", 0, 1, 7), Kept("young", 0, 2, 1003)]),
+        ({"a", "b"}, Held(frozenset({"b"})), {"size": 0},
+         [Kept("pinned", 2, 5, 132), Kept("young", 0, 2, 1003)]),
+        ({"a"}, Held(), {"age_s": 998.5}, [Kept("pinned", 1, 3, 111)]),
+        ({"c"}, Held(), {"age_s": 998.5}, []),
+        ({"d"}, Held(), {"age_s": 996.5}, [Kept("young", 0, 1, 1000)]),
+        (set(), Held(), {"size": 1150}, []),
+        (set(), Held(), {}, []),
+    ],
+)  # fmt: skip
+def test_what_stays_over_a_limit_is_told_with_its_reason(
+    pinned: set[str], held: Held, limits: dict[str, Any], kept: list[Kept]
+) -> None:
+    found = plan(FOUR, held, pinned=frozenset(pinned), **limits)
+    assert list(found.kept) == kept
+    if limits == {"size": 0}:
+        assert sum(one.bytes for one in kept) == found.bytes_after == found.excess_bytes
+
+
+def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
+    declared = Inventory(
+        entries=(entry("a", 1),),
+        manifests={
+            "new": manifest("", 3, size=10),
+            "old": manifest("", 2, size=10),
+            "young": manifest("", NOW - 9, size=10),
+        },
+    )
+    assert plan(declared, size=30).dangling == ()
+    assert plan(declared, size=20).dangling == ("old",)
+    least = plan(declared, size=1)
+    assert (least.dangling, least.excess_bytes) == (("old", "new"), 9)
+    assert least.kept == (Kept("young", 0, 1, 10),)
+    aged = plan(declared, size=1, age_s=100)
+    assert (aged.dangling, aged.bytes_after) == (("new", "old"), 10)
+
+
+def test_clearing_has_a_reason_of_its_own() -> None:
+    found = plan(THREE, size=0, age_s=0, grace_s=0, clear=True)
+    assert {one.reason for one in found.evictions} == {"clear"}

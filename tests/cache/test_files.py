@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,36 @@ def test_descriptors_are_closed_whatever_happens(
             with pytest.raises(OSError, match="No space"), files.temporary(tmp_path, b"x"):
                 pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("mode", "group"), [(0o2775, 0o7), (0o775, 0), (0o2755, 0), (0o700, 0)])
+def test_what_is_made_in_a_shared_folder_is_the_groups_too(
+    tmp_path: Path, mode: int, group: int
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(mode)
+    before = os.umask(0o077)
+    try:
+        files.make_folder(root / "a" / "b")
+        with files.temporary(root / "a" / "tmp", b"x") as path:
+            files.publish_last(path, root / "a" / "b" / "name")
+    finally:
+        os.umask(before)
+    assert (root / "a" / "b").stat().st_mode >> 3 & 0o7 == group
+    assert (root / "a" / "b" / "name").stat().st_mode >> 3 & 0o7 == group & 0o6
+
+
+@pytest.mark.parametrize("kind", ["link", "socket", "pipe", "folder"])
+def test_read_takes_nothing_for_a_file_that_is_none(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "name"
+    make: dict[str, Callable[[], object]] = {
+        "link": lambda: place.symlink_to("x"),
+        "socket": lambda: os.mknod(place, stat.S_IFSOCK | 0o644),
+        "pipe": lambda: os.mkfifo(place),
+        "folder": place.mkdir,
+    }
+    make[kind]()
+    found = files.read(str(place))
+    assert found is not None
+    assert (found.data, found.fault) == (b"", "not a regular file")

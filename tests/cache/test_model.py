@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from hypothesis import settings
@@ -18,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pallasc.cache import pins
 from pallasc.cache.format import sha256
 from pallasc.cache.limits import Limits
-from pallasc.cache.prune import prune
+from pallasc.cache.prune import Pruned, clear, prune
+from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import verify
@@ -32,6 +34,8 @@ sys.path.pop(0)
 ALL = (1, 2, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
 NUMBERS = st.sampled_from(ALL)
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+BEFORE_TODAY_S = 10**9
+"""A time between the model's clock, which begins in 1970, and that of the kernel."""
 LATER_NS = 2 * 10**18
 """A time after all of this, in 2033, so that no blob is young."""
 
@@ -39,8 +43,9 @@ LATER_NS = 2 * 10**18
 class StoreAgainstModel(RuleBasedStateMachine):
     """What is in `used` must be a hit, everything else a miss; nothing is ever uncertain.
 
-    `used` says when each artifact was last used, on a clock of the model's own, which the files and
-    the log are made to follow. What pruning takes is predicted here, from sizes alone.
+    `used` says when each artifact was last used, on a clock of the model's own, which every file
+    and the log are made to follow: two files of one tick of the kernel's clock cannot be told
+    apart, and pruning would spare both. What pruning takes is predicted from sizes and uses alone.
     """
 
     def __init__(self) -> None:
@@ -50,6 +55,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.clock = 1_000_000
         self.used: dict[int, int] = {}
         self.pinned: set[int] = set()
+        self.hits = 0
 
     def teardown(self) -> None:
         shutil.rmtree(self.root)
@@ -57,17 +63,33 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def _path(self, number: int) -> Path:
         return self.store.path("ac", content.key(number))
 
-    def _note_use(self, number: int) -> None:
-        self.used[number] = self.clock
-        os.utime(self._path(number), (self.clock, self.clock))
+    def _blob_path(self, number: int, name: str) -> Path:
+        return self.store.path("cas", sha256(content.blobs(number)[name]))
+
+    def _set_time(self, *paths: Path) -> None:
+        for path in paths:
+            os.utime(path, (self.clock, self.clock))
+
+    @contextlib.contextmanager
+    def _build_that_hits(self, number: int) -> Iterator[None]:
+        """Hit an artifact in a session, which must touch the record and have a lease."""
+        self.clock += 1
+        with Session(self.store, now_s=lambda: self.clock) as session:
+            session.hit(content.key(number))
+            assert self._path(number).stat().st_mtime > BEFORE_TODAY_S
+            (lease,) = (self.store.folder / "leases").iterdir()
+            self._set_time(lease, self._path(number))
+            self.used[number] = self.clock
+            self.hits += 1
+            yield
 
     def _bytes(self, numbers: set[int]) -> int:
         """Return the size of some artifacts together, each shared blob once."""
         parts = {sha256(b): len(b) for n in numbers for b in content.blobs(n).values()}
         return sum(parts.values()) + sum(self._path(n).stat().st_size for n in numbers)
 
-    def _expect_pruned(self, size: int, held: set[int]) -> set[int]:
-        """Return what must be left of the artifacts that are there."""
+    def _fit(self, size: int, held: set[int]) -> set[int]:
+        """Return what must be left of the artifacts that are there, so that they fit a size."""
         left = set(self.used)
         for number in sorted(self.used, key=self.used.__getitem__):
             if self._bytes(left) <= size:
@@ -76,17 +98,26 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 left.discard(number)
         return left
 
-    def _prune(self, share: float, held: set[int]) -> None:
-        size = round(share * self._bytes(set(self.used)))
-        left = self._expect_pruned(size, held)
-        expected = self._bytes(left)
-        pruned = prune(self.store, limits=Limits(max_bytes=size, grace_s=0), now_ns=LATER_NS)
+    def _check_pruned(self, pruned: Pruned, left: set[int], expected: int) -> None:
         assert pruned.warnings == ()
         assert pruned.records == len(self.used) - len(left)
-        assert pruned.plan.bytes_after == expected
+        assert pruned.plan.bytes_after == pruned.plan.bytes_before - pruned.freed_bytes == expected
         self.used = {number: self.used[number] for number in left}
         blobs = {path.name for path in (self.store.folder / "cas").glob("*/*")}
         assert blobs == {sha256(b) for n in left for b in content.blobs(n).values()}
+
+    def _prune(self, share: float, in_use: frozenset[int] = frozenset()) -> None:
+        size = round(share * self._bytes(set(self.used)))
+        left = self._fit(size, self.pinned | in_use)
+        expected = self._bytes(left)
+        pruned = prune(self.store, limits=Limits(max_bytes=size, grace_s=0), now_ns=LATER_NS)
+        self._check_pruned(pruned, left, expected)
+        assert pruned.excess_bytes == max(0, expected - size)
+        if pruned.excess_bytes:
+            assert sum(one.bytes for one in pruned.plan.kept) == expected
+            told = [(one.reason, one.records) for one in pruned.plan.kept]
+            held = [("pinned", len(self.pinned & left)), ("in use", len(in_use - self.pinned))]
+            assert told == [(reason, records) for reason, records in held if records]
 
     @initialize(order=st.permutations(ALL))
     def publish_all(self, order: list[int]) -> None:
@@ -102,7 +133,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert result.stored
         assert result.existed == (number in self.used)
         if not result.existed:
-            self._note_use(number)
+            blobs = [self._blob_path(number, name) for name in content.blobs(number)]
+            assert all(path.stat().st_mtime > BEFORE_TODAY_S for path in blobs)
+            self._set_time(self._path(number), *blobs)
+            self.used[number] = self.clock
 
     @rule(number=NUMBERS)
     def put_something_else(self, number: int) -> None:
@@ -113,21 +147,17 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def hit(self, number: int) -> None:
         if number in self.used:
-            self.clock += 1
-            with Session(self.store, now_s=lambda: self.clock) as session:
-                session.hit(content.key(number))
-            self._note_use(number)
+            with self._build_that_hits(number):
+                pass
 
     @rule(number=NUMBERS, area=st.sampled_from(["ac", "cubin", "ptx"]), seed=st.integers(0, 99))
     def damage(self, number: int, area: str, seed: int) -> None:
-        blobs = content.blobs(number)
-        place = self._path(number)
-        if area != "ac":
-            place = self.store.path("cas", sha256(blobs[area]))
+        place = self._path(number) if area == "ac" else self._blob_path(number, area)
         with contextlib.suppress(FileNotFoundError):
-            data = bytearray(place.read_bytes())
+            data, before = bytearray(place.read_bytes()), place.stat()
             data[random.Random(seed).randrange(len(data))] ^= 1
             place.write_bytes(data)
+            os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
             for one in {number} if area != "ptx" else {number % 10, number % 10 + 10}:
                 self.used.pop(one, None)
 
@@ -146,19 +176,41 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert bool(pins.unpin(self.store, content.key(number))) == (number in self.pinned)
         self.pinned.discard(number)
 
+    @rule(number=NUMBERS)
+    def damage_a_pin(self, number: int) -> None:
+        if number in self.pinned:
+            (self.store.folder / "pins" / content.key(number)).write_bytes(b"")
+
     @rule(share=st.floats(0, 1.1))
     def prune(self, share: float) -> None:
-        self._prune(share, self.pinned)
+        self._prune(share)
 
     @rule(share=st.floats(0, 1), number=NUMBERS)
     def prune_during_a_build(self, share: float, number: int) -> None:
         if number in self.used:
-            self.clock += 1
-            with Session(self.store, now_s=lambda: self.clock) as session:
-                session.hit(content.key(number))
-                self.used[number] = self.clock
-                self._prune(share, self.pinned | {number})
-            self._note_use(number)
+            with self._build_that_hits(number):
+                self._prune(share, frozenset({number}))
+
+    @rule(age_s=st.integers(1, 20))
+    def prune_by_age(self, age_s: int) -> None:
+        left = {n for n, at in self.used.items() if at >= self.clock - age_s or n in self.pinned}
+        expected = self._bytes(left)
+        limits = Limits(max_bytes=None, max_age_s=age_s, grace_s=0)
+        pruned = prune(self.store, limits=limits, now_ns=self.clock * 10**9)
+        self._check_pruned(pruned, left, expected)
+
+    @rule()
+    def clear(self) -> None:
+        left = self.pinned & set(self.used)
+        expected = self._bytes(left)
+        self._check_pruned(clear(self.store), left, expected)
+        self.hits = 0
+
+    @rule()
+    def count(self) -> None:
+        found = stats(self.store)
+        assert (found.entries, found.pins) == (len(self.used), len(self.pinned))
+        assert (found.totals.hits, found.warnings) == (self.hits, ())
 
     @rule()
     def repair(self) -> None:

@@ -60,3 +60,20 @@ def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
     assert made == f"{host}-{os.getpid()}-0"
     assert process.is_alive(made) is None
     assert process.token() == token
+
+
+def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, pid, _ = process.token().split("-")
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    def hide(*arguments: object, **options: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(process, "host", lambda: host)
+    monkeypatch.setattr("builtins.open", hide)
+    assert process.is_alive(f"{host}-{pid}-1") is None
+    assert process.is_alive(f"{host}-{child}-1") is False
+    assert process.is_alive(f"{host}-{10**19}-1") is False

@@ -17,6 +17,7 @@ from pallasc.cache.about import About
 from pallasc.cache.limits import Limits
 from pallasc.cache.pins import pin
 from pallasc.cache.prune import TIDY_EVERY_S, clear, prune, tidy
+from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.errors import ToolError
@@ -100,8 +101,10 @@ def test_what_is_pinned_stays(filled: Store) -> None:
     pin(filled, OLD)
     pruned = prune(filled, limits=NOTHING)
     assert here(filled) == [OLD]
-    assert pruned.plan.held == 1
-    assert pruned.plan.excess_bytes > 0
+    size = sum(path.stat().st_size for path in filled.folder.glob("[ac]*/*/*"))
+    told = pruned.to_json()
+    assert (told["held"], told["bytes_after"], told["excess_bytes"]) == (1, size, size - 1)
+    assert told["kept"] == [{"reason": "pinned", "records": 1, "files": 2, "bytes": size}]
 
 
 def test_what_a_running_build_uses_stays_until_its_end(filled: Store) -> None:
@@ -243,6 +246,25 @@ def test_corrupt_files_are_kept_for_a_week(filled: Store) -> None:
     assert files_in(filled, "quarantine") == []
 
 
+def test_what_cannot_be_removed_is_told_and_not_counted(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = files.remove_same
+
+    def refuse(path: Path, *arguments: Any) -> bool:
+        if path.name == MID:
+            raise OSError(30, "Read-only file system")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(files, "remove_same", refuse)
+    told = prune(filled, limits=NOTHING).to_json()
+    size = sum(path.stat().st_size for path in filled.folder.glob("[ac]*/*/*"))
+    assert [one["key"] for one in told["evicted"]] == [OLD, NEW]
+    assert (told["records"], told["bytes_after"], told["excess_bytes"]) == (2, size, size - 1)
+    place = filled.path("ac", MID)
+    assert told["warnings"] == [f"{place}: cannot be removed: Read-only file system"]
+
+
 def test_a_missing_store_is_not_made(store: Store) -> None:
     assert prune(store).plan.bytes_before == 0
     assert tidy(store) is None
@@ -292,11 +314,15 @@ def test_clearing_leaves_pins_and_nothing_else(filled: Store) -> None:
     filled.put_manifest("cc" * 32, {})
     assert clear(filled, dry_run=True).records == 2
     assert here(filled) == [OLD, MID, NEW]
-    assert clear(filled).records == 2
+    assert stats(filled).totals.hits == 1
+    cleared = clear(filled).to_json()
+    assert [one["reason"] for one in cleared["evicted"]] == ["clear", "clear"]
+    assert [one["reason"] for one in cleared["kept"]] == ["pinned"]
     assert here(filled) == [MID]
     assert files_in(filled, "man", "uses", "stat", "tmp", "quarantine") == []
     assert not (filled.folder / "index.sqlite").exists()
     assert len(files_in(filled, "cas")) == 1
+    assert stats(filled).totals.hits == 0
 
 
 def test_the_environment_sets_the_limits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:

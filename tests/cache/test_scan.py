@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.cache.files import identity
-from pallasc.cache.scan import Scan
+from pallasc.cache.scan import Scan, check_folder
 from pallasc.cache.store import Store
+from pallasc.errors import ToolError
 
 KEYS = ["00" * 32, "0f" * 32, "ff" * 32]
 
@@ -73,4 +75,13 @@ def test_a_folder_that_cannot_be_listed_is_told(
     monkeypatch.setattr(os, "scandir", refuse)
     scan = Scan(store.folder)
     assert [name for name, _ in scan.area("man")] == KEYS[:1]
-    assert scan.faults == [f"{store.folder / 'man' / 'ff'}: Permission denied"]
+    (fault,) = scan.faults
+    assert str(fault) == f"{store.folder / 'man' / 'ff'}: cannot be listed: Permission denied"
+
+
+def test_a_folder_that_is_none_is_no_store(tmp_path: Path) -> None:
+    check_folder(tmp_path)
+    check_folder(tmp_path / "missing")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ToolError, match=r"the store .*/file/v1 cannot be read: Not a directory"):
+        check_folder(tmp_path / "file" / "v1")

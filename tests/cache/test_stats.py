@@ -10,6 +10,7 @@ import pytest
 from pallasc.cache.about import About
 from pallasc.cache.limits import Limits
 from pallasc.cache.pins import pin
+from pallasc.cache.prune import prune
 from pallasc.cache.stats import artifacts, stats
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
@@ -82,3 +83,12 @@ def test_a_wrong_size_in_the_environment_is_told(
     monkeypatch.setenv("PALLASC_CACHE_SIZE", "ten")
     with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE"):
         stats(store)
+
+
+def test_stores_of_other_versions_are_named_and_left_alone(store: Store, publish: Publish) -> None:
+    publish(KEY, used_s=1)
+    for name in ("v0", "v2", "v2.old", "notes"):
+        (store.root / name).mkdir()
+    assert stats(store).to_json()["other_versions"] == ["v0", "v2"]
+    assert prune(store, limits=Limits(max_bytes=1, grace_s=0)).records == 1
+    assert {path.name for path in store.root.iterdir()} == {"v0", "v1", "v2", "v2.old", "notes"}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pallasc.cache import files
+from pallasc.cache import files, format
 from pallasc.cache.format import sha256
 from pallasc.cache.index import open_index
-from pallasc.cache.pins import pin
+from pallasc.cache.pins import Pin, held_by_pins, pin, pins
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import Verified, verify
@@ -116,13 +120,88 @@ def test_what_was_repaired_is_made_anew_by_the_next_build(filled: Store) -> None
     assert verify(filled).findings == []
 
 
-def test_a_damaged_pin_is_found_and_stays(filled: Store) -> None:
-    pin(filled, KEY)
-    (filled.folder / "pins" / KEY).write_bytes(b"")
-    found = verify(filled, repair=True)
-    assert kinds(found) == [("corrupt", "pins")]
+@pytest.mark.parametrize("how", ["empty", "of another form", "a folder", "a socket"])
+def test_a_damaged_pin_holds_before_and_after_its_repair(filled: Store, how: str) -> None:
+    pin(filled, KEY, label="release")
+    place = filled.folder / "pins" / KEY
+    place.unlink()
+    make: dict[str, Damage] = {
+        "empty": lambda _: place.write_bytes(b""),
+        "of another form": lambda _: place.write_bytes(format.encode(format.PIN, KEY, {})[0]),
+        "a folder": lambda _: (place.mkdir(), (place / "x").write_text("mine")),
+        "a socket": lambda _: os.mknod(place, stat.S_IFSOCK | 0o644),
+    }
+    make[how](filled)
+    assert kinds(verify(filled)) == [("corrupt", "pins")]
+    assert held_by_pins(filled) == {KEY}
+    assert verify(filled, repair=True).ok
+    assert pins(filled) == [Pin(KEY)]
+    found = verify(filled)
+    assert (found.findings, found.pins) == ([], 1)
+
+
+def test_a_pin_that_names_nothing_is_put_away(filled: Store) -> None:
+    (filled.folder / "pins").mkdir()
+    (filled.folder / "pins" / "release").write_text("mine")
+    assert kinds(verify(filled, repair=True)) == [("foreign", "pins")]
+    assert verify(filled).findings == []
+
+
+def test_damaged_statistics_begin_anew(filled: Store) -> None:
+    with Session(filled) as session:
+        session.hit(KEY)
+    assert stats(filled).totals.hits == 1
+    (filled.folder / "stat" / "totals").write_bytes(b"damaged")
+    assert kinds(verify(filled)) == [("corrupt", "stat")]
+    assert verify(filled, repair=True).ok
+    found = verify(filled)
+    assert (found.findings, found.stat) == ([], 0)
+    assert stats(filled).totals.hits == 0
+
+
+def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Path) -> None:
+    path = tmp_path / "source.py"
+    path.write_text("x = 1")
+    os.utime(path, (1000, 1000))
+
+    def remember() -> FileDigests:
+        digests = FileDigests(filled.root, now_ns=lambda: 2 * 10**18)
+        digests.digest(path)
+        digests.save()
+        return digests
+
+    assert [remember().hashed, remember().hashed] == [1, 0]
+    assert (verify(filled).stat, verify(filled).findings) == (1, [])
+    place = filled.folder / "stat" / "digests"
+    data = place.read_bytes()
+    place.write_bytes(data.replace(b"source.py", b"sourse.py"))
+    assert kinds(verify(filled)) == [("corrupt", "stat")]
+    assert verify(filled, repair=True).ok
+    assert not place.exists()
+    assert [remember().hashed, remember().hashed] == [1, 0]
+
+
+@pytest.mark.parametrize("folder", format.FOLDERS)
+def test_what_lies_in_the_place_of_a_folder_is_put_away(filled: Store, folder: str) -> None:
+    place = filled.folder / folder
+    if place.exists():
+        place.rename(filled.root / "aside")
+    place.write_text("mine")
+    found = verify(filled)
+    assert ("foreign", folder) in kinds(found)
     assert not found.ok
-    assert (filled.folder / "pins" / KEY).exists()
+    assert verify(filled, repair=True).ok
+    assert verify(filled).findings == []
+    assert filled.put_artifact("77" * 32, {}, {"cubin": b"new"}).stored
+
+
+def test_blobs_that_cannot_be_looked_at_make_no_record_incomplete(filled: Store) -> None:
+    (filled.folder / "cas").rename(filled.root / "aside")
+    (filled.folder / "cas").write_text("mine")
+    assert kinds(verify(filled)) == [("foreign", "cas"), ("unreadable", "cas")]
+    (filled.folder / "cas").unlink()
+    (filled.root / "aside").rename(filled.folder / "cas")
+    assert verify(filled).findings == []
 
 
 def test_what_cannot_be_read_is_told_and_not_put_away(
@@ -139,7 +218,7 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
         patch.setattr(files, "read", refuse)
         found = verify(filled, repair=True)
     assert [(one.kind, one.reason) for one in found.findings] == [
-        ("unreadable", "Input/output error")
+        ("unreadable", "cannot be read: Input/output error")
     ] * 3
     assert not found.ok
     assert verify(filled).findings == []

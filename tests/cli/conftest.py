@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -114,3 +116,17 @@ def spec(tmp_path: Path) -> Path:
     path = tmp_path / "kernels.yaml"
     path.write_text(SPEC)
     return path
+
+
+PRETENDED = Path(__file__).parent / "programs" / "pretended_build.py"
+
+
+@pytest.fixture(scope="session")
+def pretended() -> ModuleType:
+    """Return the program that pretends to build, for the results it makes."""
+    spec = importlib.util.spec_from_file_location("pretended_build", PRETENDED)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.cache import _excerpts
+from pallasc.cli.why_text import excerpts
 
 RunCommand = Callable[..., Any]
 
@@ -93,10 +93,10 @@ def test_cache_alone_shows_its_help(run: RunCommand) -> None:
 
 
 def test_why_shows_the_part_of_a_long_value_that_differs() -> None:
-    stored, now = _excerpts("a" * 300 + "x" + "c" * 300, "a" * 300 + "y" + "c" * 300)
+    stored, now = excerpts("a" * 300 + "x" + "c" * 300, "a" * 300 + "y" + "c" * 300)
     assert stored == f"…{'a' * 33}x{'c' * 66}…"
     assert now == f"…{'a' * 33}y{'c' * 66}…"
-    assert _excerpts(None, "short") == ("(absent)", "short")
+    assert excerpts(None, "short") == ("(absent)", "short")
 
 
 def test_verify_finds_damage_and_repair_lets_it_heal(
@@ -128,7 +128,7 @@ def test_prune_spares_what_is_pinned(run: RunCommand, own: tuple[Path, Path]) ->
     assert run("cache", "pin", keys[0], "--label", "kept", "--store", store).code == 0
     assert run("cache", "pin", "--store", store).out == f"{keys[0]}  kept\n"
     dry = run("cache", "clear", "--dry-run", "--store", store)
-    assert "would remove 1 records" in dry.out
+    assert "would remove 1 record," in dry.out
     assert run("cache", "clear", "--store", store).code == 0
     left = json.loads(run("cache", "stats", "--store", store, "--json").out)
     assert (left["entries"], left["pins"]) == (1, 1)
@@ -138,7 +138,7 @@ def test_prune_spares_what_is_pinned(run: RunCommand, own: tuple[Path, Path]) ->
 
 def test_pin_names_the_nearest_kernel_for_a_typo(run: RunCommand, own: tuple[Path, Path]) -> None:
     result = run("cache", "pin", "ad", "--store", own[1])
-    assert result.code == 2
+    assert result.code == 3
     assert result.err == "error: the store has no artifact 'ad'.\n  Did you mean 'add'?\n"
 
 

@@ -1,181 +1,209 @@
-"""Progress: one line a variant; on a terminal the running one too, cut to the width, in colour."""
+"""Progress without a terminal: a line each, hits many at a time, never silent for two seconds."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from pallasc.cli.progress import (
-    Progress,
-    artifact_facts,
-    failure_lines,
-    result_line,
-    summary,
-    terminal_width,
-    wants_colour,
-)
-from pallasc.compiler.report import Event, Report, VariantResult
-from pallasc.errors import CompileError, Location
-from pallasc.specs.artifact import Artifact
-from pallasc.specs.matrix import expand
-from pallasc.specs.yaml_loader import parse_yaml
-
-YAML = """\
-schema: 1
-targets: [sm_90a]
-kernels:
-  - {name: add, entry: "pallasc.specs.library.elementwise:add", args: ["f32[2048]", "f32[2048]"]}
-"""
-VARIANT = expand(parse_yaml(YAML))[0]
-KERNEL = {
-    "name": "add_kernel",
-    "cubin": "c" * 64,
-    "ptx": None,
-    "origin": "mosaic",
-    "registers": 40,
-    "stack_bytes": 0,
-    "spill_store_bytes": 0,
-    "spill_load_bytes": 0,
-    "static_smem_bytes": 0,
-    "dynamic_smem_bytes": 0,
-    "barriers": 1,
-}
-HIT = VariantResult(VARIANT, "hit")
-FAILED = VariantResult(VARIANT, "failed", error=CompileError("it broke."), output="a\nb\n")
+from pallasc.cli.progress import Progress, heartbeat, stderr_progress
+from pallasc.cli.screen import Screen
+from pallasc.compiler.report import Event, Tick
 
 
-def _artifact(**changes: object) -> Artifact:
-    record = {
-        "schema": 1,
-        "target": {"name": "h100-sxm"},
-        "toolchain": {},
-        "plan": {},
-        "kernels": [{**KERNEL, **changes}],
-        "blobs": {KERNEL["cubin"]: 9512},
-    }
-    return Artifact(record, lambda _: b"")
+class Writes(io.StringIO):
+    """A stream that keeps every write apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return super().write(text)
 
 
-COMPILED = VariantResult(VARIANT, "compiled", 1.236, "k" * 64, _artifact())
-
-
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def _finished(result: VariantResult) -> Event:
-    return Event(result.status, VARIANT, result, 3, 24)  # type: ignore[arg-type]
-
-
-def _started() -> Event:
-    return Event("started", VARIANT, None, 2, 24)
+@pytest.fixture
+def stream() -> Writes:
+    return Writes()
 
 
 @pytest.mark.parametrize(
-    ("result", "line"),
+    ("make", "lines"),
     [
-        (HIT, "[ 3/24] hit       add@h100-sxm\n"),
-        (COMPILED, "[ 3/24] compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers\n"),
+        (lambda p: p.hit(), "[ 3/24] hit       add@h100-sxm\n"),
         (
-            FAILED,
+            lambda p: p.compiled(),
+            "[ 3/24] compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers\n",
+        ),
+        (
+            lambda p: p.failed(output="a\nb\n"),
             "[ 3/24] failed    add@h100-sxm\n    it broke.\n    output:\n    a\n    b\n",
         ),
     ],
 )
-def test_each_result_is_one_line_and_a_failure_says_why(result: VariantResult, line: str) -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    progress(_started())
-    progress(_finished(result))
-    progress.end()
-    assert stream.getvalue() == line
-
-
-def test_hits_can_be_left_out() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream, hits=False)
-    progress(_finished(HIT))
-    assert stream.getvalue() == ""
-    progress(_finished(COMPILED))
-    assert stream.getvalue() != ""
-
-
-def test_a_terminal_shows_what_runs_until_it_is_done() -> None:
-    stream = Terminal()
-    progress = Progress(stream, width=30)
-    progress(_started())
-    assert stream.getvalue() == "\r\x1b[K[ 2/24] compiling add@h100-sx"
-    progress(_finished(COMPILED))
-    assert stream.getvalue().endswith("\r\x1b[K[ 3/24] compiled  add@h100-sx\n")
-
-
-def test_a_line_in_colour_is_cut_by_what_is_seen_of_it() -> None:
-    stream = Terminal()
-    Progress(stream, width=26, colour=True)(_finished(HIT))
-    assert stream.getvalue().endswith("[ 3/24] \x1b[36mhit\x1b[0m       add@h10\n")
-
-
-@pytest.mark.parametrize(
-    ("terminal", "environment", "wanted"),
-    [
-        (True, {}, True),
-        (True, {"TERM": "xterm"}, True),
-        (True, {"NO_COLOR": "1"}, False),
-        (True, {"NO_COLOR": ""}, True),
-        (True, {"TERM": "dumb"}, False),
-        (False, {}, False),
-    ],
-)
-def test_colour_is_for_terminals_unless_no_color_is_set(
-    terminal: bool, environment: dict[str, str], wanted: bool
+def test_each_result_is_one_line_and_a_failure_says_why(
+    make: Callable[[Any], Any], lines: str, stream: Writes, pretended: Any
 ) -> None:
-    assert wants_colour(Terminal() if terminal else io.StringIO(), environment) is wanted
+    with Progress(Screen(stream)) as progress:
+        progress(pretended.started())
+        progress(pretended.finished(make(pretended)))
+    assert stream.getvalue() == lines
 
 
-def test_only_a_terminal_has_a_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "123")
-    assert terminal_width(Terminal()) == 123
-    assert terminal_width(io.StringIO()) is None
+def test_a_line_keeps_its_whole_length(stream: Writes, pretended: Any) -> None:
+    of = pretended.variant(name="n" * 300)
+    with Progress(Screen(stream)) as progress:
+        progress(pretended.finished(pretended.compiled(of)))
+    (line,) = stream.getvalue().splitlines()
+    assert "n" * 300 + "@h100-sxm  1.24 s" in line
 
 
-def test_spills_are_told() -> None:
-    artifact = _artifact(spill_store_bytes=16, spill_load_bytes=24)
-    assert artifact_facts(artifact) == ["9,512 bytes", "40 registers", "spills 40 bytes"]
+def test_a_log_in_colour_colours_the_status(stream: Writes, pretended: Any) -> None:
+    with Progress(Screen(stream, colour=True)) as progress:
+        progress(pretended.finished(pretended.hit()))
+        progress(pretended.finished(pretended.compiled()))
+    assert stream.getvalue() == (
+        "[ 3/24] \x1b[36mhit\x1b[0m       add@h100-sxm\n"
+        "[ 3/24] \x1b[32mcompiled\x1b[0m  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers\n"
+    )
 
 
-def test_a_skipped_variant_is_only_named() -> None:
-    assert result_line(VariantResult(VARIANT, "skipped")) == "skipped   add@h100-sxm"
+def test_an_id_cannot_leave_its_line(stream: Writes, pretended: Any) -> None:
+    with Progress(Screen(stream)) as progress:
+        progress(pretended.finished(pretended.hit(pretended.variant(name="a\n::b\x1b[2K"))))
+    assert stream.getvalue() == "[ 3/24] hit       a ::b@h100-sxm\n"
 
 
-def test_the_output_of_a_failure_with_a_place_in_the_kernel_is_left_out() -> None:
-    error = CompileError("it broke.", location=Location("kernels.txt", 3))
-    assert failure_lines(replace(FAILED, error=error)) == ["    kernels.txt:3: it broke."]
+def test_hits_can_be_left_out(stream: Writes, pretended: Any) -> None:
+    with Progress(Screen(stream), hits=False) as progress:
+        progress(pretended.finished(pretended.hit()))
+        progress(pretended.finished(pretended.compiled()))
+    assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["compiled"]
 
 
-def test_the_output_of_a_failure_without_a_place_is_cut_to_its_end() -> None:
-    lines = failure_lines(replace(FAILED, output="\n".join(map(str, range(100)))))
-    assert lines[:3] == ["    it broke.", "    output:", "    80"]
-    assert lines[-1] == "    99"
+def test_thousands_of_hits_are_a_few_writes_in_order(stream: Writes, pretended: Any) -> None:
+    with Progress(Screen(stream), clock=pretended.Clock()) as progress:
+        for number in range(2000):
+            progress(pretended.finished(pretended.hit(), number + 1, 2000))
+    assert [text.count("\n") for text in stream.writes] == [512, 512, 512, 464]
+    lines = stream.getvalue().splitlines()
+    assert lines == [f"[{n:>4}/2000] hit       add@h100-sxm" for n in range(1, 2001)]
 
 
-def test_the_output_is_shown_where_the_place_is_only_that_of_the_spec() -> None:
-    error = CompileError("it died.", location=VARIANT.location)
-    assert failure_lines(replace(FAILED, error=error))[-2:] == ["    a", "    b"]
+def test_hits_do_not_wait_for_more_than_a_second(stream: Writes, pretended: Any) -> None:
+    clock = pretended.Clock()
+    progress = Progress(Screen(stream), clock=clock)
+    progress(pretended.finished(pretended.hit()))
+    assert stream.writes == []
+    clock.now_s += 1.5
+    progress(pretended.finished(pretended.hit()))
+    assert [text.count("\n") for text in stream.writes] == [2]
 
 
 @pytest.mark.parametrize(
-    ("results", "text"),
+    "then",
     [
-        ([], "0 variants in 1.2 s: nothing to do"),
-        ([HIT], "1 variant in 1.2 s: 1 hit"),
-        ([HIT, HIT, COMPILED, FAILED], "4 variants in 1.2 s: 2 hits, 1 compiled, 1 failed"),
-        ([FAILED, VariantResult(VARIANT, "skipped")], "2 variants in 1.2 s: 1 failed, 1 skipped"),
+        lambda p: p.started(),
+        lambda p: p.finished(p.compiled()),
+        lambda p: Tick(((p.variant(), 1.0),), 3, 24),
     ],
 )
-def test_summary_counts_what_there_was(results: list[VariantResult], text: str) -> None:
-    assert summary(Report(tuple(results), 1.23)) == text
+def test_hits_come_before_whatever_happens_next(
+    then: Callable[[Any], Event | Tick], stream: Writes, pretended: Any
+) -> None:
+    progress = Progress(Screen(stream))
+    progress(pretended.finished(pretended.hit()))
+    progress(then(pretended))
+    assert stream.getvalue().startswith("[ 3/24] hit       add@h100-sxm\n")
+
+
+def test_a_text_said_meanwhile_comes_after_the_hits_before_it(
+    stream: Writes, pretended: Any
+) -> None:
+    progress = Progress(Screen(stream))
+    progress(pretended.finished(pretended.hit()))
+    progress.say("warning: the store\nis odd")
+    assert stream.getvalue() == "[ 3/24] hit       add@h100-sxm\nwarning: the store\nis odd\n"
+
+
+def test_an_exception_leaves_no_hit_untold(stream: Writes, pretended: Any) -> None:
+    def build() -> None:
+        with Progress(Screen(stream)) as progress:
+            progress(pretended.finished(pretended.hit()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    assert stream.getvalue() == "[ 3/24] hit       add@h100-sxm\n"
+
+
+def _silences(step_s: float, pretended: Any, stream: Writes) -> list[float]:
+    """Return how long nothing was said, each time, in a minute with a tick every `step_s`."""
+    clock = pretended.Clock()
+    progress = Progress(Screen(stream), clock=clock)
+    progress(pretended.started())
+    silences, last_s = [], clock.now_s
+    while clock.now_s < 160:
+        clock.now_s += step_s
+        told = len(stream.writes)
+        progress(Tick(((pretended.variant(), clock.now_s - 100),), 2, 24, (), 2))
+        if len(stream.writes) > told:
+            silences.append(clock.now_s - last_s)
+            last_s = clock.now_s
+    return silences
+
+
+@pytest.mark.parametrize("step_s", [0.1, 0.25, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_a_build_that_compiles_is_never_silent_for_two_seconds(
+    step_s: float, stream: Writes, pretended: Any
+) -> None:
+    silences = _silences(step_s, pretended, stream)
+    assert max(silences) < 2
+    assert min(silences) > 1.9 - step_s
+
+
+def test_lines_of_results_put_the_heartbeat_off(stream: Writes, pretended: Any) -> None:
+    clock = pretended.Clock()
+    progress = Progress(Screen(stream), clock=clock)
+    tick = Tick(((pretended.variant(), 1.0),), 3, 24)
+    for _ in range(20):
+        clock.now_s += 0.5
+        progress(tick)
+        clock.now_s += 0.5
+        progress(tick)
+        progress(pretended.finished(pretended.compiled()))
+    assert {line.split()[2] for line in stream.getvalue().splitlines()} == {"compiled"}
+
+
+@pytest.mark.parametrize(
+    ("running_s", "compiled_s", "line"),
+    [
+        ([], [], "[ 12/200] waiting"),
+        ([14.2], [], "[ 12/200] compiling 1: add[m=0]@h100-sxm 14 s"),
+        ([14.2, 3.0], [], "[ 12/200] compiling 2: add[m=0]@h100-sxm 14 s, …"),
+        ([3.0, 140.0], [], "[ 12/200] compiling 2: add[m=1]@h100-sxm 2 min 20 s, …"),
+        (
+            [14.2, 3.0],
+            [2.0, 2.2],
+            "[ 12/200] compiling 2: add[m=0]@h100-sxm 14 s, …; about 3 min left",
+        ),
+    ],
+)
+def test_the_heartbeat_names_the_slowest_and_what_is_left(
+    running_s: list[float], compiled_s: list[float], line: str, pretended: Any
+) -> None:
+    running = tuple((pretended.variant(m=m), s) for m, s in enumerate(running_s))
+    assert heartbeat(Tick(running, 12, 200, tuple(compiled_s), 2)) == line
+
+
+def test_without_a_terminal_the_live_display_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "pallasc.cli.live", raising=False)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert type(stderr_progress()) is Progress
+    assert "pallasc.cli.live" not in sys.modules

@@ -1,0 +1,146 @@
+"""Failures as workflow commands, which GitHub shows at the lines of a change.
+
+A command is `::error file=F,line=N,col=N,title=T::message`, alone on its line. In the message `%`,
+carriage return and line feed are escaped, in the other values `:` and `,` too; nothing else is.
+GitHub shows 10 errors and 10 warnings of a step, and drops the others without a word:
+https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pallasc.cli.letters import one_line, printable
+from pallasc.cli.output import count
+from pallasc.cli.result_text import output_tail, spill_bytes
+from pallasc.cli.workspace import relative_file, workspace_root
+
+if TYPE_CHECKING:
+    from pallasc.compiler.report import Report, VariantResult
+    from pallasc.errors import Location, PallascError
+
+_SHOWN = 10
+_NAMED = 10
+_IN_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_IN_PROPERTY = _IN_MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One remark at a place of a file, or at none."""
+
+    kind: Literal["error", "warning"]
+    title: str
+    message: str
+    file: str | None = None
+    line: int = 0
+    column: int = 0
+
+    def command(self) -> str:
+        """Return it as a workflow command."""
+        places = {"file": self.file, "line": self.line, "col": self.column} if self.file else {}
+        values = {**places, "title": one_line(self.title)}
+        shown = ",".join(
+            f"{name}={str(value).translate(_IN_PROPERTY)}"
+            for name, value in values.items()
+            if value
+        )
+        return f"::{self.kind} {shown}::{printable(self.message).translate(_IN_MESSAGE)}"
+
+
+def github_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the lines that annotate a build: its failures, then spills and notes as warnings.
+
+    Variants that fail at one place for one reason share an annotation. A spill is no news where
+    the variant's budget allows for spills.
+
+    Args:
+        report: what the build did.
+        environment: says where the repository is.
+    """
+    root = workspace_root(environment)
+    errors = [_failure(results, root) for results in _by_cause(report.failed)]
+    warnings = [
+        *(_spills(results, root) for results in _by_kernel(report.compiled)),
+        *(Annotation("warning", "pallasc", note) for note in report.notes),
+    ]
+    return [annotation.command() for annotation in (*_at_most(errors), *_at_most(warnings))]
+
+
+def github_command(error: PallascError, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the line that annotates an error which ends the whole build, as one in a spec does."""
+    place = _place([error.location], workspace_root(environment))
+    return Annotation("error", "pallasc", str(error), *place).command()
+
+
+def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
+    """Group failures with the same place and the same message."""
+    groups: dict[tuple[object, str], list[VariantResult]] = {}
+    for result in failed:
+        error = result.error
+        cause = (error.location, error.message) if error else (result.variant.location, "")
+        groups.setdefault(cause, []).append(result)
+    return list(groups.values())
+
+
+def _by_kernel(compiled: Iterable[VariantResult]) -> list[list[VariantResult]]:
+    """Group what spills although no budget says that it may by the place of the kernel."""
+    groups: dict[Location, list[VariantResult]] = {}
+    for result in compiled:
+        allowed = result.variant.budget.spill_bytes is not None
+        if result.artifact is not None and spill_bytes(result.artifact) and not allowed:
+            groups.setdefault(result.variant.location, []).append(result)
+    return list(groups.values())
+
+
+def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
+    first = results[0]
+    parts = [str(first.error or ""), *output_tail(first)]
+    if len(results) > 1:
+        parts.append(f"Variants: {_names(results)}")
+    more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
+    own = first.error.location if first.error else None
+    place = _place([own, first.variant.location], root)
+    return Annotation("error", f"{first.variant.id} failed{more}", "\n".join(parts), *place)
+
+
+def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:
+    worst = max(spill_bytes(result.artifact) for result in results if result.artifact)
+    kernel = results[0].variant
+    return Annotation(
+        "warning",
+        f"{kernel.name} spills registers",
+        f"up to {count(worst, 'byte')} a thread: {_names(results)}\n"
+        "A budget for spill_bytes in the spec says that this is meant, and how much.",
+        *_place([kernel.location], root),
+    )
+
+
+def _names(results: Sequence[VariantResult]) -> str:
+    named = ", ".join(result.variant.id for result in results[:_NAMED])
+    more = len(results) - _NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
+
+
+def _place(
+    locations: Iterable[Location | None], root: Path
+) -> tuple[str, int, int] | tuple[None, int, int]:
+    """Return the first place that lies in the repository, as file, line and column."""
+    for location in locations:
+        file = relative_file(location.file, root) if location else None
+        if location is not None and file is not None:
+            return file, location.line, location.column
+    return None, 0, 0
+
+
+def _at_most(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Return as many as GitHub shows; the last one says what the others would have said."""
+    if len(annotations) <= _SHOWN:
+        return list(annotations)
+    shown, rest = annotations[: _SHOWN - 1], annotations[_SHOWN - 1 :]
+    titles = "\n".join(annotation.title for annotation in rest)
+    return [*shown, Annotation(rest[0].kind, f"{count(len(rest), f'more {rest[0].kind}')}", titles)]

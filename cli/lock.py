@@ -1,0 +1,209 @@
+"""`pallasc lock`: compare specs with the lock file, or write it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.layout import Command
+from pallasc.cli.options import (
+    compile_options,
+    json_option,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.relock import Updated
+    from pallasc.specs.lock import Change, ChangeKind
+    from pallasc.specs.spec import Variant
+
+_NOT_AS_LOCKED = 3
+_MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "unknown": "?"}
+
+
+@click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
+@specs_argument()
+@click.option("--update", is_flag=True, help="Write the lock file anew, and build what is missing.")
+@click.option(
+    "--lock",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The lock file; pallasc.lock in the current folder when left out.",
+)
+@selection_options
+@compile_options
+@store_option
+@json_option("the differences")
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    update: bool,
+    path: Path | None,
+    targets: tuple[str, ...],
+    expression: str | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    store_root: Path | None,
+    as_json: bool,
+) -> int:
+    """Compare the variants of SPECS with the lock file, or write it with --update.
+
+    The lock file names for each variant its action key and the digest of its artifact, and the
+    toolchain that made them. Commit it: `pallasc build --locked` fails where something else comes
+    out, `pallasc build --frozen` where something would have to be compiled.
+
+    Without --update nothing is compiled or written. Each difference is a line on the standard
+    output, and there is exit code 3 if there is any:
+      + not in the lock file
+      ~ in the lock file with another action key or artifact
+      - in the lock file only
+      ? the store cannot tell: its sources have changed, or it lacks the artifact
+
+    With -k or --target, entries of other variants are left alone. Otherwise SPECS are all that the
+    lock file is for, and an update drops the entries that none of them declares.
+
+    Examples:
+      pallasc lock specs/ --update
+      pallasc lock specs/
+      pallasc lock specs/ --update -k matmul
+      pallasc lock specs/ --lock py311.lock
+
+    --json prints one object:
+      schema     1
+      lock       the lock file
+      written    whether the lock file was written
+      totals     number of variants by change, and those that are the same
+      toolchain  how the toolchain differs, in words
+      changes    a list by id; of each: id, change (added, changed, dropped, unknown), reason,
+                 before and after (each action, artifact and request, or null)
+    """
+    from pallasc.cli.output import json_text
+    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.compiler.locked import LOCK_FILE
+
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
+    code = run.update(jobs, ptxas) if update else run.check(ptxas)
+    if as_json and run.data is not None:
+        click.echo(json_text(run.data))
+    elif run.data is not None:
+        for change in run.changes:
+            click.echo(_line(change))
+    return code
+
+
+class _Run:
+    """One run of the command: what it was given, and what it found."""
+
+    def __init__(
+        self, variants: Sequence[Variant], store: Store, path: Path, *, whole: bool
+    ) -> None:
+        self._variants, self._store, self._path, self._whole = variants, store, path, whole
+        self.changes: tuple[Change, ...] = ()
+        self.data: dict[str, Any] | None = None
+
+    def check(self, ptxas: Path | None) -> int:
+        from pallasc.compiler.locked import Locked, update_command
+        from pallasc.compiler.relock import check_lock
+        from pallasc.errors import NotCachedError
+        from pallasc.specs.lock import read_lock
+
+        lock = read_lock(self._path)
+        if lock is None:
+            raise NotCachedError(
+                f"there is no {self._path}.", hint=f"Make it with: {update_command(self._path)}"
+            )
+        found = check_lock(
+            self._variants,
+            Locked(str(self._path), lock, frozen=True),
+            whole=self._whole,
+            store=self._store,
+            ptxas=ptxas,
+        )
+        for note in found.notes:
+            click.echo(f"warning: {note}", err=True)
+        self._tell(found.changes, (), written=False)
+        if not found.changes:
+            return 0
+        click.echo(f"  If that is meant: {update_command(self._path)}", err=True)
+        return _NOT_AS_LOCKED
+
+    def update(self, jobs: int | None, ptxas: Path | None) -> int:
+        from pallasc.cli.progress import stderr_progress
+        from pallasc.compiler.relock import update_lock
+        from pallasc.specs.lock import read_lock, write_lock
+
+        old = read_lock(self._path)
+        with stderr_progress(hits=False) as progress:
+            updated = update_lock(
+                self._variants,
+                old,
+                file=self._path,
+                whole=self._whole,
+                store=self._store,
+                jobs=jobs,
+                ptxas=ptxas,
+                on_event=progress,
+            )
+        for note in updated.report.notes:
+            if note not in self._store.warnings:
+                click.echo(f"warning: {note}", err=True)
+        if not updated.complete:
+            return self._incomplete(updated)
+        written = updated.lock != old
+        if written:
+            write_lock(self._path, updated.lock)
+        self._tell(updated.changes, updated.toolchain, written=written)
+        return 0
+
+    def _incomplete(self, updated: Updated) -> int:
+        from pallasc.cli.summary import summary
+
+        click.echo(summary(updated.report), err=True)
+        click.echo(f"{self._path} is left as it is.", err=True)
+        return updated.report.exit_code
+
+    def _tell(
+        self, changes: tuple[Change, ...], toolchain: tuple[str, ...], *, written: bool
+    ) -> None:
+        self.changes = changes
+        totals = dict.fromkeys(map(str, _MARKS), 0) | {"same": len(self._variants)}
+        for change in changes:
+            totals[change.kind] += 1
+            totals["same"] -= change.kind != "dropped"
+        self.data = {
+            "lock": str(self._path),
+            "written": written,
+            "totals": totals,
+            "toolchain": list(toolchain),
+            "changes": [_change_json(change) for change in changes],
+        }
+        for clause in toolchain if written else ():
+            click.echo(f"{self._path}: {clause}", err=True)
+        words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)
+        state = "is written" if written else "is not current" if changes else "is current"
+        click.echo(f"{self._path} {state}: {words}", err=True)
+
+
+def _line(change: Change) -> str:
+    reason = f": {change.reason}" if change.reason else ""
+    return f"{_MARKS[change.kind]} {change.variant}{reason}"
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "id": change.variant,
+        "change": change.kind,
+        "before": change.before._asdict() if change.before else None,
+        "after": change.after._asdict() if change.after else None,
+        "reason": change.reason,
+    }

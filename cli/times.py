@@ -1,0 +1,55 @@
+"""Durations in words, and how long a build will still take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def duration(seconds: float) -> str:
+    """Return `1.2 s`, `14 s`, `3 min 20 s` or `2 h 05 min`."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else elapsed(round(seconds))
+
+
+def elapsed(seconds: float) -> str:
+    """Return the same of something that still runs: never less than whole seconds."""
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def about(seconds: float) -> str:
+    """Return an estimate no finer than it deserves: `about 25 s`, `about 3 min`."""
+    if seconds <= 5:
+        return "a few seconds"
+    if seconds <= 55:
+        return f"about {-(-seconds // 5) * 5:.0f} s"
+    if seconds < 5400:
+        return f"about {max(1, round(seconds / 60))} min"
+    return f"about {round(seconds / 3600)} h"
+
+
+def time_left_s(
+    *, left: int, compiled_s: Sequence[float], running_s: Sequence[float], jobs: int
+) -> float | None:
+    """Estimate how long the rest of a build takes from what its compilations have taken so far.
+
+    Args:
+        left: how many variants are not finished, those that run included.
+        compiled_s: what each finished compilation took.
+        running_s: what each running one has taken so far.
+        jobs: how many run at a time.
+
+    Returns:
+        Seconds, or None where nothing can be said: nothing is compiled yet, or all that is left
+        has run longer than expected.
+    """
+    if not compiled_s or left < 1:
+        return None
+    mean_s = sum(compiled_s) / len(compiled_s)
+    work_s = left * mean_s - sum(min(each, mean_s) for each in running_s)
+    newest_s = max((mean_s - each for each in running_s), default=0.0)
+    expected_s = max(work_s / max(1, min(jobs, left)), newest_s)
+    return expected_s if expected_s > 0 else None

@@ -1,0 +1,147 @@
+"""Have workers compile what the store did not have, and settle what comes back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pallasc.cache.uses import Session
+from pallasc.compiler.build import Miss, Run
+from pallasc.compiler.lookup import Lookup, stored_artifact
+from pallasc.compiler.manifest import about, data_digests, request_fields
+from pallasc.compiler.messages import blobs_from_json, error_from_json
+from pallasc.compiler.pool import Answer, Pool, Task
+from pallasc.compiler.report import Status, Tick, VariantResult
+from pallasc.compiler.setup import Setup
+from pallasc.errors import CompileError, PallascError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import variant_to_json
+
+
+def compile_misses(run: Run, lookup: Lookup, setup: Setup, session: Session) -> None:
+    """Compile the misses of a build, each request of a folder once.
+
+    Raises:
+        ToolError: a compiling process cannot be started.
+    """
+    misses = list(run.misses.values())
+    pool = pool_for(run, len(misses), setup)
+    with pool:
+        pool.context = setup.message(lookup.context, run.store)
+        compiled_s: list[float] = []
+        tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
+        for kind, task, answer in pool.run(tasks):
+            if kind == "tick" or task is None:
+                run.on_event(_tick(run, misses, pool, compiled_s))
+                continue
+            miss = misses[task.label]
+            if answer is None:
+                run.tell("started", run.variants[miss.indices[0]], None)
+                continue
+            for position, index in enumerate(miss.indices):
+                result = _result(run, session, miss, index, answer, first=position == 0)
+                if result.status == "compiled":
+                    compiled_s.append(result.seconds)
+                run.settle(index, result)
+            if run.stops():
+                return
+
+
+def pool_for(run: Run, tasks: int, setup: Setup) -> Pool:
+    """Return the pool that compiles a number of tasks as a build's options say."""
+    import inspect
+    options = run.options
+    jobs = options.jobs or max(1, min(2, tasks))
+    if "timeout_s" not in inspect.signature(Pool).parameters:
+        return Pool(jobs, setup.environment)
+    from pallasc.compiler.capacity import default_jobs, default_memory_bytes
+    memory = options.memory_bytes or default_memory_bytes(jobs)
+    return Pool(jobs, setup.environment, timeout_s=options.timeout_s, memory_bytes=memory)
+
+
+def _tick(run: Run, misses: list[Miss], pool: Pool, compiled_s: list[float]) -> Tick:
+    running = tuple(
+        (run.variants[misses[task.label].indices[0]], seconds) for task, seconds in pool.running()
+    )
+    total = len(run.variants)
+    return Tick(running, len(run.results), total, tuple(compiled_s), pool.jobs)
+
+
+def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
+    variant = run.variants[miss.indices[0]]
+    folders = os.pathsep.join([variant.base_dir, *lookup.folders(variant)])
+
+    def message() -> Mapping[str, Any]:  # TODO
+        data = data_digests(variant, lookup.context.digests)
+        return {
+            "op": "compile",
+            "variant": variant_to_json(variant),
+            "request": miss.keys.request,
+            "fields": request_fields(variant, lookup.context),
+            "data": data,
+        }
+
+    return Task(label, (variant.target.arch, folders), message())
+
+
+def _result(
+    run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
+) -> VariantResult:
+    variant = run.variants[index]
+    result = VariantResult(
+        variant, "failed", reason=miss.reason, explanation=run.explanations.get(miss.keys.folder)
+    )
+    message = answer.message
+    if message is None or not message["ok"]:
+        return replace(result, error=_error(variant, answer), output=answer.output)
+    if first:
+        run.notes += _notes(variant, message)
+    artifact = _artifact(run, message)
+    if artifact is None:
+        return replace(result, error=CompileError("the store lost what was just compiled"))
+    status: Status = message["status"] if first else "hit"
+    if status == "compiled":
+        session.miss(about=about(variant))
+        session.made(message["action"], seconds=message["seconds"], about=about(variant))
+    else:
+        session.hit(message["action"], about=about(variant))
+    return replace(
+        result, status=status, seconds=message["seconds"] if first else 0.0,
+        action_key=message["action"], artifact=artifact,
+    )  # fmt: skip
+
+
+def _error(variant: Variant, answer: Answer) -> PallascError:
+    """Return why a variant failed; what killed its process says how to see it alone."""
+    if answer.message is not None:
+        error = error_from_json(answer.message["error"])
+    else:
+        error = answer.error or CompileError("the worker gave no answer")
+        error.hint = error.hint or f"To see it alone: {reproduction(variant)}"
+    error.location = error.location or variant.location
+    return error
+
+
+def reproduction(variant: Variant) -> str:
+    """Return the command that builds just this variant."""
+    words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
+    return shlex.join([*words, "--target", variant.target.name])
+
+
+def _notes(variant: Variant, message: Mapping[str, Any]) -> list[str]:
+    notes = list(message["warnings"])
+    if "conflict" in message:
+        notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
+    if message["uncached"]:
+        notes.append(f"{variant.id} will be lowered again: {message['uncached']}")
+    return notes
+
+
+def _artifact(run: Run, message: Mapping[str, Any]) -> Artifact | None:
+    if "record" not in message:
+        return stored_artifact(run.store, str(message["action"]))
+    return Artifact(message["record"], blobs_from_json(message["blobs"]).__getitem__)

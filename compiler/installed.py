@@ -1,0 +1,75 @@
+"""Find installed distributions by the names of their `.dist-info` folders.
+
+The name holds distribution and version (PEP 376, PEP 427), so nothing is read or parsed, and the
+machinery of `importlib.metadata` is imported only for what was installed in another way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_SUFFIX = ".dist-info"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed distribution; `root` is the folder that its files lie in."""
+
+    name: str
+    version: str
+    root: Path
+
+    def files(self) -> list[Path]:
+        """Return its installed files, in order, without bytecode; they may be missing on disk."""
+        from importlib import metadata
+
+        return sorted(
+            Path(str(file.locate()))
+            for file in metadata.distribution(self.name).files or []
+            if file.suffix != ".pyc"
+        )
+
+
+def find_package(name: str) -> Package | None:
+    """Return the distribution that Python would find under a name, None if there is none."""
+    prefix = re.sub(r"[-_.]+", "_", name).lower() + "-"
+    for folder in sys.path:
+        found = [n for n in _dist_infos(folder, _changed_ns(folder)) if n.startswith(prefix)]
+        if len(found) == 1:
+            version = found[0].removeprefix(prefix).removesuffix(_SUFFIX)
+            return Package(name, version, Path(folder))
+        if found:
+            break  # left by an update that failed: which one counts, its contents say
+    return _from_metadata(name)
+
+
+def _from_metadata(name: str) -> Package | None:
+    from importlib import metadata
+
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return Package(name, found.version, Path(str(found.locate_file(""))))
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _dist_infos(folder: str, changed_ns: int) -> tuple[str, ...]:
+    """Return the `.dist-info` folders of a folder, in lower case, as it was when it changed last."""
+    try:
+        names = os.listdir(folder) if changed_ns else []
+    except OSError:
+        return ()
+    return tuple(name.lower() for name in names if name.endswith(_SUFFIX))

@@ -1,0 +1,318 @@
+"""Hold a build to a lock file, or to what the store has: `--frozen` and `--locked`.
+
+What each promises, as cargo and uv use these words:
+
+* `--locked`: what is missing is compiled, and must come out as the lock says. Exit code 3 where a
+  variant is not in the lock, or has another action key or another artifact. A spec that is written
+  in another way and gives the same is no difference. Without a lock file the build fails, since
+  all of it would have to be added.
+* `--frozen`: nothing is compiled. Exit code 3 for each variant that is not to be had as it is. With
+  a lock file, a variant must be in it; its sources, where a manifest in the store knows them, must
+  be what they were; and the store must have its record, with the lock's digest and all blobs. A
+  store that has the record but no manifest cannot tell whether sources have changed since: where
+  the spec has not, by the lock's request key, its action key is taken at its word then, and a note
+  says for how many variants. Without a lock file, every variant must be a hit by its manifest.
+* both: as `--frozen`, and there must be a lock file.
+
+A source that changed fails `--frozen` even where it would be lowered to the same module, since
+only a compilation could tell.
+
+A lock is for one toolchain. Every part of it (JAX, its plugin, ptxas, Python, pallasc itself) is in
+every action key, so with another one nothing can be as locked: both end at once, before anything is
+looked up or compiled, and say what differs. To build with several, keep a lock file for each.
+
+Entries of variants that a build does not ask for do no harm: `pallasc lock SPECS` finds those that
+no spec declares any more.
+
+The lock is looked for in the current folder, not beside the specs: a build may take several of them
+from several folders, and ids name none. It holds no paths, so it can lie anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.format import is_name
+from pallasc.cache.store import Store
+from pallasc.compiler.installed import find_package
+from pallasc.compiler.lookup import Found, Keys, Lookup, stored_artifact
+from pallasc.compiler.manifest import Context
+from pallasc.compiler.report import VariantResult
+from pallasc.compiler.setup import Setup
+from pallasc.compiler.toolchain import tool_version
+from pallasc.errors import CorruptError, NotCachedError, SpecError
+from pallasc.specs.canonical import digest
+from pallasc.specs.lock import VARIABLE, Component, Entry, Lock, differences, differing, read_lock
+from pallasc.specs.spec import Variant
+
+LOCK_FILE = Path("pallasc.lock")
+"""Where the lock is, unless `--lock` names another file."""
+
+_PACKAGES = (
+    "cramjam", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "protobuf", "scipy",
+)  # fmt: skip
+"""Distributions of what the identity counts as `computed with`."""
+
+_REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
+_SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """What a build is held to.
+
+    Attributes:
+        file: the lock file, for messages.
+        lock: what it says; None where there is none, then only what the store has counts.
+        frozen: whether nothing may be compiled.
+    """
+
+    file: str
+    lock: Lock | None
+    frozen: bool
+
+
+def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | None:
+    """Return what a build is held to by its options, None where it is held to nothing.
+
+    Args:
+        path: the lock file; `pallasc.lock` in the current folder by default.
+        frozen: nothing may be compiled.
+        locked: everything must be as the lock says.
+
+    Raises:
+        SpecError: a lock file was named that is not there, or that nothing would use; or it is
+            damaged.
+        NotCachedError: `locked` without a lock file.
+    """
+    if not (frozen or locked):
+        if path is not None:
+            raise SpecError("--lock needs --frozen or --locked.")
+        return None
+    place = path or LOCK_FILE
+    lock = read_lock(place)
+    if lock is None and path is not None:
+        raise SpecError(f"{path}: there is no such file.", hint=_make_it(path))
+    if lock is None and locked:
+        raise NotCachedError(f"there is no {place} here.", hint=_make_it(place))
+    return Locked(str(place), lock, frozen)
+
+
+def _make_it(place: Path | str) -> str:
+    return f"Make it with: {update_command(place)}"
+
+
+def update_command(place: Path | str) -> str:
+    """Return the command that writes a lock file."""
+    named = "" if str(place) == str(LOCK_FILE) else f" --lock {place}"
+    return f"pallasc lock SPECS --update{named}"
+
+
+def toolchain_components(setup: Setup, context: Context) -> dict[str, Component]:
+    """Return what a lock says of the toolchain: digests by label, and versions for people.
+
+    Raises:
+        ToolError: the assembler cannot be asked for its version.
+    """
+    from pallasc import __version__
+
+    versions = {package.name: package.version for package in setup.toolchain.packages}
+    versions["ptxas"] = tool_version(setup.toolchain.ptxas)
+    versions["pallasc"] = __version__
+    versions["python"] = context.identity["python"].partition(",")[0].removeprefix("cpython ")
+    packages = filter(None, map(find_package, _PACKAGES))
+    versions["packages"] = ", ".join(f"{package.name} {package.version}" for package in packages)
+    return {
+        label: component._replace(version=versions.get(label, ""))
+        for label, component in _digests(context).items()
+    }
+
+
+def _digests(context: Context) -> dict[str, Component]:
+    """Return all that every action key depends on, without versions."""
+    named = {_label(name): value for name, value in context.identity.items()}
+    named |= {f"{VARIABLE}{name}": value for name, value in context.variables.items()}
+    return {
+        label: Component(value if is_name(value) else digest(value.encode()))
+        for label, value in named.items()
+    }
+
+
+def _label(name: str) -> str:
+    return "packages" if name == "computed with" else name
+
+
+def require_toolchain(locked: Locked, setup: Setup, context: Context) -> None:
+    """Check that the lock was made with this toolchain.
+
+    Raises:
+        NotCachedError: it was made with another one; the message says what differs.
+    """
+    if locked.lock is None or not differing(locked.lock.toolchain, _digests(context)):
+        return
+    clauses = differences(locked.lock.toolchain, toolchain_components(setup, context))
+    raise NotCachedError(
+        f"{locked.file} is for another toolchain: {'; '.join(clauses)}.",
+        hint=f"Install what it was made with, or run: {update_command(locked.file)}",
+    )
+
+
+class LockedLookup:
+    """Looks up the variants of one build that is held to something.
+
+    Args:
+        locked: to what.
+        lookup: finds what the store has.
+        store: the store.
+    """
+
+    def __init__(self, locked: Locked, lookup: Lookup, store: Store) -> None:
+        self._file = locked.file
+        self._lock = locked.lock
+        self._frozen = locked.frozen
+        self._lookup = lookup
+        self._store = store
+        self._reasons: dict[str, str] = {}
+        self._manifests: dict[str, list[Mapping[str, Any]]] | None = None
+        self.unchecked = 0
+        """Variants that were taken by the lock's action key alone."""
+
+    def find(self, variant: Variant, keys: Keys | None = None) -> Found:
+        """Look a variant up; where the build is frozen and has a lock, a miss is an error.
+
+        Args:
+            variant: what is wanted.
+            keys: what `Lookup.keys` gave for it, if that was called already.
+
+        Raises:
+            NotCachedError: the lock lacks it, or it would have to be compiled.
+            ToolError: a declared data file cannot be read.
+        """
+        if self._lock is None:
+            return self._lookup.find(variant, keys)
+        entry = self._lock.variants.get(variant.id)
+        if entry is None:
+            raise NotCachedError(f"{variant.id} is {self._absent}.", hint=self._hint("Add it"))
+        names = keys or self._lookup.keys(variant)
+        found = self._lookup.find(variant, names)
+        if found.artifact is not None:
+            return found
+        if self._has_manifest(names):
+            self._reasons[variant.id] = found.reason
+        if not self._frozen:
+            return found
+        return self._by_action_key(variant, names, entry)
+
+    def check(self, result: VariantResult) -> NotCachedError | None:
+        """Return the error of a result that is not what the lock says, None if it is."""
+        clause = self.difference(result)
+        if clause is None:
+            return None
+        entry = self._lock.variants.get(result.variant.id) if self._lock else None
+        again = entry is not None and result.action_key == entry.action
+        hint = _REPRODUCE if again else self._hint()
+        return NotCachedError(f"{result.variant.id} is {clause}.", hint=hint)
+
+    def difference(self, result: VariantResult) -> str | None:
+        """Say how a result is not what the lock says, None if it is."""
+        if self._lock is None or result.artifact is None:
+            return None
+        entry = self._lock.variants.get(result.variant.id)
+        if entry is None:
+            return self._absent
+        if result.action_key != entry.action:
+            return f"not as locked: {self._why(result.variant, entry)}"
+        try:
+            found = result.artifact.digest
+        except CorruptError as error:  # its record was evicted since it was found
+            return f"not to be had: {error.message}"
+        if found == entry.artifact:
+            return None
+        return (
+            f"not deterministic: action key {entry.action} has given artifact {found}, "
+            f"and {self._file} has {entry.artifact}"
+        )
+
+    def notes(self) -> list[str]:
+        """Return what the user should know of how variants were found."""
+        if self._frozen and self._lock is None:
+            return [f"there is no {self._file} here: variants were only looked up in the store"]
+        if not self.unchecked:
+            return []
+        return [
+            f"this store does not know the sources of {self.unchecked} of the variants: they were "
+            f"taken as {self._file} says, and may have changed since"
+        ]
+
+    @property
+    def _absent(self) -> str:
+        return f"not in {self._file}"
+
+    def _hint(self, purpose: str = "If that is meant") -> str:
+        return f"{purpose}: {update_command(self._file)}"
+
+    def _has_manifest(self, keys: Keys) -> bool:
+        return any(self._store.get_manifest(key) for key in (keys.folder, keys.request))
+
+    def _by_action_key(self, variant: Variant, keys: Keys, entry: Entry) -> Found:
+        """Take what the lock names, where nothing tells that it is out of date."""
+        reason = self._reasons.get(variant.id, "")
+        if not reason and keys.request != entry.request:
+            reason = _SPEC_CHANGED
+        if reason:
+            raise NotCachedError(
+                f"{variant.id} would have to be compiled: {reason}.",
+                hint="Build it without --frozen.",
+            )
+        artifact = stored_artifact(self._store, entry.action)
+        if artifact is None:
+            raise NotCachedError(
+                f"{variant.id} is not in the store: {self._store.root} has no whole record under "
+                f"action key {entry.action}.",
+                hint="Build it without --frozen, or restore the store that the lock was made with.",
+            )
+        self.unchecked += 1
+        return Found(entry.action, artifact)
+
+    def _why(self, variant: Variant, entry: Entry) -> str:
+        """Say why a variant has another action key than its entry, as far as the store knows."""
+        changed_since = "its sources have changed since it was locked"
+        if variant.id in self._reasons:
+            return f"{changed_since} ({self._reasons[variant.id]})"
+        keys = self._lookup.keys(variant)
+        now = self._store.get_manifest(keys.folder) or self._store.get_manifest(keys.request)
+        for before in self._manifests_of(entry.action):
+            same = before.get("variant") == variant.id
+            changed = _changes(before, now) if same and now is not None else []
+            if changed:
+                return ", ".join(changed)
+        return changed_since if keys.request == entry.request else _SPEC_CHANGED
+
+    def _manifests_of(self, action: str) -> list[Mapping[str, Any]]:
+        """Return the manifests that lead to an action key; reads all of them, once."""
+        if self._manifests is None:
+            from pallasc.compiler.why import all_manifests
+
+            self._manifests = {}
+            for manifest in all_manifests(self._store):
+                self._manifests.setdefault(manifest["action"], []).append(manifest)
+        return self._manifests.get(action, [])
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Say what differs between two manifests of a variant."""
+    request, files = _labels(before, now, "request"), _labels(before, now, "files")
+    packages, opened = _labels(before, now, "packages"), _labels(before, now, "opened")
+    changed = [f"its spec differs in {label}" for label in request]
+    changed += [f"{label.partition(':')[2]} has changed" for label in (*files, *opened)]
+    changed += [f"the installed package {label} has changed" for label in packages]
+    return changed or [f"its key differs in {x}" for x in _labels(before, now, "fields")]
+
+
+def _labels(before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> list[str]:
+    """Return the labels of one part of two manifests whose values differ."""
+    first, second = before.get(part, {}), now.get(part, {})
+    return sorted(x for x in {*first, *second} if first.get(x) != second.get(x))

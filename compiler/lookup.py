@@ -1,0 +1,162 @@
+"""Look variants up in the store: one request key, one manifest, one record each, nothing imported.
+
+What many variants share is looked at once a build: the toolchain's key, a target's figures, the
+folders of an entry point, data files, and whether the sources that a manifest names are still what
+they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.cache.about import seconds_of
+from pallasc.cache.store import Store
+from pallasc.compiler.manifest import (
+    Context,
+    changed_source,
+    data_digests,
+    folder_key,
+    import_folders,
+    key_of,
+    named_entries,
+    own_fields,
+    toolchain_key,
+)
+from pallasc.errors import CorruptError, PallascError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.spec import Variant
+
+_RECORD_GONE = "the store no longer has its record"
+_NEVER = "never compiled with this spec and toolchain"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The request key of a variant, and that of the same request from its own folder."""
+
+    request: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to a request: an artifact and its action key, or the reason why there is none.
+
+    `cost_s` is what compiling it once took.
+    """
+
+    action_key: str | None
+    artifact: Artifact | None
+    reason: str = ""
+    cost_s: float = 0.0
+
+
+class Lookup:
+    """Looks up the variants of one build.
+
+    Args:
+        context: the toolchain's identity and the digests of files.
+        store: where to look.
+    """
+
+    def __init__(self, context: Context, store: Store) -> None:
+        self.context = context
+        self._store = store
+        self._toolchain = toolchain_key(context)
+        self._data: dict[tuple[str, tuple[str, ...]], Mapping[str, str]] = {}
+        self._folders: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+        self._changed: dict[tuple[str, str, tuple[str, ...]], str | None] = {}
+
+    def keys(self, variant: Variant) -> Keys:
+        """Return the keys that a variant's manifest may lie under.
+
+        Raises:
+            ToolError: a declared data file cannot be read.
+        """
+        place = (variant.base_dir, variant.files)
+        if place not in self._data:
+            self._data[place] = data_digests(variant, self.context.digests)
+        request = key_of(own_fields(variant, self._data[place]), self._toolchain)
+        return Keys(request, folder_key(request, variant.base_dir))
+
+    def folders(self, variant: Variant) -> tuple[str, ...]:
+        """Return the folders that a compilation of the variant can import from."""
+        entries = tuple(dict.fromkeys(entry.source for entry in named_entries(variant)))
+        place = (variant.base_dir, entries)
+        if place not in self._folders:
+            self._folders[place] = import_folders(variant)
+        return self._folders[place]
+
+    def find(self, variant: Variant, keys: Keys | None = None) -> Found:
+        """Look a variant up without compiling or importing anything.
+
+        Args:
+            variant: what is wanted.
+            keys: what `keys` gave for it, if that was called already.
+
+        Raises:
+            ToolError: a declared data file cannot be read.
+        """
+        names = keys or self.keys(variant)
+        reason = ""
+        for name in (names.folder, names.request):
+            manifest = self._store.get_manifest(name)
+            if manifest is not None:
+                found = self._follow(manifest, variant)
+                if found.artifact is not None:
+                    return found
+                reason = reason or found.reason
+        return Found(None, None, reason or _NEVER)
+
+    def _follow(self, manifest: Mapping[str, Any], variant: Variant) -> Found:
+        changed = self._changed_source(manifest, variant)
+        if changed:
+            return Found(None, None, changed)
+        artifact = stored_artifact(self._store, manifest["action"])
+        told = manifest.get("about")
+        cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
+        return Found(manifest["action"], artifact, "" if artifact else _RECORD_GONE, cost_s)
+
+    def _changed_source(self, manifest: Mapping[str, Any], variant: Variant) -> str | None:
+        folders = self.folders(variant)
+        place = (str(manifest.get("read")), variant.base_dir, folders)
+        if place not in self._changed:
+            self._changed[place] = changed_source(
+                manifest, variant.base_dir, self.context.digests, folders
+            )
+        return self._changed[place]
+
+
+def find(variant: Variant, context: Context, store: Store) -> Found:
+    """Look one variant up; for several, make a `Lookup`."""
+    return Lookup(context, store).find(variant)
+
+
+def stored_artifact(store: Store, action_key: str) -> Artifact | None:
+    """Return the artifact under an action key, all its blobs verified, or None.
+
+    What it takes is in memory; record and blobs are read again, and verified again, where somebody
+    asks for them, so that a build of ten thousand variants stays small.
+    """
+    stored = store.get_artifact(action_key, verify=True)
+    if stored is None:
+        return None
+    try:
+        artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
+        return artifact.deferred(lambda: _record_again(store, action_key))
+    except PallascError:
+        return None
+
+
+def _record_again(store: Store, action_key: str) -> Mapping[str, Any]:
+    stored = store.get_artifact(action_key)
+    if stored is None:
+        raise CorruptError(f"the store no longer has the record of action key {action_key}")
+    return stored.artifact
+
+
+def blob_reader(read: Callable[[str], bytes | None]) -> Callable[[str], bytes]:
+    """Return a reader of blobs that answers b"" where the store has lost one: no digest fits it."""
+    return lambda key: read(key) or b""

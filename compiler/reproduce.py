@@ -1,0 +1,177 @@
+"""Compile variants twice in fresh processes, and compare byte for byte.
+
+Both times the store is empty, and the second time the variants go through the workers in the
+opposite order, so that what a process has compiled before is different too. The hash seed is not:
+workers have a fixed one, so no build could differ in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from pallasc.cache.store import Store
+from pallasc.compiler.build import build
+from pallasc.compiler.report import OnEvent, Report, VariantResult
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.spec import Variant
+
+Outcome = Literal["same", "different", "failed", "skipped"]
+
+_MOST_DIFFERENCES = 20
+_LONGEST_VALUE = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """One variant compiled twice.
+
+    Attributes:
+        variant: its id.
+        outcome: `failed` where it did not compile both times, `skipped` where the build stopped.
+        first, second: digests of both artifacts, None where there is none.
+        differences: fields of the record that differ, and where the bytes of blobs do.
+        error: why it failed.
+    """
+
+    variant: str
+    outcome: Outcome
+    first: str | None = None
+    second: str | None = None
+    differences: tuple[str, ...] = ()
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**asdict(self), "differences": list(self.differences)}
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """The results, in the order of the variants, and whether somebody stopped it."""
+
+    results: tuple[Reproduced, ...]
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """130 if interrupted, 1 if a variant differs or failed, else 0."""
+        if self.interrupted:
+            return 130
+        return 0 if all(result.outcome == "same" for result in self.results) else 1
+
+
+def chosen(variants: Sequence[Variant], count: int) -> list[Variant]:
+    """Return `count` of the variants in their order, always the same ones: by digest of the id."""
+    ranked = sorted(variants, key=lambda variant: digest(variant.id.encode()))
+    names = {variant.id for variant in ranked[:count]}
+    return [variant for variant in variants if variant.id in names]
+
+
+def reproduce(
+    variants: Sequence[Variant],
+    count: int,
+    *,
+    store: Store,
+    jobs: int | None = None,
+    ptxas: Path | None = None,
+    on_event: OnEvent = lambda event: None,
+) -> Reproduction:
+    """Compile `count` of the variants twice, each time in fresh processes, and compare.
+
+    Args:
+        variants: of these.
+        count: how many.
+        store: knows the digests of the toolchain's files; nothing is taken from it or put there.
+        jobs: as for `build`.
+        ptxas: as for `build`.
+        on_event: as for `build`, of both builds.
+
+    Raises:
+        ToolError: the toolchain is not complete.
+    """
+    sample = chosen(variants, count)
+    with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
+        reports: list[Report] = []
+        for name, order in (("first", sample), ("second", sample[::-1])):
+            empty = _empty_store(Path(folder) / name, store)
+            reports.append(build(order, store=empty, jobs=jobs, ptxas=ptxas, on_event=on_event))
+            if reports[-1].interrupted:
+                return Reproduction((), interrupted=True)
+        first, second = ({r.variant.id: r for r in report.results} for report in reports)
+        return Reproduction(tuple(_compared(first[v.id], second[v.id]) for v in sample))
+
+
+def _empty_store(root: Path, known: Store) -> Store:
+    """Return a store that only knows the digests of files, which take seconds to make."""
+    store = Store(root)
+    digests = known.folder / "stat" / "digests"
+    if digests.is_file():
+        place = store.folder / "stat" / "digests"
+        place.parent.mkdir(parents=True)
+        shutil.copy(digests, place)
+    return store
+
+
+def _compared(first: VariantResult, second: VariantResult) -> Reproduced:
+    name, one, two = first.variant.id, first.artifact, second.artifact
+    error = first.error or second.error
+    if one is not None and two is not None:
+        found = tuple(islice(differences(one, two), _MOST_DIFFERENCES))
+        return Reproduced(name, "different" if found else "same", one.digest, two.digest, found)
+    if error is None:
+        return Reproduced(name, "skipped")
+    digests = [artifact.digest if artifact else None for artifact in (one, two)]
+    return Reproduced(name, "failed", *digests, error=str(error))
+
+
+def differences(first: Artifact, second: Artifact) -> Iterator[str]:
+    """Yield in words where two artifacts differ: fields of the record, and offsets in blobs.
+
+    Blobs are named by their digests, which were checked when they were read, so that only those
+    can differ whose names do.
+    """
+    one, two = first.record, second.record
+    seen: set[tuple[str, str]] = set()
+    for path, a, b in _fields({**one, "blobs": None}, {**two, "blobs": None}, ""):
+        if not (_is_blob(a, one) and _is_blob(b, two)):
+            yield f"{path}: {_short(a)} and {_short(b)}"
+        elif (a, b) not in seen:
+            seen.add((a, b))
+            yield f"{path}: {_bytes(first.blob(a), second.blob(b))}"
+    if not seen and one["blobs"] != two["blobs"]:
+        yield f"blobs: {_short(one['blobs'])} and {_short(two['blobs'])}"
+
+
+def _is_blob(value: Any, record: Mapping[str, Any]) -> bool:
+    return isinstance(value, str) and value in record["blobs"]
+
+
+def _fields(one: Any, two: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield path and both values of each leaf in which two pieces of JSON differ."""
+    if isinstance(one, Mapping) and isinstance(two, Mapping):
+        for key in sorted({*one, *two}):
+            yield from _fields(one.get(key), two.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        for index, pair in enumerate(zip(one, two, strict=True)):
+            yield from _fields(*pair, f"{path}[{index}]")
+    elif one != two or type(one) is not type(two):
+        yield path, one, two
+
+
+def _bytes(one: bytes, two: bytes) -> str:
+    """Say where two blobs differ first."""
+    pairs = enumerate(zip(one, two, strict=False))
+    at = next((index for index, (a, b) in pairs if a != b), min(len(one), len(two)))
+    return f"bytes differ from offset {at} on ({len(one)} and {len(two)} bytes)"
+
+
+def _short(value: Any) -> str:
+    text = canonical_json(value).decode()
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

@@ -1,0 +1,105 @@
+"""What the user's code changes of the process that it runs in, and which part of that is undone.
+
+Kernels are imported into a process that compiles others afterwards, takes digests and writes to the
+store. Functions of Python that user code has replaced are put back before pallasc goes on, and
+variables that the compiler reads; a process that is not what it was compiles nothing more.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallasc.compiler.environment import is_passed_on
+
+_OURS = (builtins, io, os, os.path)
+"""Modules whose functions taking digests and writing to the store needs."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a process was like before it ran any of the user's code.
+
+    Attributes:
+        settings: JAX's, which change what is compiled.
+        variables: the environment.
+        folder: the current one.
+        functions: what the modules of Python that pallasc needs most had in them.
+        recursion: how deep calls may go.
+        spoilt: whether something was put back.
+    """
+
+    settings: dict[str, Any]
+    variables: dict[str, str]
+    folder: str
+    functions: list[dict[str, Any]] = field(repr=False)
+    recursion: int
+    spoilt: bool = False
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        """Return what the process is like now."""
+        import jax
+
+        return cls(
+            settings=dict(jax.config.values),
+            variables=dict(os.environ),
+            folder=os.path.realpath("."),
+            functions=[vars(module).copy() for module in _OURS],
+            recursion=sys.getrecursionlimit(),
+        )
+
+    def put_back(self) -> None:
+        """Undo what the user's code did to functions that pallasc needs."""
+        for module, before in zip(_OURS, self.functions, strict=True):
+            has = vars(module)
+            changed = [name for name, value in before.items() if has.get(name) is not value]
+            has.update((name, before[name]) for name in changed)
+            self.spoilt = self.spoilt or bool(changed)
+        if sys.getrecursionlimit() != self.recursion:
+            sys.setrecursionlimit(self.recursion)
+            self.spoilt = True
+
+    def is_spoilt(self) -> bool:
+        """Tell whether the user's code has changed what later variants would be compiled with.
+
+        A setting that a module has only added when it was imported, as JAX's own kernels do through
+        its test flags, changes nothing for others.
+        """
+        import jax
+
+        now = jax.config.values
+        kept = all(now.get(name) == value for name, value in self.settings.items())
+        same = (dict(os.environ), os.path.realpath(".")) == (self.variables, self.folder)
+        return self.spoilt or not (kept and same)
+
+    def changed_settings(self) -> dict[str, str]:
+        """Return what the user's code has changed of JAX's settings; some act after lowering.
+
+        Settings that a module has added count by its source, so that the key of a variant is the
+        same whatever was imported before.
+        """
+        import jax
+
+        now, before = jax.config.values, self.settings
+        return {f"setting {n}": repr(now.get(n)) for n in sorted(before) if now.get(n) != before[n]}
+
+    def take_back(self) -> list[str]:
+        """Undo what the user's code did to variables that the compiler reads; return their names.
+
+        XLA reads them once a process, so they would have an effect on some variants only, and the
+        key has the values that the build was started with.
+        """
+        before = self.variables
+        names = [n for n in {*before, *os.environ} if not is_passed_on(n)]
+        changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
+        for name in changed:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+        return changed

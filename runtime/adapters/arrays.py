@@ -1,0 +1,118 @@
+"""What the runtime asks of arrays, and which framework an array belongs to.
+
+An array is recognised by the module of its type; nothing is imported for it that is not loaded
+already. What has none of the known modules is taken by `__cuda_array_interface__`, then DLPack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from pallasc.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """An array as the runtime sees it.
+
+    Attributes:
+        pointer: the address of its first element; 0 where the array is on the host.
+        dtype: short name, `bf16`; the framework's own where it has no short name.
+        shape: sizes of its dimensions.
+        is_contiguous: row-major without gaps.
+        device: ordinal of its GPU, None for the host.
+        is_writable: it may be written.
+        stream: the stream that its producer used last, None where nothing needs to be waited for.
+    """
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    is_contiguous: bool
+    device: int | None
+    is_writable: bool = True
+    stream: int | None = None
+
+
+class Adapter(Protocol):
+    """What a framework's module offers.
+
+    Attributes:
+        name: what its arrays are called in messages.
+    """
+
+    name: str
+
+    def view(self, array: Any) -> ArrayView:
+        """Return what the runtime needs to know of an array."""
+
+    def stream(self, device: int) -> int:
+        """Return the handle of the framework's current stream on a device."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
+        """Return new memory that is used in a stream, in the current one where it is None."""
+
+
+_MODULES = {
+    "torch": "torch_arrays",
+    "jax": "jax_arrays",
+    "jaxlib": "jax_arrays",
+    "numpy": "numpy_arrays",
+    "cupy": "cupy_arrays",
+    "pallasc": "device_arrays",
+}
+_PROTOCOLS = {
+    "__cuda_array_interface__": "cuda_arrays",
+    "__dlpack__": "dlpack",
+}
+_by_type: dict[type, Adapter] = {}
+
+
+def find_adapter(value: Any, what: str) -> Adapter:
+    """Return the adapter for an array.
+
+    Raises:
+        ArgumentError: it is no array that the runtime can use.
+    """
+    kind = type(value)
+    found = _by_type.get(kind)
+    if found is None:
+        found = _recognise(value, what)
+        _by_type[kind] = found
+    return found
+
+
+def _recognise(value: Any, what: str) -> Adapter:
+    for kind in type(value).__mro__:
+        module = _MODULES.get(kind.__module__.partition(".")[0])
+        if module is not None:
+            return _adapter(module)
+    for protocol, module in _PROTOCOLS.items():
+        if hasattr(type(value), protocol):
+            return _adapter(module)
+    given = "None" if value is None else f"a {type(value).__name__}"
+    raise ArgumentError(
+        f"{what} must be an array, not {given}.",
+        hint="Arrays of torch, cupy, numpy, JAX inside jit, and whatever has DLPack are taken.",
+    )
+
+
+@cache
+def _adapter(module: str) -> Adapter:
+    adapter: Adapter = import_module(f"pallasc.runtime.adapters.{module}").make_adapter()
+    return adapter
+
+
+def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...] | None, unit: int) -> bool:
+    """Tell whether strides in steps of `unit` describe a row-major array without gaps."""
+    if strides is None or 0 in shape:
+        return True
+    expected = unit
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,131 @@
+"""Device memory of our own, for results where no framework is at hand that allocates."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.runtime.devices import active, get_device
+from pallasc.runtime.driver import open_driver
+from pallasc.specs.dtypes import parse_dtype
+
+_TYPESTRS = {"bool": "|b1", "i8": "|i1", "u8": "|u1"}
+
+
+class DeviceArray:
+    """A dense row-major array in device memory, freed with the object.
+
+    Args:
+        shape: sizes of its dimensions.
+        dtype: short name, `bf16`.
+        device: ordinal of the GPU.
+
+    Attributes:
+        shape, dtype, device: as given.
+        pointer: its address.
+        nbytes: its size.
+
+    Raises:
+        OutOfMemoryError: the GPU has no room for it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, device: int = 0) -> None:
+        self.shape = tuple(shape)
+        self.dtype = parse_dtype(dtype).name
+        self.device = device
+        self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
+        what = f"{self.nbytes} bytes for {dtype}{list(shape)} cannot be had on GPU {device}"
+        with active(get_device(device)) as driver:
+            self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
+        weakref.finalize(self, _free, self.pointer, device)
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.dtype}{list(self.shape)} on GPU {self.device}>"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array for other libraries; the default stream has all work on it.
+
+        Raises:
+            AttributeError: the interface has no name for the dtype.
+        """
+        if self.dtype[0] not in "biufc" or self.dtype[:2] in ("bf", "f8", "f6", "f4"):
+            raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype}")
+        typestr = _TYPESTRS.get(self.dtype, f"<{self.dtype[0]}{int(self.dtype[1:] or 8) // 8}")
+        return {
+            "shape": self.shape,
+            "typestr": typestr,
+            "data": (self.pointer, False),
+            "version": 3,
+            "stream": 1,
+        }
+
+    def copy_from(self, array: Any) -> None:
+        """Fill it with the bytes of a host array with a buffer; waits for the copy.
+
+        Raises:
+            ArgumentError: the sizes differ.
+        """
+        data = memoryview(array).cast("B")
+        if data.nbytes != self.nbytes:
+            raise ArgumentError(f"{data.nbytes} bytes cannot be copied into {self!r}.")
+        if self.nbytes:
+            with active(get_device(self.device)) as driver:
+                what = f"{self!r} cannot be filled"
+                driver.call("cuMemcpyHtoD", self.pointer, bytes(data), self.nbytes, what=what)
+
+    def to_bytes(self) -> bytes:
+        """Return its bytes; waits for the work of the default stream."""
+        data = bytearray(self.nbytes)
+        if self.nbytes:
+            with active(get_device(self.device)) as driver:
+                what = f"{self!r} cannot be read"
+                driver.call("cuMemcpyDtoH", data, self.pointer, self.nbytes, what=what)
+        return bytes(data)
+
+
+def _free(pointer: int, device: int) -> None:
+    """Free memory; at the end of the process or after a fork there is nothing left to free."""
+    from pallasc.errors import DeviceError
+
+    try:
+        with active(get_device(device)):
+            open_driver().bindings.cuMemFree(pointer)
+    except DeviceError:
+        pass
+
+
+class OwnMemory:
+    """The part of an adapter that allocates, for arrays that come without an allocator."""
+
+    def stream(self, device: int) -> int:
+        """Return the default stream."""
+        return 0
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
+        """Return a new device array."""
+        return DeviceArray(shape, dtype, device)
+
+
+class DeviceArrayAdapter(OwnMemory):
+    """Device arrays of our own."""
+
+    name = "a device array"
+
+    def view(self, array: Any) -> ArrayView:
+        """Return what the runtime needs to know of a device array.
+
+        Raises:
+            ArgumentError: it is something else of pallasc.
+        """
+        if not isinstance(array, DeviceArray):
+            raise ArgumentError(f"a {type(array).__name__} is not an array.")
+        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device)
+
+
+def make_adapter() -> DeviceArrayAdapter:
+    """Return the adapter."""
+    return DeviceArrayAdapter()

@@ -1,0 +1,45 @@
+"""Dtypes between numpy and the launch plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pallasc.errors import ArgumentError, SpecError
+from pallasc.specs.dtypes import parse_dtype
+
+
+def short_dtype(dtype: Any) -> str:
+    """Return the short name of a dtype of numpy's, its own name where there is none."""
+    name = str(getattr(dtype, "name", dtype))
+    try:
+        return "bool" if name == "bool" else parse_dtype(name).name
+    except SpecError:
+        return name
+
+
+def numpy_dtype(dtype: str) -> Any:
+    """Return numpy's dtype for a short name.
+
+    Raises:
+        ArgumentError: numpy has none, and `ml_dtypes` neither or is not installed.
+    """
+    import numpy
+
+    name = "bool" if dtype == "bool" else parse_dtype(dtype).jax_name
+    if parse_dtype(dtype).bits < 8:
+        raise ArgumentError(
+            f"{show(dtype)} is packed on the device, and numpy does not pack it.",
+            hint="Use a framework with DLPack for it.",
+        )
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(
+            f"numpy has no dtype {name} of its own.", hint="Run pip install ml_dtypes."
+        ) from error

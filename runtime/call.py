@@ -1,0 +1,231 @@
+"""One call on the slow path: look at every array, choose the variant, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import Adapter, ArrayView, find_adapter
+from pallasc.runtime.arguments import MISSING
+from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.host import run_on_host
+from pallasc.runtime.memory import temporary
+from pallasc.runtime.routes import PlanKey, Route
+from pallasc.runtime.selection import array_text
+from pallasc.runtime.signature import Signature, flatten, unflatten
+from pallasc.runtime.streams import stream_handle, wait_for
+from pallasc.specs.plan import Binding
+
+if TYPE_CHECKING:
+    from pallasc.runtime.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller asks for.
+
+    Attributes:
+        kernel: what is called.
+        arrays: the inputs, in order.
+        out: arrays for the results, or MISSING.
+        stream: as it was given.
+        allocates: the results are to be allocated, and `out` does not count.
+    """
+
+    kernel: Kernel
+    arrays: Sequence[Any]
+    out: Any
+    stream: Any
+    allocates: bool
+
+    def run(self) -> Any:
+        """Launch; return the results in the structure of the compiled function.
+
+        Raises:
+            ArgumentError, SelectionError, DeviceError: as a call of the kernel does.
+        """
+        paths = [one.path for one in self.kernel.signature.inputs]
+        whats = [f"{self.kernel.name}: {path}" for path in paths]
+        adapters = [
+            find_adapter(array, what) for array, what in zip(self.arrays, whats, strict=True)
+        ]
+        take_over = getattr(adapters[0], "run", None) if adapters else None
+        if take_over is not None:
+            return take_over(self)
+        views = [
+            _view(adapter, array, what)
+            for adapter, array, what in zip(adapters, self.arrays, whats, strict=True)
+        ]
+        ordinal = self._device(views, paths)
+        types = [(view.dtype, view.shape) for view in views]
+        route = self.kernel.route(current_device() if ordinal is None else ordinal, types)
+        _check_contiguous(self.kernel.name, route.signature.inputs, views)
+        if ordinal is None:
+            return self._on_host(route, adapters)
+        return self._on_device(route, adapters, views, ordinal)
+
+    def _device(self, views: Sequence[ArrayView], paths: Sequence[str]) -> int | None:
+        """Return the GPU that all arrays lie on, None where all are on the host."""
+        devices = {view.device: path for view, path in zip(views, paths, strict=True)}
+        if len(devices) > 1:
+            (one, first), (other, second) = list(devices.items())[:2]
+            raise ArgumentError(
+                f"{self.kernel.name}: {first} lies on {_place(one)}, and {second} on "
+                f"{_place(other)}.",
+                hint="Move one of them.",
+            )
+        return next(iter(devices), current_device() if not views else None)
+
+    def _on_host(self, route: Route, adapters: Sequence[Adapter]) -> Any:
+        results = self._results(route, adapters, current_device(), None)
+        run_on_host(route, self.arrays, [array for array, _ in results])
+        return self._returned(route, results)
+
+    def _on_device(
+        self, route: Route, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int
+    ) -> Any:
+        stream = self._stream(adapters, views, ordinal)
+        program = route.program(ordinal, stream)
+        results = self._results(route, adapters, ordinal, stream)
+        device = get_device(ordinal)
+        for view in (*views, *(view for _, view in results)):
+            if view.stream is not None and view.stream != stream:
+                wait_for(device, stream, view.stream)
+        pointers = [view.pointer for view in (*views, *(view for _, view in results))]
+        key: PlanKey = (stream, ordinal, *pointers)
+        if program.workspace_bytes == 0:
+            route.launch(key)
+        else:
+            self._launch_with_workspace(route, adapters, key, program.workspace_bytes)
+        self.kernel.install(adapters[0] if adapters else None, route)
+        return self._returned(route, results)
+
+    def _launch_with_workspace(
+        self, route: Route, adapters: Sequence[Adapter], key: PlanKey, size_bytes: int
+    ) -> None:
+        """Launch with memory for temporaries, from the framework at hand where it has any."""
+        stream, ordinal = key[:2]
+        if adapters and getattr(adapters[0], "has_pool", False):
+            workspace = adapters[0].empty((size_bytes,), "u8", ordinal, stream)
+            route.launch((*key, adapters[0].view(workspace).pointer))
+            return
+        what = f"{self.kernel.name} needs {size_bytes} bytes for temporaries"
+        with temporary(get_device(ordinal), size_bytes, stream, what) as address:
+            route.launch((*key, address))
+
+    def _stream(self, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int) -> int:
+        if self.stream is not None:
+            return stream_handle(self.stream)
+        own = next((view.stream for view in views if view.stream is not None), None)
+        if own is not None:
+            return own
+        return adapters[0].stream(ordinal) if adapters else 0
+
+    def _results(
+        self, route: Route, adapters: Sequence[Adapter], ordinal: int, stream: int | None
+    ) -> list[tuple[Any, ArrayView]]:
+        """Return the memory of each result with its view: new, or from `out`."""
+        if not self.allocates:
+            return self._given(route.signature, adapters, ordinal, stream is None)
+        if not adapters and route.signature.results:
+            raise ArgumentError(
+                f"{self.kernel.name} takes no arrays, so nothing says which framework its results "
+                "are for.",
+                hint="Call into(out=...) with arrays of that framework.",
+            )
+        own = None if self.stream is None else stream
+        arrays = [
+            adapters[0].empty(one.shape, one.dtype, ordinal, own) for one in route.signature.results
+        ]
+        return [(array, adapters[0].view(array)) for array in arrays]
+
+    def _given(
+        self, signature: Signature, adapters: Sequence[Adapter], ordinal: int, is_host: bool
+    ) -> list[tuple[Any, ArrayView]]:
+        """Check `out` and return its arrays with their views."""
+        name = self.kernel.name
+        if self.out is MISSING:
+            if signature.results:
+                raise ArgumentError(
+                    f"{name}.into was not given out.",
+                    hint=f"Pass {_listed(signature.results)}, or call {name}(...) itself.",
+                )
+            return []
+        leaves = dict(flatten(signature.output_tree, self.out, f"{name}: out"))
+        found: dict[int, tuple[Any, ArrayView]] = {}
+        for leaf, (source, number) in enumerate(signature.sources):
+            array = leaves[leaf]
+            binding = signature.outputs[leaf]
+            if source == "input":
+                if array is not self.arrays[number] and array is not None:
+                    raise ArgumentError(
+                        f"{name}: {binding.path} is {signature.inputs[number].path}, updated in "
+                        "place; out must have that array there.",
+                    )
+                continue
+            view = _view(find_adapter(array, f"{name}: {binding.path}"), array, name)
+            _check_result(name, binding, view, None if is_host else ordinal)
+            found.setdefault(number, (array, view))
+        return [found[number] for number in sorted(found)]
+
+    def _returned(self, route: Route, results: Sequence[tuple[Any, ArrayView]]) -> Any:
+        if not self.allocates and self.out is not MISSING:
+            return self.out
+        leaves = [
+            self.arrays[number] if source == "input" else results[number][0]
+            for source, number in route.signature.sources
+        ]
+        return unflatten(route.signature.output_tree, leaves)
+
+
+def _view(adapter: Adapter, array: Any, what: str) -> ArrayView:
+    try:
+        return adapter.view(array)
+    except ArgumentError as error:
+        raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
+
+
+def _check_contiguous(name: str, bindings: Sequence[Binding], views: Sequence[ArrayView]) -> None:
+    for binding, view in zip(bindings, views, strict=True):
+        if not view.is_contiguous:
+            raise _not_contiguous(name, binding)
+
+
+def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
+    """Check an array that results are written into.
+
+    Raises:
+        ArgumentError: it does not fit.
+    """
+    if (view.dtype, view.shape) != (binding.dtype, binding.shape):
+        raise ArgumentError(
+            f"{name}: {binding.path} is {array_text(view.dtype, view.shape)}, and the kernel "
+            f"writes {array_text(binding.dtype, binding.shape)}."
+        )
+    if view.device != ordinal:
+        raise ArgumentError(
+            f"{name}: {binding.path} lies on {_place(view.device)}, and the inputs on "
+            f"{_place(ordinal)}.",
+            hint="Allocate it where they are.",
+        )
+    if not view.is_contiguous:
+        raise _not_contiguous(name, binding)
+    if not view.is_writable:
+        raise ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
+
+
+def _not_contiguous(name: str, binding: Binding) -> ArgumentError:
+    return ArgumentError(
+        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+        hint="Pass a contiguous copy.",
+    )
+
+
+def _place(device: int | None) -> str:
+    return "the host" if device is None else f"GPU {device}"
+
+
+def _listed(bindings: Sequence[Binding]) -> str:
+    return ", ".join(f"{one.path}: {array_text(one.dtype, one.shape)}" for one in bindings)

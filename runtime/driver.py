@@ -1,0 +1,194 @@
+"""The CUDA driver: opened on first use, every answer checked and put into words.
+
+Codes are those of `CUresult` in cuda.h; the hints follow its comments.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pallasc.errors import DeviceError, DriverError, OutOfMemoryError
+
+OLDEST_DRIVER = 12000
+"""The first driver API with `cuLibraryLoadData`: 12.0, as 1000 × major + 10 × minor."""
+
+STICKY = frozenset({700, 702, 708, 709, 710, 713, 714, 715, 716, 717, 718, 719, 721})
+"""Codes after which a context can do nothing more, from whichever kernel they came."""
+
+_INIT_REASONS = {
+    3: "it is shutting down, or this process was forked after it was opened",
+    100: "it finds no GPU",
+    101: "it finds no GPU of a number in CUDA_VISIBLE_DEVICES",
+    802: "the GPUs are not ready yet",
+    803: "its library does not match the kernel module that is loaded",
+    804: "a library for forward compatibility does not support this GPU",
+    999: "it does not say why",
+}
+_INIT_HINTS = {
+    3: 'Start processes with multiprocessing.get_context("spawn").',
+    100: "Run nvidia-smi; in a container, start it with --gpus all.",
+    101: "Set CUDA_VISIBLE_DEVICES to numbers that nvidia-smi lists, or unset it.",
+    802: "Start nvidia-fabricmanager, or wait for it.",
+    803: "Restart the machine, or load the kernel module of the installed driver.",
+    804: "Remove the package cuda-compat, or install a newer driver.",
+    999: "Run nvidia-smi; restarting the machine often helps.",
+}
+_INSTALL = (
+    "Install the NVIDIA driver, 525.60.13 or newer; in a container, start it with --gpus all."
+)
+
+_EARLIER = "It comes from an earlier asynchronous error: this process cannot use the GPU any more."
+_HINTS = {
+    1: "An argument is out of the driver's range.",
+    2: "Free GPU memory, or use smaller arrays.",
+    201: "Make a device of this thread current, or pass the stream of one.",
+    209: "The cubin is for another GPU: compile for this one.",
+    222: "The file was made by a newer toolkit: install a newer driver.",
+    400: "The stream does not exist, or belongs to another device.",
+    701: "The kernel takes more registers or threads than a block may have here.",
+    900: "This cannot be done while a stream is captured: call preload() before.",
+    906: "This cannot be done while a stream is captured: call preload() before.",
+    912: "The cluster does not fit this GPU.",
+}
+
+
+class Driver:
+    """The opened driver.
+
+    Attributes:
+        bindings: the module `cuda.bindings.driver`.
+        version: the driver API, 13020 for 13.2.
+    """
+
+    def __init__(self, bindings: Any, version: int) -> None:
+        self.bindings = bindings
+        self.version = version
+        self.success = bindings.CUresult.CUDA_SUCCESS
+
+    def call(self, function: str, *arguments: Any, what: str) -> Any:
+        """Call a function of the driver; return what it gives, a tuple where that is several.
+
+        Args:
+            function: its name, `cuLibraryLoadData`.
+            arguments: what it takes.
+            what: what is not possible where it fails: "the cubin cannot be loaded".
+
+        Raises:
+            DriverError: it answers with an error.
+            DeviceError: the driver has no such function.
+        """
+        try:
+            result = getattr(self.bindings, function)(*arguments)
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",
+                hint="Install a newer NVIDIA driver.",
+            ) from error
+        if result[0] is not self.success:
+            raise self.error(int(result[0]), function, what)
+        return result[1] if len(result) == 2 else result[1:]
+
+    def error(self, code: int, function: str, what: str) -> DriverError:
+        """Return the error for a code, with the driver's own name and text of it."""
+        name, text = (self._text(ask, code) for ask in ("cuGetErrorName", "cuGetErrorString"))
+        message = f"{what}: {function} answers {name} ({code}), {text}."
+        hint = _EARLIER if code in STICKY else _HINTS.get(code)
+        kind = OutOfMemoryError if code == 2 else DriverError
+        return kind(message, code=code, hint=hint)
+
+    def _text(self, ask: str, code: int) -> str:
+        try:
+            status, text = getattr(self.bindings, ask)(self.bindings.CUresult(code))
+        except (RuntimeError, ValueError):
+            return "an error that it does not name"
+        return text.decode() if status is self.success else "an error that it does not name"
+
+
+_lock = threading.Lock()
+_opened: Driver | None = None
+_forked = False
+_forgetters: list[Callable[[], object]] = []
+
+
+def open_driver() -> Driver:
+    """Return the driver, opened and initialised on the first call.
+
+    Raises:
+        DeviceError: there is no driver, it is too old or cannot start, or this process was forked
+            from one that had opened it.
+    """
+    if _forked:
+        raise DeviceError(
+            "this process was forked from one that uses the GPU; CUDA does not work in it.",
+            hint=_INIT_HINTS[3],
+        )
+    return _opened or _open_once()
+
+
+def forget_on_fork(forget: Callable[[], object]) -> None:
+    """Have something called in the child of a fork: what it drops would launch in no context."""
+    _forgetters.append(forget)
+
+
+def version_text(version: int) -> str:
+    """Return `13.2` for 13020."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _open_once() -> Driver:
+    global _opened
+    with _lock:
+        if _opened is None:
+            opened = _open()
+            os.register_at_fork(after_in_child=_after_fork)
+            _opened = opened
+        return _opened
+
+
+def _after_fork() -> None:
+    global _forked, _lock
+    _forked = True
+    _lock = threading.Lock()
+    for forget in _forgetters:
+        forget()
+
+
+def _open() -> Driver:
+    bindings = _bindings()
+    driver = Driver(bindings, _version(bindings))
+    if driver.version < OLDEST_DRIVER:
+        raise DeviceError(
+            f"the NVIDIA driver is for CUDA {version_text(driver.version)}, and kernels need 12.0.",
+            hint=_INSTALL,
+        )
+    code = int(bindings.cuInit(0)[0])
+    if code:
+        error = driver.error(code, "cuInit", "the NVIDIA driver does not start")
+        reason = _INIT_REASONS.get(code)
+        message = error.message if reason is None else f"{error.message[:-1]}: {reason}."
+        raise DriverError(message, code=code, hint=_INIT_HINTS.get(code))
+    return driver
+
+
+def _bindings() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(
+            f"cuda-bindings cannot be imported: {error}.", hint="Run pip install cuda-bindings."
+        ) from error
+    return driver
+
+
+def _version(bindings: Any) -> int:
+    """Return the driver API; the first call is the one that looks for the library."""
+    try:
+        code, version = bindings.cuDriverGetVersion()
+    except (RuntimeError, OSError) as error:
+        raise DeviceError(
+            "no NVIDIA driver here: libcuda.so.1 cannot be loaded.", hint=_INSTALL
+        ) from error
+    return int(version) if int(code) == 0 else 0

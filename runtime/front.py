@@ -1,0 +1,295 @@
+"""Write the function that a call goes through while nothing is unusual.
+
+For each kernel and framework a function is generated whose checks are one `and` chain and whose
+launch is one look-up. Whatever fails the chain goes to the slow path, which finds the variant, or
+writes the message. Only names that are identifiers come into the text; all else goes in as values.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.runtime.arguments import MISSING
+from pallasc.runtime.routes import Route
+from pallasc.runtime.signature import input_names
+from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
+from pallasc.specs.plan import Binding
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How generated code asks a framework; `{x}` is an array, `{d}` an ordinal.
+
+    Attributes:
+        kind, other_kinds: the usual type of its arrays, and others that are used alike.
+        dtypes: its dtypes by short name.
+        dtype, shape, is_contiguous, device, pointer, stream, current_device: expressions.
+        empty: a function like `torch.empty`, with `dtype` and `device`.
+        values: what the expressions use.
+    """
+
+    kind: type
+    other_kinds: frozenset[type]
+    dtypes: Mapping[str, Any]
+    dtype: str
+    shape: str
+    is_contiguous: str
+    device: str
+    pointer: str
+    stream: str
+    current_device: str
+    empty: Function
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fronts:
+    """The generated functions.
+
+    Attributes:
+        into: writes into `out`.
+        call: allocates the results.
+    """
+
+    into: Function
+    call: Function
+
+
+def parameter_names(names: Sequence[str | None]) -> list[str]:
+    """Return names for generated parameters: the function's own where they can stand in code."""
+    used = [
+        name
+        if name and name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
+        else f"_array{index}"
+        for index, name in enumerate(names)
+    ]
+    return [
+        f"_array{index}" if name in ("out", "stream") else name for index, name in enumerate(used)
+    ]
+
+
+def compile_function(source: Sequence[str], values: Mapping[str, Any], name: str) -> Function:
+    """Return the function `_front` that lines of code define, under another name."""
+    scope = dict(values)
+    exec(compile("\n".join(source), f"<pallasc {name}>", "exec"), scope)
+    made: Function = scope["_front"]
+    made.__name__ = made.__qualname__ = name
+    return made
+
+
+def make_fronts(
+    route: Route, dialect: Dialect, slow: Mapping[str, Function], success: Any, *, checks: bool
+) -> Fronts | None:
+    """Return the functions for a route, None where its signature is too rich for them.
+
+    Args:
+        route: whose arrays are checked, and whose plans are launched.
+        dialect: the framework of the arrays.
+        slow: for "into" and "call", what is called as `slow(arrays, more, out, stream, params)`
+            when anything is unusual.
+        success: the driver's code for it.
+        checks: check dtype, shape, contiguity and device at each launch.
+    """
+    writer = _Writer(route, dialect, slow, success, checks)
+    if not writer.is_possible():
+        return None
+    return Fronts(writer.function("into"), writer.function("call"))
+
+
+class _Writer:
+    """Writes both functions of one route."""
+
+    def __init__(
+        self,
+        route: Route,
+        dialect: Dialect,
+        slow: Mapping[str, Function],
+        success: Any,
+        checks: bool,
+    ) -> None:
+        self.route = route
+        self.slow = slow
+        self.signature = route.signature
+        self.dialect = dialect
+        self.checks = checks
+        trees = input_names(self.signature)
+        self.trees = [tree for _, tree in trees]
+        self.parameters = parameter_names([name for name, _ in trees])
+        self.results = [f"_result{n}" for n in range(len(self.signature.results))]
+        self.values: dict[str, Any] = {
+            **dialect.values,
+            "_Kind": dialect.kind,
+            "_kinds": dialect.other_kinds,
+            "_MISSING": MISSING,
+            "_plans": route.plans,
+            "_bind": route.bind,
+            "_retry": route.retry,
+            "_success": success,
+            "_empty": dialect.empty,
+            "_stream_handle": stream_handle,
+        }
+
+    def is_possible(self) -> bool:
+        """Tell whether all arrays lie flat, are known to the framework, and need no workspace."""
+        outputs = self.signature.output_tree
+        flat = all(tree is None or type(tree) is int for tree in self.trees) and (
+            type(outputs) is int
+            or (isinstance(outputs, list) and all(type(tree) is int for tree in outputs))
+        )
+        known = all(one.dtype in self.dialect.dtypes for one in self.signature.passed)
+        temporary = any(
+            buffer.role == "temporary"
+            for one in self.route.candidates
+            for buffer in one.artifact.plan.buffers
+        )
+        return flat and known and not temporary and bool(self.signature.inputs)
+
+    def function(self, kind: str) -> Function:
+        """Return `into` or `call`, compiled."""
+        source = self._lines(kind)
+        return compile_function(source, {**self.values, "_slow": self.slow[kind]}, kind)
+
+    def _lines(self, kind: str) -> list[str]:
+        is_into = kind == "into"
+        arrays = "".join(f"{name}=_MISSING, " for name in self.parameters)
+        out = "out=_MISSING, " if is_into else ""
+        slow_out = "out" if is_into else "_MISSING"
+        names = "".join(f"{name}, " for name in self.parameters)
+        body = self._body(is_into)
+        return [
+            f"def _front({arrays}*_more, {out}stream=None, **_params):",
+            *(f"    {line}" for line in body),
+            f"    return _slow(({names}), _more, {slow_out}, stream, _params)",
+        ]
+
+    def _body(self, is_into: bool) -> list[str]:
+        """Return the lines of the usual case; they fall through where something is unusual."""
+        inputs = [self._input(number) for number in range(len(self.signature.inputs))]
+        lines, tests = [], ["not _more", "not _params"]
+        tests += [
+            f"({name} is None or {name} is _MISSING)"
+            for name, tree in zip(self.parameters, self.trees, strict=True)
+            if tree is None
+        ]
+        passed = [*inputs]
+        if is_into:
+            opening, own_tests, results = self._given_results(inputs)
+            lines += opening
+            tests += own_tests
+            passed += results
+        else:
+            tests.append("stream is None")
+        for name, binding in zip(passed, self.signature.passed, strict=False):
+            tests += self._tests(name, binding)
+        lines.append(f"if {' and '.join(tests)}:")
+        lines += [f"    {line}" for line in self._launch(inputs, passed, is_into)]
+        return lines
+
+    def _input(self, number: int) -> str:
+        return self.parameters[self.trees.index(number)]
+
+    def _given_results(self, inputs: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Return how `out` is taken apart: lines before the tests, tests, names of the results."""
+        tree = self.signature.output_tree
+        if type(tree) is int:
+            source, number = self.signature.sources[tree]
+            if source == "input":
+                return [], [f"(out is {inputs[number]} or out is _MISSING)"], []
+            return [], [], ["out"]
+        names = [f"_out{n}" for n in range(len(tree))]
+        lines = [
+            f"if type(out) in (tuple, list) and len(out) == {len(tree)}:",
+            f"    {', '.join(names)}, = out",
+            "else:",
+            f"    {' = '.join(names)} = _MISSING",
+        ]
+        results: dict[int, str] = {}
+        tests = []
+        for name, leaf in zip(names, tree, strict=True):
+            source, number = self.signature.sources[leaf]
+            if source == "input":
+                tests.append(f"{name} is {inputs[number]}")
+            elif results.setdefault(number, name) != name:
+                tests.append(f"{name} is {results[number]}")
+        return lines, tests, [results[n] for n in sorted(results)]
+
+    def _tests(self, name: str, binding: Binding) -> list[str]:
+        tests = [f"(type({name}) is _Kind or type({name}) in _kinds)"]
+        if self.checks:
+            dtype, shape = f"_dtype_{binding.dtype}", f"_shape{len(self.values)}"
+            self.values[dtype] = self.dialect.dtypes[binding.dtype]
+            self.values[shape] = binding.shape
+            tests += [
+                f"{self.dialect.dtype.format(x=name)} is {dtype}",
+                f"{self.dialect.shape.format(x=name)} == {shape}",
+                self.dialect.is_contiguous.format(x=name),
+            ]
+        return tests
+
+    def _launch(self, inputs: Sequence[str], passed: Sequence[str], is_into: bool) -> list[str]:
+        """Return the lines that run where the arrays are as they should be."""
+        ask = self.dialect
+        conditions = ["_d >= 0"]
+        if self.checks:
+            conditions += [f"{ask.device.format(x=name)} == _d" for name in passed[1:]]
+        stream = ask.stream.format(d="_d")
+        if is_into:
+            stream += " if stream is None else _stream_handle(stream)"
+        call = self._call(inputs, passed, is_into)
+        if self.checks:
+            is_usual = f"_s > {DEFAULT_STREAMS} or {ask.current_device} == _d"
+            call = [f"if {is_usual}:", *(f"    {line}" for line in call)]
+        return [
+            f"_d = {ask.device.format(x=inputs[0])}",
+            f"if {' and '.join(conditions)}:",
+            f"    _s = {stream}",
+            *(f"    {line}" for line in call),
+        ]
+
+    def _call(self, inputs: Sequence[str], passed: Sequence[str], is_into: bool) -> list[str]:
+        lines = [] if is_into else self._allocations(inputs[0])
+        arrays = passed if is_into else [*inputs, *self.results]
+        pointers = ", ".join(self.dialect.pointer.format(x=name) for name in arrays)
+        out = self._returned(inputs, is_into)
+        return [
+            *lines,
+            f"_key = (_s, _d, {pointers})",
+            "_plan = _plans.get(_key)",
+            "if _plan is None:",
+            "    _plan = _bind(_key)",
+            "_answer = _plan()",
+            "if _answer[0] is _success:",
+            f"    return {out}",
+            f"return _retry(_key, _plan, _answer, {out})",
+        ]
+
+    def _allocations(self, first: str) -> list[str]:
+        lines = []
+        for number, binding in enumerate(self.signature.results):
+            dtype, shape = f"_dtype_{binding.dtype}", f"_result_shape{number}"
+            self.values[dtype] = self.dialect.dtypes[binding.dtype]
+            self.values[shape] = binding.shape
+            lines.append(
+                f"{self.results[number]} = _empty({shape}, dtype={dtype}, device={first}.device)"
+            )
+        return lines
+
+    def _returned(self, inputs: Sequence[str], is_into: bool) -> str:
+        tree = self.signature.output_tree
+        leaves = [
+            inputs[number] if source == "input" else self._result(number, is_into)
+            for source, number in self.signature.sources
+        ]
+        if type(tree) is int:
+            return leaves[tree]
+        if is_into:
+            return "out"
+        return f"({''.join(f'{leaves[leaf]}, ' for leaf in tree)})"
+
+    def _result(self, number: int, is_into: bool) -> str:
+        return "out" if is_into else self.results[number]

@@ -1,0 +1,280 @@
+"""A kernel as users call it: variants to choose from, routes to launch through."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import Adapter, find_adapter
+from pallasc.runtime.arguments import MISSING, Arguments
+from pallasc.runtime.call import Call
+from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.driver import open_driver
+from pallasc.runtime.front import Function
+from pallasc.runtime.front_table import FrontTable
+from pallasc.runtime.program import load_program
+from pallasc.runtime.routes import Route
+from pallasc.runtime.selection import (
+    ArrayType,
+    Candidate,
+    array_text,
+    fitting_candidates,
+    select,
+)
+from pallasc.runtime.signature import Signature
+from pallasc.specs.arrays import resolve_array
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.templates import Scalar
+
+
+class Kernel:
+    """A kernel: `kernel(a, b)` allocates its results, `kernel.into(a, b, out=c)` does not.
+
+    Arrays go by position or by the names of the compiled function's parameters. A parameter of the
+    matrix can be given by name, `kernel(a, b, tile_m=128)`; it has to be where shapes and dtypes
+    leave more than one variant. Nothing waits for the GPU, arrays of numpy excepted.
+
+    Args:
+        name: what it is called.
+        candidates: its variants, at least one.
+        checks: check dtype, shape, contiguity and device of each array at each launch. Without,
+            only new addresses are checked, and wrong arrays give wrong results.
+
+    Attributes:
+        name, checks: as given.
+        variants: the candidates.
+    """
+
+    def __init__(self, name: str, candidates: Iterable[Candidate], *, checks: bool = True) -> None:
+        self.name = name
+        self.checks = checks
+        self.variants: tuple[Candidate, ...] = tuple(candidates)
+        if not self.variants:
+            raise ArgumentError(f"kernel {name} has no variants.")
+        self._routes: dict[Any, Route] = {}
+        self._chosen: dict[Any, Kernel] = {}
+        self._lock = threading.Lock()
+        self._fronts: FrontTable | None = None
+        self._call: Function = partial(self._start, MISSING, True)
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name} with {len(self.variants)} variants>"
+
+    def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
+        """Launch, and return new arrays of the framework that the first array belongs to.
+
+        Args:
+            arrays: the inputs; an input that the kernel updates in place comes back itself.
+            stream: where to launch; the framework's current stream where it is None.
+            named: inputs by name, and parameters of the matrix.
+
+        Raises:
+            ArgumentError: an array or the stream does not fit.
+            SelectionError: no variant fits the GPU and the arrays, or several do.
+            DeviceError: the driver or the GPU cannot do it.
+        """
+        return self._call(*arrays, stream=stream, **named)
+
+    def into(self, *arrays: Any, out: Any = MISSING, stream: Any = None, **named: Any) -> Any:
+        """Launch with results written into `out`, and return that.
+
+        Args:
+            arrays: the inputs.
+            out: arrays for the results, in the structure that a call returns. An output that is an
+                input updated in place must be that input; where all are, `out` can be left out.
+            stream: as for a call.
+            named: as for a call.
+
+        Raises:
+            ArgumentError, SelectionError, DeviceError: as a call does.
+        """
+        return self._start(out, False, *arrays, stream=stream, **named)
+
+    @cached_property
+    def unchecked(self) -> Kernel:
+        """The same kernel without checks at each launch."""
+        return Kernel(self.name, self.variants, checks=False)
+
+    def variant(self, **params: Scalar) -> Kernel:
+        """Return the kernel with these parameters of the matrix fixed.
+
+        Raises:
+            ArgumentError: no variant has them.
+        """
+        key = tuple(sorted((name, str(type(value)), value) for name, value in params.items()))
+        found = self._chosen.get(key)
+        if found is None:
+            kept = [one for one in self.variants if _has(one.params, params)]
+            if not kept:
+                raise self._no_such_variant(params)
+            found = Kernel(self.name, kept, checks=self.checks)
+            found = self._chosen.setdefault(key, found)
+        return found
+
+    def preload(self, device: int | None = None) -> None:
+        """Load every variant that can run on a device, so that no call and no capture has to.
+
+        Args:
+            device: ordinal of the GPU; the current one where it is None.
+
+        Raises:
+            SelectionError: none can run there.
+            DeviceError: one cannot be loaded.
+        """
+        ordinal = current_device() if device is None else device
+        chosen = get_device(ordinal)
+        for candidate in fitting_candidates(self.variants, chosen):
+            load_program(candidate, chosen)
+
+    def prepare(self, *arrays: Any, device: int | None = None, **named: Any) -> None:
+        """Load the variant for arrays like these: text like `"bf16[1024, 4096]"`, or arrays.
+
+        Raises:
+            ArgumentError, SelectionError, DeviceError: as a call does.
+        """
+        leaves, params = self._arguments.bind(arrays, named)
+        if params:
+            return self.variant(**params).prepare(
+                *arrays,
+                device=device,
+                **{name: value for name, value in named.items() if name not in params},
+            )
+        types = [_type(leaf, f"{self.name}: array {n}") for n, leaf in enumerate(leaves)]
+        ordinal = current_device() if device is None else device
+        self.route(ordinal, types).program(ordinal)
+
+    def torch_operator(self, name: str) -> Any:
+        """Register the kernel as an operator of PyTorch, `"mylib::matmul"`, and return that.
+
+        It works under `torch.compile` and in CUDA graphs; gradients are left to the caller, see
+        `torch.library.register_autograd`.
+
+        Raises:
+            ArgumentError: the name is none, or the arrays lie in lists or mappings.
+        """
+        from pallasc.runtime.adapters.torch_operator import register
+
+        return register(self, name)
+
+    @property
+    def signature(self) -> Signature:
+        """What the first variant takes and gives."""
+        return self._route_of(self.variants[0]).signature
+
+    def route(self, ordinal: int, arrays: Sequence[ArrayType]) -> Route:
+        """Return the route for arrays of these types on a device.
+
+        Raises:
+            ArgumentError: all variants take the same arrays, and these are others.
+            SelectionError: no variant fits, or several do.
+        """
+        if len({one.arrays for one in self.variants}) == 1:
+            self._check_types(arrays)
+        return self._route_of(select(self.variants, get_device(ordinal), arrays))
+
+    def install(self, adapter: Adapter | None, route: Route) -> None:
+        """Let later calls with arrays of this framework go through generated functions."""
+        make_dialect = getattr(adapter, "dialect", None)
+        if make_dialect is None:
+            return
+        with self._lock:
+            if self._fronts is None:
+                self._fronts = FrontTable(
+                    self.variants,
+                    make_dialect(),
+                    call=partial(self._take_over, True),
+                    into=partial(self._take_over, False),
+                    success=open_driver().success,
+                    checks=self.checks,
+                )
+            fronts = self._fronts.add(route, make_dialect().kind)
+            if fronts is not None:
+                self._call = fronts.call
+                self.__dict__["into"] = fronts.into
+
+    # ---- on the way to a route
+
+    @cached_property
+    def _arguments(self) -> Arguments:
+        names = dict.fromkeys(name for one in self.variants for name in one.params)
+        return Arguments(self.name, self.signature, names)
+
+    def _start(
+        self, out: Any, allocates: bool, *arrays: Any, stream: Any = None, **named: Any
+    ) -> Any:
+        leaves, params = self._arguments.bind(arrays, named)
+        kernel = self.variant(**params) if params else self
+        return Call(kernel, leaves, out, stream, allocates).run()
+
+    def _take_over(
+        self,
+        allocates: bool,
+        arrays: Sequence[Any],
+        more: Sequence[Any],
+        out: Any,
+        stream: Any,
+        named: Mapping[str, Any],
+    ) -> Any:
+        """Go on where a generated function found something unusual."""
+        return self._start(out, allocates, *arrays, *more, stream=stream, **named)
+
+    def _route_of(self, candidate: Candidate) -> Route:
+        """Return the route of a variant: with all that take and give the same."""
+        key = _kind(candidate)
+        found = self._routes.get(key)
+        if found is None:
+            with self._lock:
+                alike = [one for one in self.variants if _kind(one) == key]
+                found = self._routes.setdefault(key, Route(alike))
+        return found
+
+    def _check_types(self, arrays: Sequence[ArrayType]) -> None:
+        """Check arrays against the only types that there are, for the plainest message."""
+        inputs = self.variants[0].artifact.plan.inputs
+        for binding, (dtype, shape) in zip(inputs, arrays, strict=True):
+            taken = array_text(binding.dtype, binding.shape)
+            if dtype != binding.dtype:
+                raise ArgumentError(
+                    f"{self.name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
+                    hint="Convert the array, or compile a variant for its dtype.",
+                )
+            if tuple(shape) != binding.shape:
+                raise ArgumentError(
+                    f"{self.name}: {binding.path} has shape {list(shape)}, and the kernel takes "
+                    f"{taken}.",
+                    hint="Compile a variant for this shape.",
+                )
+
+    def _no_such_variant(self, params: Mapping[str, Any]) -> ArgumentError:
+        asked = ", ".join(f"{name}={value!r}" for name, value in params.items())
+        return ArgumentError(
+            f"{self.name} has no variant with {asked}.",
+            hint=f"It has {', '.join(one.id for one in self.variants)}.",
+        )
+
+
+def _kind(candidate: Candidate) -> Any:
+    """Return what variants of one route have in common."""
+    signature = Signature.of(candidate.artifact.plan)
+    outputs = tuple((one.dtype, one.shape) for one in signature.outputs)
+    trees = canonical_json([signature.input_tree, signature.output_tree])
+    return candidate.arrays, outputs, signature.sources, trees
+
+
+def _has(own: Mapping[str, Scalar], params: Mapping[str, Scalar]) -> bool:
+    return all(
+        name in own and (type(own[name]), own[name]) == (type(value), value)
+        for name, value in params.items()
+    )
+
+
+def _type(leaf: Any, what: str) -> ArrayType:
+    """Return dtype and shape of text like `bf16[1024, 4096]`, or of an array."""
+    if isinstance(leaf, str):
+        array = resolve_array(leaf)
+        return array.dtype, array.shape
+    view = find_adapter(leaf, what).view(leaf)
+    return view.dtype, view.shape

@@ -1,0 +1,138 @@
+"""Variants that take the same arrays: their programs on each device, and the plans bound so far."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from pallasc.errors import DeviceError
+from pallasc.runtime.devices import Device, active, get_device, make_current
+from pallasc.runtime.driver import forget_on_fork, open_driver
+from pallasc.runtime.program import BoundPlan, Program, is_loaded, load_program
+from pallasc.runtime.selection import Candidate, select
+from pallasc.runtime.signature import Signature
+
+MOST_PLANS = 1024
+"""Bound plans that a route keeps; one more, and all are dropped."""
+
+_NO_CONTEXT = 201
+
+PlanKey = tuple[int, ...]
+"""Stream, device, then the addresses of inputs, results and, if there is one, the workspace."""
+
+
+class Route:
+    """Variants of one kernel that differ in their target only.
+
+    Args:
+        candidates: the variants.
+
+    Attributes:
+        signature: what they take and give.
+        plans: bound plans by key. Reading it needs no lock.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = tuple(candidates)
+        self.name = candidates[0].name
+        self.signature = Signature.of(candidates[0].artifact.plan)
+        self.plans: dict[PlanKey, BoundPlan] = {}
+        self._programs: dict[int, Program] = {}
+        self._lock = threading.Lock()
+        _routes.add(self)
+
+    def program(self, ordinal: int, stream: int | None = None) -> Program:
+        """Return the program for a device; the first time it is loaded there.
+
+        Raises:
+            SelectionError: no variant can run there.
+            DeviceError: it cannot be loaded, or the stream is being captured.
+        """
+        found = self._programs.get(ordinal)
+        if found is None:
+            device = get_device(ordinal)
+            chosen = select(self.candidates, device)
+            if stream is not None and not is_loaded(chosen, device):
+                self._check_capture(device, stream)
+            found = self._programs[ordinal] = load_program(chosen, device)
+        return found
+
+    def bind(self, key: PlanKey) -> BoundPlan:
+        """Return a new plan for a key, and keep it.
+
+        Raises:
+            ArgumentError, DeviceError: as `Program` and `Program.bind` do.
+        """
+        stream, ordinal, *pointers = key
+        program = self.program(ordinal, stream)
+        workspace = pointers.pop() if program.workspace_bytes else 0
+        if make_current(program.device):
+            with active(program.device):
+                plan = program.bind(stream, pointers, workspace)
+        else:
+            plan = program.bind(stream, pointers, workspace)
+        with self._lock:
+            if len(self.plans) >= MOST_PLANS:
+                self.plans.clear()
+            self.plans[key] = plan
+        return plan
+
+    def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
+        """Launch again where only the thread's context was missing; return `out`.
+
+        Raises:
+            DriverError: what the driver answered.
+        """
+        program = self.program(key[1])
+        if int(result[0]) == _NO_CONTEXT and make_current(program.device):
+            result = plan()
+        if int(result[0]):
+            self.plans.pop(key, None)
+            raise program.error(result)
+        return out
+
+    def launch(self, key: PlanKey) -> None:
+        """Launch in the device's own context, whichever is current.
+
+        Raises:
+            ArgumentError, DeviceError: as `bind` and `retry` do.
+        """
+        plan = self.plans.get(key) or self.bind(key)
+        with active(get_device(key[1])):
+            result = plan()
+        if int(result[0]):
+            self.retry(key, plan, result, None)
+
+    def forget(self) -> None:
+        """Drop everything that was made in the process that this one was forked from."""
+        self._lock = threading.Lock()
+        self.plans.clear()
+        self._programs.clear()
+
+    def _check_capture(self, device: Device, stream: int) -> None:
+        if is_capturing(device, stream):
+            raise DeviceError(
+                f"{self.name} is not loaded on {device}, and its stream is being captured.",
+                hint=f"Call preload({device.ordinal}) before the capture.",
+            )
+
+
+def is_capturing(device: Device, stream: int) -> bool:
+    """Tell whether a stream is being captured into a graph."""
+    with active(device):
+        driver = open_driver()
+        code, status = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(stream))
+    return int(code) == 0 and int(status) != 0
+
+
+_routes: weakref.WeakSet[Route] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    for route in list(_routes):
+        route.forget()
+
+
+forget_on_fork(_forget)

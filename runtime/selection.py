@@ -1,0 +1,287 @@
+"""Choose a variant: a pure decision over what the variants, the GPU and the arrays are.
+
+An architecture with the suffix "a" runs on exactly its compute capability, one with "f" on its
+family (the same major number, the same or a higher minor one), one without on the same major and
+the same or a higher minor number. Between the embedded GPUs (8.7) and the others nothing is
+shared. Sources: CUDA C++ programming guide, "Compute capabilities", "Binary compatibility".
+
+Among models of one architecture any may be used, the likest first, with one exception: where all
+blocks of a launch ran at a time on the model that it was compiled for, and fewer would on this GPU,
+blocks that wait for each other would hang. Such a variant is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.errors import CorruptError, SelectionError
+from pallasc.runtime.devices import Device
+from pallasc.runtime.driver import version_text
+from pallasc.specs.artifact import Artifact, KernelResources
+from pallasc.specs.plan import Launch
+from pallasc.specs.spelling import plain
+from pallasc.specs.templates import Scalar
+
+_ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
+_EMBEDDED = {(8, 7)}
+_REGISTERS = 65536
+_MOST_BLOCKS = 32
+_RESERVED_SMEM_BYTES = 1024
+
+ArrayType = tuple[str, tuple[int, ...]]
+"""What decides about an array: its dtype by short name, and its shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A variant that may be launched.
+
+    Attributes:
+        name: the kernel.
+        params: its point of the matrix.
+        artifact: what was compiled.
+    """
+
+    name: str
+    params: Mapping[str, Scalar]
+    artifact: Artifact
+
+    @property
+    def id(self) -> str:
+        """Return `matmul[m=1024,n=4096]@h100-sxm`."""
+        params = ",".join(f"{key}={plain(value)}" for key, value in self.params.items())
+        target = self.artifact.target["name"]
+        return f"{self.name}[{params}]@{target}" if params else f"{self.name}@{target}"
+
+    @property
+    def arrays(self) -> tuple[ArrayType, ...]:
+        """Return dtype and shape of each input, in the order of the signature."""
+        return tuple((one.dtype, one.shape) for one in self.artifact.plan.inputs)
+
+
+def select(
+    candidates: Sequence[Candidate],
+    device: Device,
+    arrays: Sequence[ArrayType] | None = None,
+    params: Mapping[str, Scalar] | None = None,
+) -> Candidate:
+    """Return the one variant that fits.
+
+    Args:
+        candidates: variants of one kernel.
+        device: the GPU that it shall run on.
+        arrays: dtype and shape of each input; None leaves them open.
+        params: values of matrix parameters that were given by name.
+
+    Raises:
+        SelectionError: none fits, and the message has the reason of each; or several that differ
+            in their parameters fit.
+    """
+    reasons = [refusal(one, device, arrays, params or {}) for one in candidates]
+    fitting = [one for one, reason in zip(candidates, reasons, strict=True) if reason is None]
+    if not fitting:
+        raise _none_fits(candidates, reasons, device)
+    points = {tuple(sorted(one.params.items())): one for one in fitting}
+    if len(points) > 1:
+        raise _several_fit(list(points.values()))
+    return min(fitting, key=lambda one: _distance(one, device))
+
+
+def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
+    """Return the likest variant of each point of the matrix and each set of arrays.
+
+    Raises:
+        SelectionError: none can run on this GPU.
+    """
+    reasons = [device_refusal(one, device) for one in candidates]
+    best: dict[Any, Candidate] = {}
+    for one, reason in zip(candidates, reasons, strict=True):
+        if reason is None:
+            key = (tuple(sorted(one.params.items())), one.arrays)
+            best[key] = min((best.get(key, one), one), key=lambda other: _distance(other, device))
+    if not best:
+        raise _none_fits(candidates, reasons, device)
+    return list(best.values())
+
+
+def refusal(
+    candidate: Candidate,
+    device: Device,
+    arrays: Sequence[ArrayType] | None,
+    params: Mapping[str, Scalar],
+) -> str | None:
+    """Return why a variant cannot be used, None where it can."""
+    return (
+        _params_refusal(candidate, params)
+        or device_refusal(candidate, device)
+        or (None if arrays is None else _arrays_refusal(candidate, arrays))
+    )
+
+
+def device_refusal(candidate: Candidate, device: Device) -> str | None:
+    """Return why a variant cannot run on a GPU, None where it can."""
+    artifact = candidate.artifact
+    return (
+        arch_refusal(str(artifact.target.get("arch")), device.major, device.minor)
+        or _driver_refusal(artifact.record.get("minimum_driver"), device.driver_version)
+        or _launch_refusal(artifact, device)
+    )
+
+
+def arch_refusal(arch: str, major: int, minor: int) -> str | None:
+    """Return why code for an architecture does not run on a compute capability."""
+    match = _ARCH.fullmatch(arch)
+    if match is None:
+        return f"{arch!r} is not an architecture"
+    own = (int(match[1]), int(match[2]))
+    if own == (major, minor):
+        return None
+    here = f"and this GPU is sm_{major}{minor}"
+    if match[3] == "a":
+        return f"{arch} runs on exactly sm_{own[0]}{own[1]}, {here}"
+    same_family = own[0] == major and own[1] <= minor
+    if same_family and not _EMBEDDED & {own, (major, minor)}:
+        return None
+    return f"{arch} runs on sm_{own[0]}{own[1]} and newer ones of its family, {here}"
+
+
+def _driver_refusal(minimum: Any, version: int) -> str | None:
+    if not isinstance(minimum, Mapping):
+        return None
+    needed = str(minimum.get("cuda", ""))
+    major, _, minor = needed.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return f"its minimum driver {needed!r} is damaged"
+    if int(major) * 1000 + int(minor) * 10 <= version:
+        return None
+    package = minimum.get("linux")
+    return (
+        f"it needs a driver for CUDA {needed}, {package} or newer, and this one is for CUDA "
+        f"{version_text(version)}"
+    )
+
+
+def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
+    resources = {(one.cubin, one.name): one for one in artifact.kernels}
+    for launch in artifact.plan.launches:
+        kernel = resources.get((launch.cubin, launch.kernel))
+        if kernel is None:
+            raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+        smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes
+        if smem > device.smem_optin_bytes:
+            return (
+                f"a block of {launch.kernel} takes {smem} bytes of shared memory, and this GPU "
+                f"has {device.smem_optin_bytes}"
+            )
+        blocks = math.prod(launch.grid)
+        at_a_time = blocks_per_sm(launch, kernel, artifact.target)
+        made_for = int(artifact.target["sm_count"])
+        if at_a_time * device.sm_count < blocks <= at_a_time * made_for:
+            return (
+                f"all {blocks} blocks of {launch.kernel} run at a time on {made_for} "
+                f"multiprocessors, and not on the {device.sm_count} of this GPU: it could hang"
+            )
+    return None
+
+
+def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
+    """Return how many blocks of a launch one multiprocessor of a model holds."""
+    threads = -(-math.prod(launch.block) // 32) * 32
+    registers = threads * -(-max(kernel.registers, 1) // 8) * 8
+    smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
+    return max(
+        1,
+        min(
+            _MOST_BLOCKS,
+            int(target["threads_per_sm"]) // threads,
+            _REGISTERS // registers,
+            int(target["smem_per_sm_bytes"]) // smem,
+        ),
+    )
+
+
+def _params_refusal(candidate: Candidate, params: Mapping[str, Scalar]) -> str | None:
+    for name, value in params.items():
+        own = candidate.params.get(name)
+        if name not in candidate.params:
+            return f"it has no parameter {name}"
+        if (type(own), own) != (type(value), value):
+            return f"its {name} is {plain(own)}, not {value}"
+    return None
+
+
+def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
+    inputs = candidate.artifact.plan.inputs
+    if len(inputs) != len(arrays):
+        return f"it takes {len(inputs)} arrays, not {len(arrays)}"
+    for binding, (dtype, shape) in zip(inputs, arrays, strict=True):
+        if (binding.dtype, binding.shape) != (dtype, tuple(shape)):
+            expected = array_text(binding.dtype, binding.shape)
+            return f"{binding.path} is {expected}, not {array_text(dtype, shape)}"
+    return None
+
+
+def array_text(dtype: str, shape: Iterable[int]) -> str:
+    """Return `bf16[1024, 4096]`."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
+    """Return how unlike a variant's model and a GPU are: what is least sorts first."""
+    target = candidate.artifact.target
+    match = _ARCH.fullmatch(str(target["arch"]))
+    exact, suffix = (0, "") if match is None else (int(match[1] + match[2]), match[3])
+    other_sms = abs(int(target["sm_count"]) - device.sm_count)
+    return (
+        exact != device.major * 10 + device.minor,
+        {"a": 0, "f": 1}.get(suffix, 2),
+        -exact,
+        target.get("description") != device.name,
+        other_sms,
+        str(target["name"]),
+    )
+
+
+def _none_fits(
+    candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
+) -> SelectionError:
+    name = candidates[0].name if candidates else "the kernel"
+    lines = [f"\n  {one.id}: {reason}" for one, reason in zip(candidates, reasons, strict=True)]
+    return SelectionError(
+        f"no variant of {name} fits {device}:{''.join(lines) or ' there is none.'}",
+        hint=_hint(candidates, reasons, device),
+    )
+
+
+def _hint(
+    candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
+) -> str | None:
+    """Return what to install where nothing but the driver is in the way."""
+    in_the_way = [
+        one.artifact.record["minimum_driver"]
+        for one, reason in zip(candidates, reasons, strict=True)
+        if reason and "needs a driver for CUDA" in reason
+    ]
+    if not in_the_way:
+        return None
+    least = min(in_the_way, key=lambda one: [int(part) for part in str(one["cuda"]).split(".")])
+    return f"Install NVIDIA driver {least['linux']} or newer."
+
+
+def _several_fit(candidates: Sequence[Candidate]) -> SelectionError:
+    differing = [
+        name
+        for name in candidates[0].params
+        if len({one.params.get(name) for one in candidates}) > 1
+    ]
+    first = candidates[0].params
+    example = ", ".join(f"{name}={first[name]!r}" for name in differing)
+    listed = "".join(f"\n  {one.id}" for one in candidates)
+    return SelectionError(
+        f"{len(candidates)} variants of {candidates[0].name} fit:{listed}",
+        hint=f"Say which, by name: {example}.",
+    )

@@ -1,0 +1,177 @@
+"""What the caller passes: which arrays, in which order, where they may lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pallasc.errors import ArgumentError, CorruptError
+from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.plan import Binding, LaunchPlan, tree_leaves
+
+Source = tuple[Literal["input", "result"], int]
+"""Where an output comes from: the input with a number, or the memory passed for a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a plan, as the caller sees them.
+
+    Attributes:
+        inputs: the arrays that are passed, in order.
+        outputs: the arrays that come back.
+        sources: of each output, whether it is an input or one of `results`.
+        results: the arrays that need memory: outputs that are neither an input nor another output.
+        buffers: numbers of the buffers of inputs and results, in that order.
+        alignments, sizes_bytes: what their addresses are a multiple of, how long they are.
+        input_tree, output_tree: the pytrees, as in the plan.
+    """
+
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+    sources: tuple[Source, ...]
+    results: tuple[Binding, ...]
+    buffers: tuple[int, ...]
+    alignments: tuple[int, ...]
+    sizes_bytes: tuple[int, ...]
+    input_tree: Any
+    output_tree: Any
+
+    @classmethod
+    def of(cls, plan: LaunchPlan) -> Signature:
+        """Return the signature of a plan.
+
+        Raises:
+            CorruptError: an array is smaller than the buffer it stands for, or does not say where
+                an output comes from.
+        """
+        inputs = {one.buffer: number for number, one in enumerate(plan.inputs)}
+        results: dict[int, Binding] = {}
+        sources: list[Source] = []
+        for one in plan.outputs:
+            if one.buffer in inputs:
+                sources.append(("input", inputs[one.buffer]))
+            else:
+                results.setdefault(one.buffer, one)
+                sources.append(("result", list(results).index(one.buffer)))
+        passed = (*plan.inputs, *results.values())
+        _check_buffers(plan, passed)
+        return cls(
+            plan.inputs,
+            plan.outputs,
+            tuple(sources),
+            tuple(results.values()),
+            tuple(one.buffer for one in passed),
+            tuple(plan.buffers[one.buffer].alignment for one in passed),
+            tuple(array_bytes(one) for one in passed),
+            plan.input_tree,
+            plan.output_tree,
+        )
+
+    @property
+    def passed(self) -> tuple[Binding, ...]:
+        """Inputs, then results: whatever has an address."""
+        return (*self.inputs, *self.results)
+
+    def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
+        """Check alignment and overlap.
+
+        Raises:
+            ArgumentError: an array lies where it may not.
+        """
+        sizes = self.sizes_bytes
+        for number, alignment in enumerate(self.alignments):
+            if pointers[number] % alignment and sizes[number]:
+                raise _misaligned(name, self.passed[number], alignment, pointers[number])
+        for number in range(len(self.inputs), len(sizes)):
+            start, end = pointers[number], pointers[number] + sizes[number]
+            for other in range(number):
+                begin = pointers[other]
+                if start < begin + sizes[other] and begin < end:
+                    raise _overlapping(name, self.passed[number], self.passed[other])
+
+
+def array_bytes(binding: Binding) -> int:
+    """Return the bytes that an array takes on the device."""
+    return (math.prod(binding.shape) * parse_dtype(binding.dtype).bits + 7) // 8
+
+
+def input_names(signature: Signature) -> list[tuple[str | None, Any]]:
+    """Return the parameters of the function: name, and the tree of array numbers below it.
+
+    Names are None where the function takes its arrays by position. JSON keeps no order of names,
+    so they are sorted by their arrays, which follow the function; those without any come last.
+    """
+    tree = signature.input_tree
+    if not isinstance(tree, Mapping):
+        return [(None, item) for item in (tree if isinstance(tree, list) else [tree])]
+    return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
+
+
+def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each array, given a tree and a value of the same structure.
+
+    Raises:
+        ArgumentError: the structures differ.
+    """
+    if type(tree) is int:
+        yield tree, value
+    elif tree is None:
+        if value is not None:
+            raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
+    elif isinstance(tree, Mapping):
+        if not isinstance(value, Mapping) or set(map(str, value)) != set(tree):
+            raise ArgumentError(f"{path} must be a mapping with the keys {', '.join(tree)}.")
+        by_name = {str(key): item for key, item in value.items()}
+        for key, item in tree.items():
+            yield from flatten(item, by_name[key], f"{path}.{key}")
+    else:
+        if not isinstance(value, list | tuple) or len(value) != len(tree):
+            raise ArgumentError(f"{path} must be a list or tuple of {len(tree)}.")
+        for index, (item, part) in enumerate(zip(tree, value, strict=True)):
+            yield from flatten(item, part, f"{path}.{index}")
+
+
+def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Return the tree with the arrays in place of their numbers; lists become tuples."""
+    if type(tree) is int:
+        return leaves[tree]
+    if isinstance(tree, Mapping):
+        return {key: unflatten(item, leaves) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return tuple(unflatten(item, leaves) for item in tree)
+    return None
+
+
+def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
+    for one in passed:
+        buffer = plan.buffers[one.buffer]
+        if buffer.role not in ("input", "output"):
+            raise CorruptError(f"array {one.path} lies in a {buffer.role} buffer")
+        if buffer.size > array_bytes(one):
+            raise CorruptError(
+                f"array {one.path} has {array_bytes(one)} bytes, and its buffer {buffer.size}"
+            )
+        if buffer.alignment < 1:
+            raise CorruptError(f"array {one.path} is aligned to {buffer.alignment} bytes")
+    owned = {one.buffer for one in passed}
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.role in ("input", "output") and number not in owned and buffer.size:
+            raise CorruptError(f"nobody provides {buffer.role} buffer {number}")
+
+
+def _misaligned(name: str, binding: Binding, alignment: int, pointer: int) -> ArgumentError:
+    return ArgumentError(
+        f"{name}: {binding.path} starts at {pointer:#x}, {pointer % alignment} bytes behind a "
+        f"multiple of {alignment}, which the kernel needs.",
+        hint="A view does that: pass a copy, or a view that starts at such a multiple.",
+    )
+
+
+def _overlapping(name: str, result: Binding, other: Binding) -> ArgumentError:
+    return ArgumentError(
+        f"{name}: the memory for {result.path} overlaps {other.path}.",
+        hint="Pass memory of its own as out.",
+    )

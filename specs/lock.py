@@ -1,0 +1,324 @@
+"""The lock file `pallasc.lock`: which artifact each variant had, and what compiled it.
+
+Schema 1, UTF-8, YAML; this is what is written, byte for byte, lines in the order of their keys:
+
+    lock      = notes "schema: 1" LF "toolchain:" ( " {}" LF | LF { component } )
+                "variants:" ( " {}" LF | LF { variant } )
+    notes     = { "#" text LF }
+    component = "  " key ": {" [ "version: " text ", " ] "digest: " digest "}" LF
+    variant   = "  " key ": {action: " digest ", artifact: " digest ", request: " digest "}" LF
+    key       = plain text, where letters, digits, spaces and -_.,=@+/*()[] are enough
+              | text in double quotes, YAML's escapes for what cannot be printed
+    text      = text in double quotes
+    digest    = 64 lower-case hexadecimal digits
+
+A key longer than 1000 characters, which YAML does not take so, becomes "  ? key" LF "  : {…}" LF.
+
+* a variant's key is its id, such as `matmul[m=1024]@h100-sxm`
+* `action` is the action key: what was compiled, for which target, with what; `artifact` is the
+  digest of the artifact's record, which names every blob by its digest; `request` is the request
+  key, which tells that a spec has changed where nothing is known of its sources
+* a component is something that all action keys depend on, by its label in the identity of the
+  toolchain; its digest counts, its version is there for people
+
+One variant is one line, so that changes are small and merge. There is no checksum over the file,
+which any two branches would change both: every line is digests, and what does not fit them fails.
+What is read may be any YAML with the same content; the form above is read without a YAML parser.
+
+History:
+    1  the first version.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pallasc.errors import Location, SpecError
+
+LOCK_SCHEMA = 1
+NOTES = (
+    "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
+    "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
+)
+
+VARIABLE = "variable "
+"""What labels of environment variables begin with."""
+
+DIGEST = "[0-9a-f]{64}"
+_WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
+_PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
+_LONGEST_KEY = 1000
+"""YAML allows 1024 characters up to the colon."""
+
+_PLAIN_KEY = re.compile(_PLAIN)
+_KEY = rf'(?:({_PLAIN})|"([^"\\\n]+)")'
+_VARIANT = re.compile(
+    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})\}}\n",
+    re.MULTILINE,
+)
+_COMPONENT = re.compile(
+    rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
+)
+
+
+class Entry(NamedTuple):
+    """What the lock says of a variant: its action key, its artifact's digest, its request key."""
+
+    action: str
+    artifact: str
+    request: str
+
+
+class Component(NamedTuple):
+    """A part of the toolchain: the digest that action keys depend on, and a version for people."""
+
+    digest: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The content of a lock file: components by label, entries by the variants' ids."""
+
+    toolchain: Mapping[str, Component] = field(default_factory=dict)
+    variants: Mapping[str, Entry] = field(default_factory=dict)
+
+
+ChangeKind = Literal["added", "changed", "dropped", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a variant differs from its entry in a lock.
+
+    Attributes:
+        kind: `added` where the lock lacks it, `dropped` where the specs do, `unknown` where only a
+            compilation could tell.
+        variant: its id.
+        before: its entry, None if it is added.
+        after: what the entry would be, None if it is dropped or unknown.
+        reason: why, where that is known.
+    """
+
+    kind: ChangeKind
+    variant: str
+    before: Entry | None = None
+    after: Entry | None = None
+    reason: str = ""
+
+
+def lock_text(lock: Lock) -> str:
+    """Return the text of a lock file; equal locks give equal bytes."""
+    lines = [*NOTES, f"schema: {LOCK_SCHEMA}"]
+    lines += _section("toolchain", {k: _component(v) for k, v in lock.toolchain.items()})
+    lines += _section("variants", {k: _entry(v) for k, v in lock.variants.items()})
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, lines: Mapping[str, str]) -> list[str]:
+    if not lines:
+        return [f"{name}: {{}}"]
+    return [f"{name}:", *(_line(key, lines[key]) for key in sorted(lines))]
+
+
+def _line(key: str, value: str) -> str:
+    shown = key if _PLAIN_KEY.fullmatch(key) else _quoted(key)
+    return f"  ? {shown}\n  : {value}" if len(shown) > _LONGEST_KEY else f"  {shown}: {value}"
+
+
+def _component(component: Component) -> str:
+    version = f"version: {_quoted(component.version)}, " if component.version else ""
+    return f"{{{version}digest: {component.digest}}}"
+
+
+def _entry(entry: Entry) -> str:
+    return f"{{action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}}}"
+
+
+def _quoted(text: str) -> str:
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if letter.isprintable() else f"\\U{ord(letter):08X}"
+
+
+def read_lock(path: Path) -> Lock | None:
+    """Return the lock that a file holds, None if there is no such file.
+
+    Raises:
+        SpecError: it cannot be read, or as `parse_lock`.
+    """
+    try:
+        return parse_lock(path.read_text(encoding="utf-8-sig"), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SpecError(
+            f"byte {error.object[error.start]:#04x} is not UTF-8.",
+            location=Location(str(path), line),
+            hint="Restore the file, or remove it and run: pallasc lock SPECS --update",
+        ) from None
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Write a lock file in one step: whoever reads it meanwhile sees the old one or the new one.
+
+    Raises:
+        SpecError: it cannot be written; the old one is still there.
+    """
+    place = Path(os.path.realpath(path))  # a link stays a link
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                file.write(lock_text(lock).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}.", hint="Give --lock another path."
+        ) from error
+
+
+def parse_lock(text: str, file: str) -> Lock:
+    """Return the lock that a text holds.
+
+    Args:
+        text: what the file holds.
+        file: its name, for messages.
+
+    Raises:
+        SpecError: it is damaged, holds something twice, or was written by a later pallasc; the
+            place is the line.
+    """
+    lock = _parse_own_form(text)
+    if lock is None:
+        from pallasc.specs.lock_yaml import parse_any_form
+
+        lock = parse_any_form(text, file)
+    return lock
+
+
+def _parse_own_form(text: str) -> Lock | None:
+    """Return the lock of a text in the form that is written, None if it has any other.
+
+    Lines of notes may have changed.
+    """
+    lines = text.split("\n", 20)
+    notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
+    start = f"schema: {LOCK_SCHEMA}\ntoolchain:\n"
+    head, found, body = text[notes:].partition("\nvariants:\n")
+    if not found or not head.startswith(start):
+        return None
+    head = f"{head.removeprefix(start)}\n"
+    toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
+    variants = {a or b: Entry(*digests) for a, b, *digests in _VARIANT.findall(body)}
+    whole = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
+    return Lock(toolchain, variants) if whole and body.endswith("\n") else None
+
+
+def compare(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], *, whole: bool
+) -> list[Change]:
+    """Return how entries differ from those of a lock, by id.
+
+    Args:
+        before: the lock's.
+        after: those of the variants as they are now.
+        whole: whether `after` is everything, so that what it lacks is dropped.
+    """
+    changes = [
+        Change("changed" if name in before else "added", name, before.get(name), entry)
+        for name, entry in after.items()
+        if before.get(name) != entry
+    ]
+    if whole:
+        gone = before.keys() - after.keys()
+        changes += [Change("dropped", name, before[name]) for name in gone]
+    return sorted(changes, key=lambda change: change.variant)
+
+
+def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
+    """Return a lock with the entries of `new`; others stay unless `new` is the whole of it.
+
+    Where the toolchain is the same by its digests, the words for it stay too.
+    """
+    kept = {} if whole else lock.variants
+    same = not differing(lock.toolchain, new.toolchain)
+    return Lock(lock.toolchain if same else new.toolchain, {**kept, **new.variants})
+
+
+def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
+    """Return the labels of the components that differ in their digests."""
+    labels = {*locked, *now}
+    return sorted(label for label in labels if _digest(locked, label) != _digest(now, label))
+
+
+def _digest(components: Mapping[str, Component], label: str) -> str | None:
+    component = components.get(label)
+    return None if component is None else component.digest
+
+
+def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
+    """Say in clauses how the toolchain of a lock differs from this one; none if it does not."""
+    versions: dict[tuple[str, str], list[str]] = {}
+    contents: dict[str, list[str]] = {}
+    others: list[str] = []
+    for label in differing(locked, now):
+        before, after = locked.get(label), now.get(label)
+        if label.startswith(VARIABLE):
+            others.append(_variable(label.removeprefix(VARIABLE), before, after))
+        elif before is None or after is None:
+            there = "made with" if after is None else "made without"
+            others.append(f"it was {there} {label}, here is {'none' if after is None else 'one'}")
+        elif before.version == after.version:
+            contents.setdefault(after.version, []).append(label)
+        else:
+            versions.setdefault((before.version, after.version), []).append(label)
+    return [
+        *(_versions(labels, *pair) for pair, labels in versions.items()),
+        *(_contents(labels, version) for version, labels in contents.items()),
+        *others,
+    ]
+
+
+def _versions(labels: list[str], before: str, after: str) -> str:
+    """Say which versions differ; of lists of them, only those that do."""
+    first, second = before.split(", "), after.split(", ")
+    was = ", ".join(part for part in first if part not in second)
+    now = ", ".join(part for part in second if part not in first)
+    if not was:
+        return f"it was made without {now}"
+    return f"it was made with {listed(labels)} {was}, here is {now or 'none'}"
+
+
+def _contents(labels: list[str], version: str) -> str:
+    under = f" under the same version, {version}" if version else ""
+    return f"the content of {listed(labels)} differs{under}"
+
+
+def _variable(name: str, before: Component | None, after: Component | None) -> str:
+    if after is None:
+        return f"{name} was set in the environment, and is not here"
+    return f"{name} {'is set here, and was not' if before is None else 'has another value here'}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return `a`, `a and b`, `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

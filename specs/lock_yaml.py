@@ -1,0 +1,146 @@
+"""Read a lock file of any form that YAML allows, and say where a damaged one is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, Component, Entry, Lock
+from pallasc.specs.spelling import show
+
+_CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
+_DIGEST = re.compile(DIGEST)
+_REPAIR = "Take either side whole, then run: pallasc lock SPECS --update"
+_ANEW = "Restore it, or remove it and run: pallasc lock SPECS --update"
+
+
+def parse_any_form(text: str, file: str) -> Lock:
+    """Return the lock that a text holds.
+
+    Args:
+        text: what the file holds.
+        file: its name, for messages.
+
+    Raises:
+        SpecError: it is no lock; the place is the line.
+    """
+    conflict = _CONFLICT.search(text)
+    if conflict is not None:
+        line = text.count("\n", 0, conflict.start()) + 1
+        raise SpecError(
+            "the lock holds the marks of a merge conflict.",
+            location=Location(file, line),
+            hint=_REPAIR,
+        )
+    return _Reader(file).read(_compose(text, file))
+
+
+def _compose(text: str, file: str) -> Any:
+    """Return YAML's nodes; libyaml is ten times as fast, where PyYAML was built with it."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
+        raise SpecError(
+            f"not YAML: {error.problem or error.context}.", location=place, hint=_ANEW
+        ) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpecError(
+            f"not YAML: {error.reason}.", location=Location(file, line), hint=_ANEW
+        ) from None
+    except RecursionError:
+        raise SpecError("lists and mappings lie too deep.", location=Location(file)) from None
+
+
+class _Reader:
+    """Turns nodes into a lock."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def read(self, node: Any) -> Lock:
+        if node is None:
+            raise SpecError("the lock is empty.", location=Location(self._file), hint=_ANEW)
+        fields = {name: (value, key) for name, value, key in self._pairs(node, "a lock")}
+        if "schema" not in fields:
+            raise self._error(node, "'schema' is missing, so this is no lock of pallasc.")
+        self._check_schema(fields.pop("schema")[0])
+        for name in ("toolchain", "variants"):
+            if name not in fields:
+                raise self._error(node, f"{name!r} is missing.")
+        (toolchain, _), (variants, _) = fields.pop("toolchain"), fields.pop("variants")
+        for name, (_, key) in fields.items():
+            raise self._error(key, f"unknown field {name!r}.")
+        return Lock(
+            {label: self._component(value) for label, value, _ in self._pairs(toolchain)},
+            {name: self._entry(value) for name, value, _ in self._pairs(variants)},
+        )
+
+    def _check_schema(self, node: Any) -> None:
+        if node.id != "scalar" or node.value != str(LOCK_SCHEMA):
+            found = repr(node.value) if node.id == "scalar" else f"a {node.id}"
+            raise SpecError(
+                f"the lock has schema {found}, and this pallasc reads schema {LOCK_SCHEMA}.",
+                location=self._place(node),
+                hint="Install the pallasc that wrote it.",
+            )
+
+    def _component(self, node: Any) -> Component:
+        fields = self._fields(node, "a component", required=("digest",), optional=("version",))
+        version = fields.get("version")
+        return Component(self._digest(fields["digest"]), "" if version is None else version.value)
+
+    def _entry(self, node: Any) -> Entry:
+        fields = self._fields(node, "a variant", required=Entry._fields)
+        return Entry(*(self._digest(fields[name]) for name in Entry._fields))
+
+    def _fields(
+        self, node: Any, what: str, *, required: tuple[str, ...], optional: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Return the values of a mapping that must hold just these fields, each a text."""
+        fields = {}
+        for name, value, key in self._pairs(node, what):
+            if name not in (*required, *optional):
+                raise self._error(key, f"unknown field {name!r} of {what}.")
+            if value.id != "scalar":
+                raise self._error(value, f"{name!r} must be text, not a {value.id}.")
+            fields[name] = value
+        for name in required:
+            if name not in fields:
+                raise self._error(node, f"{what} lacks {name!r}.")
+        return fields
+
+    def _pairs(self, node: Any, what: str = "this") -> Iterator[tuple[str, Any, Any]]:
+        """Yield keys, values and the keys' nodes of a mapping whose keys are texts, each once."""
+        if node.id != "mapping":
+            raise self._error(node, f"{what} must be a mapping, not a {node.id}.")
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            if key.id != "scalar":
+                raise self._error(key, f"a key must be text, not a {key.id}.")
+            if key.value in lines:
+                first = lines[key.value]
+                raise self._error(key, f"{key.value} is there twice, first in line {first}.")
+            lines[key.value] = key.start_mark.line + 1
+            yield key.value, value, key
+
+    def _digest(self, node: Any) -> str:
+        if not _DIGEST.fullmatch(node.value):
+            shown = show(node.value)
+            raise self._error(node, f"{shown} is not a digest of 64 hexadecimal digits.")
+        value: str = node.value
+        return value
+
+    def _place(self, node: Any) -> Location:
+        mark = node.start_mark
+        return Location(self._file, mark.line + 1, mark.column + 1)
+
+    def _error(self, node: Any, message: str) -> SpecError:
+        return SpecError(message, location=self._place(node), hint=_ANEW)

@@ -1,0 +1,384 @@
+"""A build that is held to a lock: what is found, what is refused, and the reason that is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import format
+from pallasc.cache.scan import Scan
+from pallasc.cache.store import Store
+from pallasc.compiler import identity
+from pallasc.compiler.locked import (
+    Locked,
+    LockedLookup,
+    load_locked,
+    require_toolchain,
+    toolchain_components,
+)
+from pallasc.compiler.lookup import Lookup
+from pallasc.compiler.relock import update_lock
+from pallasc.compiler.report import VariantResult
+from pallasc.compiler.setup import prepare
+from pallasc.errors import NotCachedError, SpecError
+from pallasc.specs.lock import Component, Entry, Lock, write_lock
+from pallasc.specs.spec import Variant
+
+KERNEL = """\
+from helper import twice
+
+
+def scaled(x, *, factor):
+    return twice(x) * factor
+"""
+HELPER = "def twice(x): return x + x\n"
+
+
+def write_spec(project: Any, factor: float = 2.0) -> None:
+    project.spec(
+        {
+            "name": "scaled",
+            "entry": "kernel.py:scaled",
+            "args": {"x": "f32[8, {n}]"},
+            "static": {"factor": factor},
+            "matrix": {"n": [128]},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def original(make_project: Callable[[], Any]) -> tuple[Any, Lock]:
+    """Return a project whose one variant is in its store, and the lock of it."""
+    project = make_project()
+    project.write("kernel.py", KERNEL)
+    project.write("helper.py", HELPER)
+    write_spec(project)
+    updated = update_lock(
+        project.variants(), None, file=Path("pallasc.lock"), whole=True, store=project.store
+    )
+    assert [result.status for result in updated.report.results] == ["compiled"]
+    return project, updated.lock
+
+
+@pytest.fixture
+def project(original: tuple[Any, Lock], tmp_path: Path) -> Any:
+    """Return a copy of the project and of its store."""
+    return original[0].copy(tmp_path)
+
+
+@pytest.fixture
+def lock(original: tuple[Any, Lock]) -> Lock:
+    return original[1]
+
+
+def held_to(
+    lock: Lock | None, project: Any, *, frozen: bool = True
+) -> tuple[LockedLookup, Variant]:
+    """Return a lookup that is held to a lock, and the project's variant."""
+    locked = Locked("pallasc.lock", lock, frozen)
+    lookup = LockedLookup(locked, Lookup(project.context(), project.store), project.store)
+    (variant,) = project.variants()
+    return lookup, variant
+
+
+def refusal(lookup: LockedLookup, variant: Variant) -> str:
+    with pytest.raises(NotCachedError) as caught:
+        lookup.find(variant)
+    assert caught.value.exit_code == 3
+    return str(caught.value)
+
+
+def result_of(lookup: LockedLookup, variant: Variant) -> VariantResult:
+    found = lookup.find(variant)
+    return VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
+
+
+def remove(store: Store, area: str) -> int:
+    """Remove every record or blob of an area; returns how many there were."""
+    names = [name for name, _ in Scan(store.folder).area(area)]
+    for name in names:
+        store.path(area, name).unlink()
+    return len(names)
+
+
+# ---- what the options mean
+
+
+def test_without_an_option_nothing_holds_a_build(tmp_path: Path) -> None:
+    assert load_locked(None, frozen=False, locked=False) is None
+    with pytest.raises(SpecError, match="--lock needs --frozen or --locked"):
+        load_locked(tmp_path / "x.lock", frozen=False, locked=False)
+
+
+@pytest.mark.parametrize(("frozen", "locked"), [(True, False), (False, True), (True, True)])
+def test_a_lock_is_taken_from_the_current_folder_or_where_it_is_said_to_be(
+    frozen: bool, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here, there = Lock(variants={"here": ENTRY}), Lock(variants={"there": ENTRY})
+    write_lock(tmp_path / "pallasc.lock", here)
+    write_lock(tmp_path / "other.lock", there)
+    options = {"frozen": frozen, "locked": locked}
+    assert load_locked(None, **options) == Locked("pallasc.lock", here, frozen)
+    assert load_locked(Path("other.lock"), **options) == Locked("other.lock", there, frozen)
+
+
+ENTRY = Entry("a" * 64, "b" * 64, "c" * 64)
+
+
+def test_a_lock_that_was_named_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "none.lock"
+    for options in ({"frozen": True, "locked": False}, {"frozen": False, "locked": True}):
+        with pytest.raises(SpecError) as caught:
+            load_locked(path, **options)
+        assert str(caught.value) == (
+            f"{path}: there is no such file.\n"
+            f"  Make it with: pallasc lock SPECS --update --lock {path}"
+        )
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_locked_without_a_lock_is_not_as_locked(
+    frozen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotCachedError) as caught:
+        load_locked(None, frozen=frozen, locked=True)
+    assert str(caught.value) == (
+        "there is no pallasc.lock here.\n  Make it with: pallasc lock SPECS --update"
+    )
+
+
+def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_locked(None, frozen=True, locked=False) == Locked("pallasc.lock", None, True)
+    lookup, variant = held_to(None, project)
+    result = result_of(lookup, variant)
+    assert result.artifact is not None
+    assert lookup.check(result) is None
+    assert lookup.notes() == [
+        "there is no pallasc.lock here: variants were only looked up in the store"
+    ]
+
+
+# ---- the toolchain
+
+
+def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, lock: Lock) -> None:
+    with prepare() as setup:
+        context = setup.context(project.store)
+        assert toolchain_components(setup, context) == lock.toolchain
+        require_toolchain(Locked("pallasc.lock", lock, True), setup, context)
+    versions = {label: component.version for label, component in lock.toolchain.items()}
+    assert {"jax", "jaxlib", "ptxas", "plugin", "libdevice", "python", "pallasc"} <= set(versions)
+    assert versions["jax"] == setup.toolchain.version("jax")
+    assert re.fullmatch(r"\d+(\.\d+)+", versions["ptxas"])
+    assert re.fullmatch(r"\d+(\.\d+)+", versions["python"])
+    assert len(lock.toolchain) == len(context.identity) + len(context.variables)
+
+
+def test_every_package_that_is_computed_with_has_its_version(lock: Lock) -> None:
+    modules = [name.replace("google.protobuf", "protobuf") for name in identity._COMPUTED_WITH]
+    listed = [text.split()[0] for text in lock.toolchain["packages"].version.split(", ")]
+    assert listed == sorted(modules)
+
+
+def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
+    project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {
+        **lock.toolchain,
+        "jaxlib": Component("0" * 64, "0.9.9"),
+        "ptxas": lock.toolchain["ptxas"]._replace(digest="1" * 64),
+    }
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
+    locked = Locked("ci.lock", replace(lock, toolchain=others), frozen=False)
+    with prepare() as setup:
+        context = setup.context(project.store)
+        with pytest.raises(NotCachedError) as caught:
+            require_toolchain(locked, setup, context)
+    jaxlib, ptxas = lock.toolchain["jaxlib"].version, lock.toolchain["ptxas"].version
+    assert str(caught.value) == (
+        "ci.lock is for another toolchain: "
+        f"it was made with jaxlib 0.9.9, here is {jaxlib}; "
+        f"the content of ptxas differs under the same version, {ptxas}; "
+        "XLA_FLAGS is set here, and was not.\n"
+        "  Install what it was made with, or run: pallasc lock SPECS --update --lock ci.lock"
+    )
+
+
+# ---- frozen
+
+
+def test_what_is_as_locked_is_found(project: Any, lock: Lock) -> None:
+    lookup, variant = held_to(lock, project)
+    result = result_of(lookup, variant)
+    assert lookup.check(result) is None
+    assert result.action_key == lock.variants[variant.id].action
+    assert lookup.notes() == []
+
+
+def test_a_variant_that_the_lock_lacks_is_refused(project: Any, lock: Lock) -> None:
+    for frozen in (True, False):
+        lookup, variant = held_to(replace(lock, variants={}), project, frozen=frozen)
+        assert refusal(lookup, variant) == (
+            "scaled[n=128]@h100-sxm is not in pallasc.lock.\n  Add it: pallasc lock SPECS --update"
+        )
+
+
+@pytest.mark.parametrize("text", ["def twice(x): return 3 * x\n", f"# a note\n{HELPER}"])
+def test_a_source_that_changed_is_named_and_not_compiled(
+    project: Any, lock: Lock, text: str
+) -> None:
+    project.write("helper.py", text)
+    lookup, variant = held_to(lock, project)
+    assert refusal(lookup, variant) == (
+        "scaled[n=128]@h100-sxm would have to be compiled: helper (helper.py) has changed.\n"
+        "  Build it without --frozen."
+    )
+
+
+def test_a_spec_that_changed_is_refused_even_where_the_id_is_the_same(
+    project: Any, lock: Lock
+) -> None:
+    write_spec(project, factor=3.0)
+    lookup, variant = held_to(lock, project)
+    assert variant.id in lock.variants
+    assert refusal(lookup, variant).startswith(
+        "scaled[n=128]@h100-sxm would have to be compiled: its spec, or a data file of it, has "
+        "changed since it was locked."
+    )
+
+
+def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
+    project: Any, lock: Lock
+) -> None:
+    assert remove(project.store, format.MANIFESTS) == 2
+    project.write("helper.py", "def twice(x): return 3 * x\n")
+    lookup, variant = held_to(lock, project)
+    result = result_of(lookup, variant)
+    assert lookup.check(result) is None
+    assert result.action_key == lock.variants[variant.id].action
+    assert lookup.notes() == [
+        "this store does not know the sources of 1 of the variants: they were taken as "
+        "pallasc.lock says, and may have changed since"
+    ]
+
+
+def test_without_manifests_a_spec_that_changed_is_still_refused(project: Any, lock: Lock) -> None:
+    remove(project.store, format.MANIFESTS)
+    write_spec(project, factor=3.0)
+    assert "would have to be compiled: its spec" in refusal(*held_to(lock, project))
+
+
+@pytest.mark.parametrize("manifests", [True, False])
+@pytest.mark.parametrize("area", [format.ARTIFACTS, format.BLOBS])
+def test_a_store_that_lacks_a_record_or_a_blob_is_refused(
+    project: Any, lock: Lock, area: str, manifests: bool
+) -> None:
+    assert remove(project.store, area)
+    if not manifests:
+        remove(project.store, format.MANIFESTS)
+    text = refusal(*held_to(lock, project))
+    if manifests:
+        assert "would have to be compiled: the store no longer has its record." in text
+    else:
+        action = lock.variants["scaled[n=128]@h100-sxm"].action
+        assert f"has no whole record under action key {action}." in text
+
+
+def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock) -> None:
+    name, entry = next(iter(lock.variants.items()))
+    other = replace(lock, variants={name: entry._replace(artifact="0" * 64)})
+    for manifests in (True, False):
+        lookup, variant = held_to(other, project)
+        error = lookup.check(result_of(lookup, variant))
+        assert error is not None
+        assert (error.exit_code, str(error)) == (
+            3,
+            f"{name} is not deterministic: action key {entry.action} has given artifact "
+            f"{entry.artifact}, and pallasc.lock has {'0' * 64}.\n"
+            "  See what differs with: pallasc build SPECS --reproduce N",
+        )
+        if manifests:
+            remove(project.store, format.MANIFESTS)
+
+
+def test_a_record_that_goes_between_look_up_and_check_is_refused(project: Any, lock: Lock) -> None:
+    lookup, variant = held_to(lock, project)
+    result = result_of(lookup, variant)
+    remove(project.store, format.ARTIFACTS)
+    assert "is not to be had: the store no longer has the record" in str(lookup.check(result))
+
+
+# ---- locked
+
+
+def test_what_is_missing_may_be_compiled_unless_the_build_is_frozen(
+    project: Any, lock: Lock
+) -> None:
+    project.write("helper.py", "def twice(x): return 3 * x\n")
+    lookup, variant = held_to(lock, project, frozen=False)
+    found = lookup.find(variant)
+    assert (found.artifact, found.reason) == (None, "helper (helper.py) has changed")
+
+
+def test_a_failure_is_no_difference(project: Any, lock: Lock) -> None:
+    lookup, variant = held_to(lock, project, frozen=False)
+    assert lookup.check(VariantResult(variant, "failed")) is None
+
+
+def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
+    project: Any, lock: Lock
+) -> None:
+    remove(project.store, format.MANIFESTS)  # of the folder that this one is a copy of
+    project.write("helper.py", f"# a note\n{HELPER}")
+    lookup, variant = held_to(lock, project, frozen=False)
+    lookup.find(variant)
+    (same,) = project.build().results
+    assert (same.status, lookup.check(same)) == ("hit", None)
+
+    project.write("helper.py", "def twice(x): return 3 * x\n")
+    lookup, variant = held_to(lock, project, frozen=False)
+    lookup.find(variant)
+    (compiled,) = project.build().results
+    error = lookup.check(compiled)
+    assert str(error) == (
+        "scaled[n=128]@h100-sxm is not as locked: its sources have changed since it was locked "
+        "(helper (helper.py) has changed).\n"
+        "  If that is meant: pallasc lock SPECS --update"
+    )
+
+    later, variant = held_to(lock, project, frozen=False)
+    assert "its sources have changed since it was locked.\n" in str(
+        later.check(result_of(later, variant))
+    )
+
+
+def test_a_spec_that_gives_something_else_is_named_by_its_field(project: Any, lock: Lock) -> None:
+    write_spec(project, factor=3.0)
+    (compiled,) = project.build().results
+    for manifests in (True, False):
+        lookup, _ = held_to(lock, project, frozen=False)
+        error = str(lookup.check(compiled))
+        wanted = "its spec differs in static." if manifests else "its spec, or a data file of it,"
+        assert f"scaled[n=128]@h100-sxm is not as locked: {wanted}" in error
+        remove(project.store, format.MANIFESTS)
+
+
+def test_another_folder_with_other_sources_is_named_by_the_file(
+    project: Any, lock: Lock, tmp_path: Path
+) -> None:
+    clone = project.copy(tmp_path / "clone")
+    clone.store = project.store
+    clone.write("helper.py", "def twice(x): return 3 * x\n")
+    (compiled,) = clone.build().results
+    lookup, _ = held_to(lock, clone, frozen=False)
+    assert "is not as locked: helper has changed.\n" in str(lookup.check(compiled))

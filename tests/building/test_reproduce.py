@@ -1,0 +1,156 @@
+"""Variants compiled twice in fresh processes: the same bytes, others, or none."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.reproduce import (
+    Reproduced,
+    Reproduction,
+    chosen,
+    differences,
+    reproduce,
+)
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.canonical import digest
+
+KERNELS = '''
+import os
+import jax.numpy as jnp
+
+
+def same(x): return x + 1
+
+
+def process(x):
+    """Differs with the process: its number is a constant of the kernel."""
+    return x * float(os.getpid())
+
+
+def fails(x): raise ValueError(x.shape)
+'''
+
+
+def record(*blobs: bytes, **more: Any) -> dict[str, Any]:
+    names = [digest(blob) for blob in blobs]
+    return {
+        "schema": 1,
+        "target": {"name": "h100-sxm"},
+        "toolchain": {},
+        "plan": {"launches": [{"cubin": name, "grid": [1, 2, 3]} for name in names]},
+        "kernels": [{"cubin": name, "registers": 24} for name in names],
+        "blobs": {digest(blob): len(blob) for blob in blobs},
+        **more,
+    }
+
+
+def found(first: Any, second: Any, *blobs: bytes) -> list[str]:
+    held = {digest(blob): blob for blob in blobs}
+    one, two = (Artifact(data, held.__getitem__) for data in (first, second))
+    return list(differences(one, two))
+
+
+def test_equal_records_do_not_differ() -> None:
+    assert found(record(b"cubin"), record(b"cubin"), b"cubin") == []
+
+
+def test_a_blob_is_named_once_with_the_first_byte_that_differs() -> None:
+    first, second = b"one cubin", b"one tubin!"
+    assert found(record(first), record(second), first, second) == [
+        "kernels[0].cubin: bytes differ from offset 4 on (9 and 10 bytes)"
+    ]
+
+
+def test_a_blob_that_is_longer_differs_at_the_end_of_the_other() -> None:
+    assert found(record(b"abc"), record(b"abcd"), b"abc", b"abcd") == [
+        "kernels[0].cubin: bytes differ from offset 3 on (3 and 4 bytes)"
+    ]
+
+
+def test_a_field_is_named_with_both_values() -> None:
+    first = record(b"x")
+    second = deepcopy(first)
+    second["plan"]["launches"][0]["grid"][2] = 4
+    second["kernels"][0]["registers"] = None
+    second["target"]["more"] = True
+    assert found(first, second, b"x") == [
+        "kernels[0].registers: 24 and null",
+        "plan.launches[0].grid[2]: 3 and 4",
+        "target.more: null and true",
+    ]
+
+
+def test_values_of_another_kind_or_length_differ_as_a_whole() -> None:
+    first, second = record(b"x"), record(b"x", kernels=[], plan={"launches": 1.0})
+    kernels, plan = found(first, second, b"x")
+    assert kernels.startswith('kernels: [{"cubin":"')
+    assert kernels.endswith("… and []")
+    assert plan.endswith(" and 1.0")
+    assert found(record(more=1), record(more=1.0)) == ["more: 1 and 1.0"]
+    assert found(record(more=1), record(more=True)) == ["more: 1 and true"]
+
+
+def test_another_set_of_blobs_alone_is_a_difference() -> None:
+    first, second = record(b"x"), record(b"x")
+    second["blobs"][digest(b"y")] = 1
+    (text,) = found(first, second, b"x", b"y")
+    assert text.startswith('blobs: {"')
+
+
+def test_the_choice_is_always_the_same_and_stays_when_variants_are_added(project: Any) -> None:
+    project.write("kernel.py", KERNELS)
+    project.spec(
+        {
+            "name": "same",
+            "entry": "kernel.py:same",
+            "args": {"x": "f32[{n}]"},
+            "matrix": {"n": list(range(1, 101))},
+        }
+    )
+    variants = project.variants()
+    sample = chosen(variants, 10)
+    assert len(sample) == 10
+    assert sample == chosen(variants[::-1], 10)[::-1]
+    assert [v for v in variants if v in sample] == sample
+    assert {v.id for v in chosen(variants[:50], 10)} & {v.id for v in sample}
+    assert chosen(variants, 100) == chosen(variants, 1000) == variants
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "interrupted", "code"),
+    [
+        ((), False, 0),
+        (("same",), False, 0),
+        (("same", "different"), False, 1),
+        (("failed",), False, 1),
+        ((), True, 130),
+    ],
+)
+def test_the_exit_code_follows_from_the_results(
+    outcomes: tuple[Any, ...], interrupted: bool, code: int
+) -> None:
+    results = tuple(Reproduced("x", outcome) for outcome in outcomes)
+    assert Reproduction(results, interrupted).exit_code == code
+
+
+def test_compiling_twice_finds_what_differs_and_what_fails(project: Any) -> None:
+    project.write("kernel.py", KERNELS)
+    names = ("same", "process", "fails")
+    project.spec(*({"name": name, "entry": f"kernel.py:{name}"} for name in names))
+    events: list[Any] = []
+    found = reproduce(project.variants(), 3, store=project.store, jobs=1, on_event=events.append)
+    same, process, fails = found.results
+    assert found.exit_code == 1
+    assert (same.outcome, same.differences) == ("same", ())
+    assert same.first == same.second is not None
+    assert process.outcome == "different"
+    assert process.first != process.second
+    assert any("bytes differ from offset" in text for text in process.differences)
+    assert fails.outcome == "failed"
+    assert "ValueError: (8, 128)" in (fails.error or "")
+    started = [event.variant.name for event in events if getattr(event, "kind", "") == "started"]
+    assert started == [*names, *reversed(names)]
+    assert not list((project.store.folder / "ac").glob("*/*"))

@@ -1,0 +1,233 @@
+"""Two users of one group share a store in which both have the same rights, whatever their umask.
+
+Usage: shared.py, as root. Prints JSON: the steps that were done, and everything that was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sqlite_utils  # before rights are lost that finding it may need
+from content import artifact, blobs, is_right, key, manifest, publish
+
+from pallasc.cache import pins
+from pallasc.cache.index import open_index
+from pallasc.cache.limits import Limits
+from pallasc.cache.prune import clear, prune
+from pallasc.cache.stats import stats
+from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
+
+ANNE, BERT, GROUP = 64_001, 64_002, 64_000
+UMASKS = {ANNE: 0o022, BERT: 0o077}
+ROOM = Limits(max_bytes=None, grace_s=0)
+
+Step = Callable[[Store], object]
+
+
+def publish_all(numbers: tuple[int, ...]) -> Step:
+    """Return a step that publishes artifacts and their manifests."""
+
+    def step(store: Store) -> list[str]:
+        with Session(store) as session:
+            for number in numbers:
+                publish(store, number)
+                session.made(key(number), seconds=1.0)
+        return missing(store, numbers)
+
+    return step
+
+
+def missing(store: Store, numbers: tuple[int, ...]) -> list[str]:
+    """Use artifacts as a build does; return what is not as it should be."""
+    wrong = []
+    with Session(store) as session:
+        for number in numbers:
+            found = store.get_artifact(key(number), verify=True)
+            if found is None or not is_right(found, number):
+                wrong.append(f"{number} is no hit")
+            if store.get_manifest(key(number)) != manifest(number):
+                wrong.append(f"the manifest of {number} is no hit")
+            session.hit(key(number), seconds=1.0)
+    return wrong
+
+
+def differing(what: str, is_: object, should: object) -> list[str]:
+    """Return a sentence where something is not as it should be."""
+    return [] if is_ == should else [f"{what}: {is_} instead of {should}"]
+
+
+def count(entries: int, hits: int) -> Step:
+    """Return a step that asks for the statistics, which needs the index."""
+
+    def step(store: Store) -> list[str]:
+        found = stats(store)
+        wrong = differing("entries and hits", (found.entries, found.totals.hits), (entries, hits))
+        with open_index(store) as index:
+            known = index.read("SELECT count(*) FROM artifacts")
+            kept = (index.durable, index.rebuilt, index.notes)
+        return [
+            *wrong, *found.warnings, *differing("the index", known, [(entries,)]),
+            *differing("the index is kept", kept, (True, False, [])),
+        ]  # fmt: skip
+
+    return step
+
+
+def pin(store: Store) -> list[str]:
+    """Pin what the other one published."""
+    pins.pin(store, key(1), label="release")
+    return differing("pins", [one.label for one in pins.pins(store)], ["release"])
+
+
+def pin_again_and_unpin(store: Store) -> list[str]:
+    """Change the other one's pin, and remove it."""
+    pins.pin(store, key(1), label="mine")
+    return differing("removed", [one.label for one in pins.unpin(store, "mine")], ["mine"])
+
+
+def spoil(store: Store) -> None:
+    """Damage a blob of one's own."""
+    place = store.path("cas", store.get_artifact(key(2)).record["blobs"]["cubin"]["digest"])  # type: ignore[union-attr]
+    place.write_bytes(b"damaged")
+
+
+def heal(store: Store) -> list[str]:
+    """Miss what the other one damaged, and publish it again."""
+    found = store.get_artifact(key(2), verify=True)
+    wrong = differing("a damaged hit", found, None)
+    warned, store.warnings = store.warnings, []
+    wrong += differing("warnings of the damage", len(warned), 2)
+    result = store.put_artifact(key(2), artifact(2), blobs(2))
+    return [*wrong, *differing("stored again", result.stored, True)]
+
+
+def die(store: Store) -> None:
+    """Be killed while something is held, written and locked."""
+    Session(store).hit(key(1))
+    (store.folder / "tmp" / f"{next((store.folder / 'leases').iterdir()).name}").write_bytes(b"x")
+    store.single_flight(key(1)).__enter__()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def clean_up(store: Store) -> list[str]:
+    """Take the other one's lock over, and clear away what it left."""
+    with store.single_flight(key(1), timeout_s=5) as held:
+        wrong = differing("the lock of a dead process", held, True)
+    pruned = prune(store, limits=ROOM)
+    left = pruned.leftovers
+    return [
+        *wrong, *pruned.warnings,
+        *differing("leftovers", (left.temporaries, left.leases), (1, 1)),
+    ]  # fmt: skip
+
+
+def prune_but_one(store: Store) -> list[str]:
+    """Take away everything but what is pinned."""
+    pruned = prune(store, limits=Limits(max_bytes=1, grace_s=0))
+    return [*pruned.warnings, *differing("left", stats(store).entries, 1)]
+
+
+def check(store: Store) -> list[str]:
+    """Verify everything, able to repair."""
+    return [str(finding) for finding in verify(store, repair=True).findings]
+
+
+def clear_all(store: Store) -> list[str]:
+    """Clear the store."""
+    return [*clear(store).warnings, *differing("left", stats(store).entries, 0)]
+
+
+STEPS: tuple[tuple[int, Step], ...] = (
+    (ANNE, publish_all((1, 2))),
+    (BERT, lambda store: missing(store, (1, 2))),
+    (BERT, publish_all((3, 11))),  # 11 shares a blob with 1
+    (ANNE, lambda store: missing(store, (1, 2, 3, 11))),
+    (ANNE, lambda store: stats(store) and None),
+    (BERT, count(4, 10)),
+    (ANNE, count(4, 10)),
+    (BERT, pin),
+    (ANNE, pin_again_and_unpin),
+    (ANNE, spoil),
+    (BERT, heal),
+    (ANNE, lambda store: missing(store, (1, 2, 3, 11))),
+    (ANNE, die),
+    (BERT, clean_up),
+    (BERT, pin),
+    (ANNE, prune_but_one),
+    (
+        BERT,
+        lambda store: differing("pinned", store.get_artifact(key(1), verify=True) is None, False),
+    ),
+    (BERT, publish_all((2,))),
+    (ANNE, check),
+    (BERT, lambda store: pins.unpin(store, "release") and None),
+    (ANNE, clear_all),
+    (BERT, publish_all((1,))),
+)
+
+
+def run(root: Path, user: int | None, step: Step) -> list[str]:
+    """Do a step as a user, None for this one; return what was wrong, the store's warnings too."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        os.write(write, json.dumps(done(root, user, step)).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    wrong: list[str] = json.loads(text) if text else []
+    return wrong
+
+
+def done(root: Path, user: int | None, step: Step) -> list[Any]:
+    """Do a step in this process."""
+    try:
+        if user is not None:
+            os.setgroups([GROUP])
+            os.setgid(user)
+            os.setuid(user)
+            os.umask(UMASKS[user])
+        store = Store(root)
+        wrong = step(store) or []
+        return [*list(wrong), *store.warnings]  # type: ignore[call-overload]
+    except Exception:
+        return [traceback.format_exc()]
+
+
+def main() -> None:
+    """Run all steps once without another user, so that all is imported, then in a shared folder."""
+    sqlite_utils.Database(memory=True).close()
+    told: dict[str, Any] = {"steps": 0, "wrong": []}
+    with tempfile.TemporaryDirectory() as name:
+        for _, step in STEPS:
+            if step is not die:
+                done(Path(name), None, step)
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        root = Path(name) / "shared"
+        root.mkdir()
+        os.chown(root, -1, GROUP)
+        root.chmod(0o2775)
+        for number, (user, step) in enumerate(STEPS):
+            wrong = run(root, user, step)
+            told["wrong"] += [f"step {number} of {user}: {text}" for text in wrong]
+            told["steps"] += 1
+    print(json.dumps(told))
+    sys.exit(bool(told["wrong"]))
+
+
+if __name__ == "__main__":
+    main()

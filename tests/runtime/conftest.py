@@ -1,0 +1,58 @@
+"""The stand-in driver for the tests of the runtime; a real one is not used here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import rig as programs
+import standin as control
+
+sys.path.pop(0)
+
+FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def _library() -> control.Standin:
+    if control.compiler() is None:
+        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    return control.load()
+
+
+@pytest.fixture
+def standin(_library: control.Standin) -> Iterator[control.Standin]:
+    """Give the stand-in as after process start; what a kernel function raised fails the test."""
+    _library.reset()
+    yield _library
+    _library.check()
+    _library.reset()
+
+
+@pytest.fixture
+def fresh_process(_library: control.Standin) -> FreshProcess:
+    """Run Python code in a process that finds the stand-in; keywords as of `environment`."""
+
+    def run(code: str, *arguments: str, timeout_s: float = 60, **options: Any) -> Any:
+        return subprocess.run(
+            [sys.executable, "-P", "-c", code, *arguments],
+            env=control.environment(**options),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    return run
+
+
+@pytest.fixture
+def rig(standin: control.Standin) -> programs.Rig:
+    """Give a started driver with one device (9.0), its context and loaded kernels."""
+    return programs.Rig(standin, programs.cubin("sm_90a")).start()

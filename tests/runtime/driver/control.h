@@ -1,0 +1,84 @@
+/* How tests steer the stand-in: exported functions, called from tests/runtime/standin.py. */
+#ifndef STANDIN_CONTROL_H
+#define STANDIN_CONTROL_H
+
+#include "abi.h"
+
+#define CONTROL __attribute__((visibility("default")))
+
+/* Of one device; tests/runtime/standin.py has the same fields in the same order. */
+struct device {
+    char name[64];
+    int major, minor;
+    int sms;
+    int smem_optin_bytes, smem_sm_bytes;
+    int max_cluster;
+    int clock_khz, memory_clock_khz, bus_bits, l2_bytes;
+    int reserved;
+    uint64_t memory_bytes;
+    uint64_t used_bytes; /* kept by the stand-in, like the next */
+    uint64_t clock_ns;
+};
+
+struct options {
+    int driver_version;   /* 1000 * major + 10 * minor */
+    int init_code;        /* what cuInit answers */
+    int log;              /* keep calls and launches */
+    int raw_speed;        /* cuLaunchKernelEx returns at once, without any check */
+    int check_pointers;   /* 8-byte parameters and tensor maps must lie in live memory */
+    int null_pointers;    /* but a parameter of 0 is allowed */
+    int pointer_alignment; /* of 8-byte parameters; 716 where not met, 0: not checked */
+    int eager_loading;    /* a cubin for no device is refused by cuLibraryLoadData */
+    int poison;           /* fresh and freed memory is filled with a pattern */
+    int kernel_ns;        /* events tell this time for each launch, 0: real time */
+    int deinitialized;    /* the driver is shutting down: every call answers 4 */
+};
+
+/* One launch as the driver got it. `bytes` holds the parameters one behind the other. */
+struct launch {
+    uint64_t sequence, thread, context, stream;
+    const char *kernel;
+    const uint32_t *offsets, *sizes;
+    const unsigned char *bytes;
+    const CUlaunchAttribute *attributes;
+    int device, code;
+    uint32_t grid[3], block[3], cluster[3];
+    uint32_t smem_bytes;
+    uint32_t parameter_count, attribute_count;
+    uint32_t byte_count;
+    uint32_t replayed; /* 1: by cuGraphLaunch */
+    const void *library; /* whose kernel it is */
+};
+
+struct call {
+    uint64_t sequence, thread, stream;
+    int function, code, device, value_count;
+    uint64_t values[6];
+};
+
+typedef int (*kernel_callback)(const struct launch *launch);
+
+CONTROL void standin_reset(void);
+CONTROL void standin_set_devices(const struct device *list, int count);
+CONTROL int standin_get_device(int number, struct device *device);
+CONTROL struct options *standin_options(void);
+CONTROL int standin_fault(const char *function, int nth, int code, int sticky);
+CONTROL void standin_clear_faults(void);
+CONTROL int standin_hide(const char *symbol);
+CONTROL uint64_t standin_count(const char *function);
+CONTROL void standin_callback(kernel_callback callback);
+CONTROL int standin_break_context(int device, int code, int sticky);
+CONTROL int standin_adopt(uint64_t address, uint64_t bytes, int device);
+CONTROL int standin_forget(uint64_t address);
+CONTROL int standin_allocation(uint64_t address, uint64_t *start, uint64_t *bytes, int *device);
+CONTROL uint64_t standin_live(int device, uint64_t *bytes);
+CONTROL uint64_t standin_call_count(void);
+CONTROL int standin_call(uint64_t index, struct call *call);
+CONTROL uint64_t standin_launch_count(void);
+CONTROL int standin_launch(uint64_t index, struct launch *launch);
+CONTROL void standin_clear_log(void);
+CONTROL const char *standin_function_name(int function);
+CONTROL int standin_decode_map(const void *map, uint64_t *fields);
+CONTROL int standin_cubin(const void *image, char *text, size_t capacity);
+
+#endif

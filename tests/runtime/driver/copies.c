@@ -1,0 +1,154 @@
+/* Copies and fills. The driver knows every address, so a wrong one is refused at once. */
+#include "state.h"
+
+#include <stdlib.h>
+
+enum { TO_DEVICE = 1, FROM_DEVICE = 2, EITHER = 4 };
+
+static int good_range(struct context *context, uint64_t address, uint64_t bytes, int device_memory)
+{
+    if (device_memory)
+        return usable(context, address, bytes);
+    return address != 0;
+}
+
+/* `ends` says which addresses must be of the device; EITHER: whatever the table knows them as. */
+static int check_copy(struct context *context, uint64_t target, uint64_t source, size_t bytes, int ends)
+{
+    int target_device = ends & EITHER ? find_allocation(target) != NULL : ends & TO_DEVICE;
+    int source_device = ends & EITHER ? find_allocation(source) != NULL : ends & FROM_DEVICE;
+    return good_range(context, target, bytes, target_device) &&
+                   good_range(context, source, bytes, source_device)
+               ? CUDA_SUCCESS
+               : INVALID_VALUE;
+}
+
+static int copy(CUhandle handle, uint64_t target, uint64_t source, size_t bytes, int ends)
+{
+    struct stream *stream;
+    struct context *context;
+    int code = check_stream(handle, &stream, &context);
+    if (!code && bytes)
+        code = check_copy(context, target, source, bytes, ends);
+    if (code || !bytes)
+        return code;
+    struct operation *operation = calloc(1, sizeof *operation);
+    operation->what = RUN_COPY;
+    operation->target = target;
+    operation->source = source;
+    operation->bytes = bytes;
+    return submit(stream, context, operation);
+}
+
+/* A copy that the caller waits for tells what went wrong before. */
+static int copy_and_wait(uint64_t target, uint64_t source, size_t bytes, int ends)
+{
+    int code = copy(0, target, source, bytes, ends);
+    return code ? code : surface(current_context());
+}
+
+#define SYNCHRONOUS(symbol, target_type, source_type, ends)                          \
+    API symbol(target_type target, source_type source, size_t bytes)                 \
+    {                                                                                \
+        int code = enter(ID_##symbol);                                               \
+        uint64_t values[] = {(uint64_t)target, (uint64_t)source, bytes};             \
+        if (!code)                                                                   \
+            code = copy_and_wait(values[0], values[1], bytes, ends);                 \
+        return leave_with(ID_##symbol, code, 0, values, 3);                          \
+    }
+
+#define ASYNCHRONOUS(symbol, target_type, source_type, ends)                         \
+    API symbol(target_type target, source_type source, size_t bytes, CUhandle stream) \
+    {                                                                                \
+        int code = enter(ID_##symbol);                                               \
+        uint64_t values[] = {(uint64_t)target, (uint64_t)source, bytes};             \
+        if (!code)                                                                   \
+            code = copy(stream, values[0], values[1], bytes, ends);                  \
+        return leave_with(ID_##symbol, code, stream, values, 3);                     \
+    }
+
+SYNCHRONOUS(cuMemcpy, CUdeviceptr, CUdeviceptr, EITHER)
+SYNCHRONOUS(cuMemcpyHtoD_v2, CUdeviceptr, const void *, TO_DEVICE)
+SYNCHRONOUS(cuMemcpyDtoH_v2, void *, CUdeviceptr, FROM_DEVICE)
+SYNCHRONOUS(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, TO_DEVICE | FROM_DEVICE)
+ASYNCHRONOUS(cuMemcpyAsync, CUdeviceptr, CUdeviceptr, EITHER)
+ASYNCHRONOUS(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, TO_DEVICE)
+ASYNCHRONOUS(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, FROM_DEVICE)
+ASYNCHRONOUS(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, TO_DEVICE | FROM_DEVICE)
+
+static int copy_between(CUdeviceptr target, CUhandle target_context, CUdeviceptr source,
+                        CUhandle source_context, size_t bytes, CUhandle handle)
+{
+    struct context *to = find_handle(KIND_CONTEXT, target_context);
+    struct context *from = find_handle(KIND_CONTEXT, source_context);
+    struct stream *stream;
+    struct context *context;
+    if (!to || !from)
+        return INVALID_CONTEXT;
+    int code = check_stream(handle, &stream, &context);
+    if (code)
+        return code;
+    if (!usable(to, target, bytes) || !usable(from, source, bytes))
+        return INVALID_VALUE;
+    struct operation *operation = calloc(1, sizeof *operation);
+    operation->what = RUN_COPY;
+    operation->target = target;
+    operation->source = source;
+    operation->bytes = bytes;
+    return submit(stream, context, operation);
+}
+
+API cuMemcpyPeerAsync(CUdeviceptr target, CUhandle target_context, CUdeviceptr source,
+                      CUhandle source_context, size_t bytes, CUhandle stream)
+{
+    int code = enter(ID_cuMemcpyPeerAsync);
+    if (!code && bytes)
+        code = copy_between(target, target_context, source, source_context, bytes, stream);
+    uint64_t values[] = {target, source, bytes};
+    return leave_with(ID_cuMemcpyPeerAsync, code, stream, values, 3);
+}
+
+static int fill(CUhandle handle, uint64_t target, unsigned value, size_t count, unsigned width)
+{
+    struct stream *stream;
+    struct context *context;
+    int code = check_stream(handle, &stream, &context);
+    if (code || !count)
+        return code;
+    if (target % width || count > SIZE_MAX / width || !usable(context, target, count * width))
+        return INVALID_VALUE;
+    struct operation *operation = calloc(1, sizeof *operation);
+    operation->what = RUN_FILL;
+    operation->target = target;
+    operation->value = value;
+    operation->width = width;
+    operation->bytes = count * width;
+    return submit(stream, context, operation);
+}
+
+#define FILL(symbol, type)                                                           \
+    API symbol(CUdeviceptr target, type value, size_t count)                         \
+    {                                                                                \
+        int code = enter(ID_##symbol);                                               \
+        if (!code)                                                                   \
+            code = fill(0, target, value, count, sizeof value);                      \
+        uint64_t values[] = {target, value, count};                                  \
+        return leave_with(ID_##symbol, code, 0, values, 3);                          \
+    }
+
+#define FILL_ASYNC(symbol, type)                                                     \
+    API symbol(CUdeviceptr target, type value, size_t count, CUhandle stream)        \
+    {                                                                                \
+        int code = enter(ID_##symbol);                                               \
+        if (!code)                                                                   \
+            code = fill(stream, target, value, count, sizeof value);                 \
+        uint64_t values[] = {target, value, count};                                  \
+        return leave_with(ID_##symbol, code, stream, values, 3);                     \
+    }
+
+FILL(cuMemsetD8_v2, unsigned char)
+FILL(cuMemsetD16_v2, unsigned short)
+FILL(cuMemsetD32_v2, unsigned)
+FILL_ASYNC(cuMemsetD8Async, unsigned char)
+FILL_ASYNC(cuMemsetD16Async, unsigned short)
+FILL_ASYNC(cuMemsetD32Async, unsigned)

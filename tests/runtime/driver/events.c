@@ -1,0 +1,164 @@
+/* Events: a moment on the clock of a device, or on the real one. */
+#include "state.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { DISABLE_TIMING = 2, KNOWN_FLAGS = 7 };
+
+struct event {
+    CUhandle handle;
+    struct context *context;
+    unsigned flags;
+    int recorded;
+    uint64_t moment_ns;
+    struct graph *captured; /* the capture that it was recorded in */
+    CUhandle origin;        /* and the stream that began it */
+};
+
+static uint64_t now_ns(const struct context *context)
+{
+    struct timespec now;
+    if (options.kernel_ns)
+        return devices[context->device].clock_ns;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+API cuEventCreate(CUhandle *handle, unsigned flags)
+{
+    int code = enter(ID_cuEventCreate);
+    if (!code && (!handle || flags > KNOWN_FLAGS))
+        code = INVALID_VALUE;
+    if (!code) {
+        struct event *event = calloc(1, sizeof *event);
+        event->context = current_context();
+        event->flags = flags;
+        *handle = event->handle = add_handle(KIND_EVENT, event);
+    }
+    return leave(ID_cuEventCreate, code);
+}
+
+API cuEventDestroy_v2(CUhandle handle)
+{
+    int code = enter(ID_cuEventDestroy_v2);
+    if (!code)
+        code = find_handle(KIND_EVENT, handle) ? CUDA_SUCCESS : INVALID_HANDLE;
+    if (!code)
+        drop_handle(handle);
+    return leave(ID_cuEventDestroy_v2, code);
+}
+
+static int record(CUhandle handle, CUhandle stream_handle)
+{
+    struct stream *stream;
+    struct context *context;
+    struct event *event = find_handle(KIND_EVENT, handle);
+    if (!event)
+        return INVALID_HANDLE;
+    int code = check_stream(stream_handle, &stream, &context);
+    if (!code && context != event->context)
+        code = INVALID_HANDLE;
+    if (code)
+        return code;
+    event->captured = stream && stream->capture ? stream->graph : NULL;
+    event->origin = event->captured ? (stream->joined ? stream->joined : stream->handle) : 0;
+    event->recorded = 1;
+    event->moment_ns = now_ns(context);
+    return CUDA_SUCCESS;
+}
+
+API cuEventRecord(CUhandle handle, CUhandle stream)
+{
+    int code = enter(ID_cuEventRecord);
+    return leave_with(ID_cuEventRecord, code ? code : record(handle, stream), stream, &handle, 1);
+}
+
+API cuEventRecordWithFlags(CUhandle handle, CUhandle stream, unsigned flags)
+{
+    int code = enter(ID_cuEventRecordWithFlags);
+    if (!code && flags > 1)
+        code = INVALID_VALUE;
+    return leave_with(ID_cuEventRecordWithFlags, code ? code : record(handle, stream), stream,
+                      &handle, 1);
+}
+
+static int wait_for(CUhandle handle)
+{
+    struct event *event = find_handle(KIND_EVENT, handle);
+    if (!event)
+        return INVALID_HANDLE;
+    return event->captured ? CAPTURED_EVENT : surface(event->context);
+}
+
+API cuEventQuery(CUhandle handle)
+{
+    int code = enter(ID_cuEventQuery);
+    return leave_with(ID_cuEventQuery, code ? code : wait_for(handle), 0, &handle, 1);
+}
+
+API cuEventSynchronize(CUhandle handle)
+{
+    int code = enter(ID_cuEventSynchronize);
+    return leave_with(ID_cuEventSynchronize, code ? code : wait_for(handle), 0, &handle, 1);
+}
+
+static int elapsed(float *milliseconds, CUhandle first, CUhandle second)
+{
+    struct event *start = find_handle(KIND_EVENT, first), *end = find_handle(KIND_EVENT, second);
+    if (!milliseconds)
+        return INVALID_VALUE;
+    if (!start || !end || start->context != end->context || !start->recorded || !end->recorded ||
+        (start->flags | end->flags) & DISABLE_TIMING)
+        return INVALID_HANDLE;
+    if (start->captured || end->captured)
+        return CAPTURED_EVENT;
+    *milliseconds = (float)((double)(int64_t)(end->moment_ns - start->moment_ns) / 1e6);
+    return surface(start->context);
+}
+
+API cuEventElapsedTime(float *milliseconds, CUhandle start, CUhandle end)
+{
+    int code = enter(ID_cuEventElapsedTime);
+    return leave(ID_cuEventElapsedTime, code ? code : elapsed(milliseconds, start, end));
+}
+
+API cuEventElapsedTime_v2(float *milliseconds, CUhandle start, CUhandle end)
+{
+    int code = enter(ID_cuEventElapsedTime_v2);
+    return leave(ID_cuEventElapsedTime_v2, code ? code : elapsed(milliseconds, start, end));
+}
+
+/* Waiting for an event of a capture makes the stream part of that capture. */
+static int stream_wait(CUhandle stream_handle, CUhandle handle, unsigned flags)
+{
+    struct stream *stream;
+    struct context *context;
+    struct event *event = find_handle(KIND_EVENT, handle);
+    int code = check_stream(stream_handle, &stream, &context);
+    if (!code && (!event || flags > 1))
+        code = event ? INVALID_VALUE : INVALID_HANDLE;
+    if (code || !event->captured)
+        return code;
+    if (!stream)
+        return STREAM_CAPTURE_IMPLICIT;
+    struct stream *origin = find_handle(KIND_STREAM, event->origin);
+    if (!origin || origin->graph != event->captured)
+        return CAPTURED_EVENT;
+    if (!stream->capture) {
+        stream->capture = origin->capture;
+        stream->capture_mode = origin->capture_mode;
+        stream->capture_id = origin->capture_id;
+        stream->capture_thread = origin->capture_thread;
+        stream->graph = origin->graph;
+        stream->joined = origin->handle;
+    }
+    return CUDA_SUCCESS;
+}
+
+API cuStreamWaitEvent(CUhandle stream, CUhandle handle, unsigned flags)
+{
+    int code = enter(ID_cuStreamWaitEvent);
+    return leave_with(ID_cuStreamWaitEvent, code ? code : stream_wait(stream, handle, flags), stream,
+                      &handle, 1);
+}

@@ -1,0 +1,277 @@
+/* Kernels (of a library, for all devices) and functions (of one context), and their attributes. */
+#include "state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Give the function of a kernel in a context; this is where a wrong architecture shows. */
+int load_kernel(struct kernel *kernel, struct context *context, CUhandle *handle)
+{
+    int code = loadable(kernel->library->cubin, context->device);
+    if (code)
+        return code;
+    CUhandle known = kernel->functions[context->device];
+    struct function_object *function = known ? find_handle(KIND_FUNCTION, known) : NULL;
+    if (!function || function->context != context) {
+        function = calloc(1, sizeof *function);
+        function->kernel = kernel;
+        function->context = context;
+        function->handle = add_handle(KIND_FUNCTION, function);
+        kernel->functions[context->device] = function->handle;
+    }
+    *handle = function->handle;
+    return CUDA_SUCCESS;
+}
+
+API cuKernelGetFunction(CUhandle *function, CUhandle handle)
+{
+    int code = enter(ID_cuKernelGetFunction);
+    struct kernel *kernel = find_handle(KIND_KERNEL, handle);
+    if (!code)
+        code = !kernel    ? INVALID_HANDLE
+               : !function ? INVALID_VALUE
+                           : load_kernel(kernel, current_context(), function);
+    return leave(ID_cuKernelGetFunction, code);
+}
+
+API cuKernelGetLibrary(CUhandle *library, CUhandle handle)
+{
+    int code = enter(ID_cuKernelGetLibrary);
+    struct kernel *kernel = find_handle(KIND_KERNEL, handle);
+    if (!code)
+        code = !kernel ? INVALID_HANDLE : !library ? INVALID_VALUE : CUDA_SUCCESS;
+    if (!code)
+        *library = kernel->library->handle;
+    return leave(ID_cuKernelGetLibrary, code);
+}
+
+static int get_name(const char **name, const struct kernel *kernel)
+{
+    if (!kernel || !name)
+        return kernel ? INVALID_VALUE : INVALID_HANDLE;
+    *name = kernel->code->name;
+    return CUDA_SUCCESS;
+}
+
+static int get_parameter(size_t index, size_t *offset, size_t *size, const struct kernel *kernel)
+{
+    if (!kernel || !offset)
+        return kernel ? INVALID_VALUE : INVALID_HANDLE;
+    if (index >= kernel->code->parameter_count)
+        return INVALID_VALUE;
+    *offset = kernel->code->offsets[index];
+    if (size)
+        *size = kernel->code->sizes[index];
+    return CUDA_SUCCESS;
+}
+
+static int get_parameter_count(size_t *count, const struct kernel *kernel)
+{
+    if (!kernel || !count)
+        return kernel ? INVALID_VALUE : INVALID_HANDLE;
+    *count = kernel->code->parameter_count;
+    return CUDA_SUCCESS;
+}
+
+static struct kernel *kernel_of(CUhandle function)
+{
+    struct function_object *object = find_handle(KIND_FUNCTION, function);
+    return object ? object->kernel : NULL;
+}
+
+API cuKernelGetName(const char **name, CUhandle handle)
+{
+    int code = enter(ID_cuKernelGetName);
+    return leave(ID_cuKernelGetName, code ? code : get_name(name, find_handle(KIND_KERNEL, handle)));
+}
+
+API cuFuncGetName(const char **name, CUhandle handle)
+{
+    int code = enter(ID_cuFuncGetName);
+    return leave(ID_cuFuncGetName, code ? code : get_name(name, kernel_of(handle)));
+}
+
+API cuKernelGetParamInfo(CUhandle handle, size_t index, size_t *offset, size_t *size)
+{
+    int code = enter(ID_cuKernelGetParamInfo);
+    if (!code)
+        code = get_parameter(index, offset, size, find_handle(KIND_KERNEL, handle));
+    return leave(ID_cuKernelGetParamInfo, code);
+}
+
+API cuFuncGetParamInfo(CUhandle handle, size_t index, size_t *offset, size_t *size)
+{
+    int code = enter(ID_cuFuncGetParamInfo);
+    return leave(ID_cuFuncGetParamInfo,
+                 code ? code : get_parameter(index, offset, size, kernel_of(handle)));
+}
+
+API cuKernelGetParamCount(CUhandle handle, size_t *count)
+{
+    int code = enter(ID_cuKernelGetParamCount);
+    if (!code)
+        code = get_parameter_count(count, find_handle(KIND_KERNEL, handle));
+    return leave(ID_cuKernelGetParamCount, code);
+}
+
+API cuFuncGetParamCount(CUhandle handle, size_t *count)
+{
+    int code = enter(ID_cuFuncGetParamCount);
+    return leave(ID_cuFuncGetParamCount, code ? code : get_parameter_count(count, kernel_of(handle)));
+}
+
+API cuFuncGetModule(CUhandle *module, CUhandle handle)
+{
+    int code = enter(ID_cuFuncGetModule);
+    struct kernel *kernel = kernel_of(handle);
+    if (!code)
+        code = !kernel ? INVALID_HANDLE : !module ? INVALID_VALUE : CUDA_SUCCESS;
+    if (!code)
+        *module = kernel->library->handle;
+    return leave(ID_cuFuncGetModule, code);
+}
+
+API cuFuncLoad(CUhandle handle)
+{
+    int code = enter(ID_cuFuncLoad);
+    struct function_object *function = find_handle(KIND_FUNCTION, handle);
+    if (!code && !function)
+        code = INVALID_HANDLE;
+    if (!code)
+        code = function->context->sticky;
+    if (!code)
+        function->loaded = 1;
+    return leave_with(ID_cuFuncLoad, code, 0, &handle, 1);
+}
+
+API cuFuncIsLoaded(int *state, CUhandle handle)
+{
+    int code = enter(ID_cuFuncIsLoaded);
+    struct function_object *function = find_handle(KIND_FUNCTION, handle);
+    if (!code)
+        code = !function ? INVALID_HANDLE : !state ? INVALID_VALUE : CUDA_SUCCESS;
+    if (!code)
+        *state = function->loaded;
+    return leave(ID_cuFuncIsLoaded, code);
+}
+
+static int get_attribute(int *value, int attribute, const struct kernel *kernel, int device)
+{
+    if (!kernel)
+        return INVALID_HANDLE;
+    if (!value)
+        return INVALID_VALUE;
+    if (device < 0 || device >= device_count)
+        return INVALID_DEVICE;
+    int code = loadable(kernel->library->cubin, device);
+    return code ? code : kernel_attribute(kernel, attribute, device, value);
+}
+
+static int set_cluster(struct kernel *kernel, int axis, int value, int device)
+{
+    if (kernel->code->cluster[0])
+        return NOT_PERMITTED; /* fixed when the kernel was compiled */
+    if (value < 0)
+        return INVALID_VALUE;
+    kernel->cluster[device][axis] = value;
+    return CUDA_SUCCESS;
+}
+
+static int set_attribute(int attribute, int value, struct kernel *kernel, int device)
+{
+    if (!kernel)
+        return INVALID_HANDLE;
+    if (device < 0 || device >= device_count)
+        return INVALID_DEVICE;
+    int code = loadable(kernel->library->cubin, device);
+    if (code)
+        return code;
+    int most = devices[device].smem_optin_bytes - kernel->code->static_smem_bytes;
+    switch (attribute) {
+    case FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        if (value < 0 || value > most)
+            return INVALID_VALUE;
+        kernel->max_dynamic[device] = value;
+        return CUDA_SUCCESS;
+    case FUNC_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        if (value < -1 || value > 100)
+            return INVALID_VALUE;
+        kernel->carveout[device] = value;
+        return CUDA_SUCCESS;
+    case FUNC_REQUIRED_CLUSTER_WIDTH:
+    case FUNC_REQUIRED_CLUSTER_WIDTH + 1:
+    case FUNC_REQUIRED_CLUSTER_DEPTH:
+        return set_cluster(kernel, attribute - FUNC_REQUIRED_CLUSTER_WIDTH, value, device);
+    case FUNC_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+        if (value < 0 || value > 1)
+            return INVALID_VALUE;
+        kernel->non_portable[device] = value;
+        return CUDA_SUCCESS;
+    case FUNC_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        if (value < 0 || value > 2)
+            return INVALID_VALUE;
+        kernel->policy[device] = value;
+        return CUDA_SUCCESS;
+    default:
+        return INVALID_VALUE; /* unknown, or not to be set */
+    }
+}
+
+API cuKernelGetAttribute(int *value, int attribute, CUhandle handle, CUdevice device)
+{
+    int code = enter(ID_cuKernelGetAttribute);
+    if (!code)
+        code = get_attribute(value, attribute, find_handle(KIND_KERNEL, handle), device);
+    return leave(ID_cuKernelGetAttribute, code);
+}
+
+API cuKernelSetAttribute(int attribute, int value, CUhandle handle, CUdevice device)
+{
+    int code = enter(ID_cuKernelSetAttribute);
+    if (!code)
+        code = set_attribute(attribute, value, find_handle(KIND_KERNEL, handle), device);
+    uint64_t values[] = {(uint64_t)attribute, (uint64_t)(int64_t)value, handle, (uint64_t)device};
+    return leave_with(ID_cuKernelSetAttribute, code, 0, values, 4);
+}
+
+API cuFuncGetAttribute(int *value, int attribute, CUhandle handle)
+{
+    int code = enter(ID_cuFuncGetAttribute);
+    struct function_object *function = find_handle(KIND_FUNCTION, handle);
+    if (!code)
+        code = !function ? INVALID_HANDLE
+                         : get_attribute(value, attribute, function->kernel, function->context->device);
+    return leave(ID_cuFuncGetAttribute, code);
+}
+
+API cuFuncSetAttribute(CUhandle handle, int attribute, int value)
+{
+    int code = enter(ID_cuFuncSetAttribute);
+    struct function_object *function = find_handle(KIND_FUNCTION, handle);
+    if (!code)
+        code = !function ? INVALID_HANDLE
+                         : set_attribute(attribute, value, function->kernel, function->context->device);
+    uint64_t values[] = {(uint64_t)attribute, (uint64_t)(int64_t)value, handle};
+    return leave_with(ID_cuFuncSetAttribute, code, 0, values, 3);
+}
+
+API cuKernelSetCacheConfig(CUhandle handle, int preference, CUdevice device)
+{
+    int code = enter(ID_cuKernelSetCacheConfig);
+    if (!code)
+        code = !find_handle(KIND_KERNEL, handle)            ? INVALID_HANDLE
+               : device < 0 || device >= device_count       ? INVALID_DEVICE
+               : preference < 0 || preference > 3           ? INVALID_VALUE
+                                                            : CUDA_SUCCESS;
+    return leave(ID_cuKernelSetCacheConfig, code);
+}
+
+API cuFuncSetCacheConfig(CUhandle handle, int preference)
+{
+    int code = enter(ID_cuFuncSetCacheConfig);
+    if (!code)
+        code = !kernel_of(handle)                  ? INVALID_HANDLE
+               : preference < 0 || preference > 3  ? INVALID_VALUE
+                                                   : CUDA_SUCCESS;
+    return leave(ID_cuFuncSetCacheConfig, code);
+}

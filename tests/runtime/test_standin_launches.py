@@ -1,0 +1,326 @@
+"""Launches on the stand-in: exact parameter bytes, the driver's refusals, kernels in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rig import Rig, attribute, code_of, config_of, cubin, pack, pointer, value_of
+from standin import Device, Launch, Standin
+
+CLUSTER, COOPERATIVE, PDL = 4, 2, 6
+
+
+def _plain(rig: Rig) -> tuple[bytes, bytes, bytes]:
+    return pointer(rig.allocate()), bytes(range(128)), struct.pack("<I", 0xDEADBEEF)
+
+
+def test_every_parameter_byte_is_recorded(standin: Standin, rig: Rig) -> None:
+    parameters = _plain(rig)
+    stream = value_of(rig.driver.cuStreamCreate(1))
+    attributes = [attribute(CLUSTER, 2, 1, 1), attribute(PDL, 1)]
+    shape = {"grid": (4, 3, 2), "block": (64, 2, 1), "smem_bytes": 1000, "stream": stream}
+    assert rig.launch("plain", parameters, attributes=attributes, **shape) == 0
+    [launch] = standin.launches
+    assert launch.kernel == "plain"
+    assert launch.parameters == parameters
+    assert launch.offsets == (0, 48, 176)
+    assert (launch.grid, launch.block, launch.cluster) == ((4, 3, 2), (64, 2, 1), (2, 1, 1))
+    assert (launch.smem_bytes, launch.stream, launch.device) == (1000, int(stream), 0)
+    assert [id_ for id_, _ in launch.attributes] == [CLUSTER, PDL]
+    assert launch.pdl
+
+
+def test_a_packed_buffer_gives_the_same_bytes(standin: Standin, rig: Rig) -> None:
+    address = pointer(rig.allocate())
+    packed = ctypes.create_string_buffer(address * 4, 32)
+    size = ctypes.c_size_t(32)
+    extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(packed), 2, ctypes.addressof(size), 0)
+    function = rig.driver.CUfunction(int(rig.kernel("four")))
+    place = ctypes.addressof(extra)
+    assert code_of(rig.driver.cuLaunchKernelEx(config_of(), function, 0, place)) == 0
+    assert standin.launches[0].parameters == (address,) * 4
+    size.value = 24
+    assert code_of(rig.driver.cuLaunchKernelEx(config_of(), function, 0, place)) == 1
+
+
+def test_a_missing_parameter_array_is_refused(rig: Rig) -> None:
+    function = rig.driver.CUfunction(int(rig.kernel("four")))
+    assert code_of(rig.driver.cuLaunchKernelEx(config_of(), function, 0, 0)) == 1
+    holes = (ctypes.c_void_p * 4)()
+    place = ctypes.addressof(holes)
+    assert code_of(rig.driver.cuLaunchKernelEx(config_of(), function, place, 0)) == 1
+    nothing = rig.driver.CUfunction(int(rig.kernel("none")))
+    assert code_of(rig.driver.cuLaunchKernelEx(config_of(), nothing, 0, 0)) == 0
+
+
+def test_the_older_launch_functions_are_recorded_alike(standin: Standin, rig: Rig) -> None:
+    address = pointer(rig.allocate())
+    packed = pack([address] * 4)
+    function = rig.driver.CUfunction(int(rig.kernel("four")))
+    place = ctypes.addressof(packed)
+    for call in (rig.driver.cuLaunchKernel, rig.driver.cuLaunchCooperativeKernel):
+        extra = (0,) if call is rig.driver.cuLaunchKernel else ()
+        assert code_of(call(function, 2, 1, 1, 32, 1, 1, 0, 0, place, *extra)) == 0
+    first, second = standin.launches
+    assert first.parameters == second.parameters == (address,) * 4
+    assert second.attributes[0][0] == COOPERATIVE
+
+
+# name, kernel, what to change in the launch, result code
+REFUSALS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
+    ("no blocks", "none", {"grid": (0, 1, 1)}, 1),
+    ("grid too deep", "none", {"grid": (1, 1, 65536)}, 1),
+    ("grid too wide", "none", {"grid": (1 << 31, 1, 1)}, 1),
+    ("no threads", "none", {"block": (1, 0, 1)}, 1),
+    ("block too wide", "none", {"block": (1025, 1, 1)}, 1),
+    ("block too deep", "none", {"block": (1, 1, 65)}, 1),
+    ("too many threads", "none", {"block": (512, 2, 2)}, 1),
+    ("more threads than .maxntid", "bounded", {"block": (512, 1, 1)}, 701),
+    ("as many threads as .maxntid", "bounded", {"block": (256, 1, 1)}, 0),
+    ("other threads than .reqntid", "exact", {"block": (32, 1, 1)}, 1),
+    ("the threads of .reqntid", "exact", {"block": (64, 1, 1)}, 0),
+    ("48 kB of shared memory", "none", {"smem_bytes": 49152}, 0),
+    ("shared memory not allowed before", "none", {"smem_bytes": 49153}, 1),
+    ("a cluster", "none", {"grid": (8, 1, 1), "attributes": [(CLUSTER, 8, 1, 1)]}, 0),
+    ("a cluster of nothing", "none", {"attributes": [(CLUSTER, 0, 1, 1)]}, 1),
+    ("a grid of part clusters", "none", {"grid": (9, 1, 1), "attributes": [(CLUSTER, 2, 1, 1)]}, 1),
+    ("not portable", "none", {"grid": (16, 1, 1), "attributes": [(CLUSTER, 16, 1, 1)]}, 912),
+    ("no cluster where required", "ranked", {}, 912),
+    ("above .maxclusterrank", "ranked", {"grid": (8, 1, 1), "attributes": [(CLUSTER, 8, 1, 1)]}, 912),
+    ("up to .maxclusterrank", "ranked", {"grid": (4, 1, 1), "attributes": [(CLUSTER, 4, 1, 1)]}, 0),
+    ("another cluster", "clustered", {"grid": (8, 8, 1), "attributes": [(CLUSTER, 2, 1, 1)]}, 912),
+    ("the kernel's cluster", "clustered", {"grid": (8, 8, 1), "attributes": [(CLUSTER, 4, 2, 1)]}, 0),
+    ("the kernel's cluster, unsaid", "clustered", {"grid": (8, 8, 1)}, 0),
+    ("the kernel's cluster, grid", "clustered", {"grid": (8, 1, 1)}, 1),
+    ("a cooperative grid", "none", {"grid": (132, 1, 1), "attributes": [(COOPERATIVE, 1)]}, 0),
+    ("too large together", "none", {"grid": (1 << 20, 1, 1), "attributes": [(COOPERATIVE, 1)]}, 720),
+    ("a bad stream", "none", {"stream": 0x1234}, 400),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "changes", "code"), [case[1:] for case in REFUSALS],
+                         ids=[case[0] for case in REFUSALS])  # fmt: skip
+def test_a_launch_is_checked(rig: Rig, kernel: str, changes: dict[str, Any], code: int) -> None:
+    made = {**changes, "attributes": [attribute(*row) for row in changes.get("attributes", ())]}
+    assert rig.launch(kernel, **made) == code
+    assert rig.synchronize() == 0
+
+
+def test_many_registers_leave_room_for_few_threads(rig: Rig) -> None:
+    most = value_of(rig.driver.cuKernelGetAttribute(_function_attribute(rig, 0), rig.kernel("hungry"), 0))
+    assert most < 512
+    parameters = [pointer(rig.allocate())]
+    assert rig.launch("hungry", parameters, block=(most, 1, 1)) == 0
+    assert rig.launch("hungry", parameters, block=(most + 32, 1, 1)) == 701
+
+
+def _function_attribute(rig: Rig, number: int) -> Any:
+    return rig.driver.CUfunction_attribute(number)
+
+
+@pytest.mark.parametrize("attributes", [[(CLUSTER, 2, 1, 1)], [(PDL, 1)]])
+def test_attributes_of_hopper_are_refused_before_it(standin: Standin, attributes: Any) -> None:
+    standin.devices("8.0")
+    rig = Rig(standin, cubin("sm_80")).start()
+    made = [attribute(*row) for row in attributes]
+    assert rig.launch("none", grid=(2, 1, 1), attributes=made) == 801
+
+
+def test_a_large_cluster_is_allowed_where_the_kernel_says_so(rig: Rig) -> None:
+    kernel = rig.kernel("none")
+    cluster = [attribute(CLUSTER, 16, 1, 1)]
+    allow = rig.driver.cuKernelSetAttribute
+    assert code_of(allow(_function_attribute(rig, 14), 1, kernel, 0)) == 0
+    assert rig.launch("none", grid=(16, 1, 1), attributes=cluster) == 0
+    cluster = [attribute(CLUSTER, 32, 1, 1)]
+    assert rig.launch("none", grid=(32, 1, 1), attributes=cluster) == 912
+
+
+def test_shared_memory_is_allowed_up_to_the_opt_in_limit(rig: Rig) -> None:
+    kernel, driver = rig.kernel("plain"), rig.driver
+    dynamic, static = _function_attribute(rig, 8), _function_attribute(rig, 1)
+    assert value_of(driver.cuKernelGetAttribute(static, kernel, 0)) == 512
+    assert value_of(driver.cuKernelGetAttribute(dynamic, kernel, 0)) == 49152 - 512
+    most = 232448 - 512
+    assert code_of(driver.cuKernelSetAttribute(dynamic, most + 1, kernel, 0)) == 1
+    assert code_of(driver.cuKernelSetAttribute(dynamic, -1, kernel, 0)) == 1
+    assert code_of(driver.cuKernelSetAttribute(dynamic, most, kernel, 0)) == 0
+    assert rig.launch("plain", _plain(rig), smem_bytes=most) == 0
+
+
+@pytest.mark.parametrize(
+    ("attribute_number", "value", "kernel", "code"),
+    [
+        (4, 32, "none", 1),
+        (0, 32, "none", 1),
+        (17, 1, "none", 1),
+        (9, 101, "none", 1),
+        (9, 100, "none", 0),
+        (14, 2, "none", 1),
+        (11, 4, "clustered", 800),
+        (11, -1, "none", 1),
+        (15, 3, "none", 1),
+    ],
+)
+def test_attributes_of_a_kernel_are_checked(
+    rig: Rig, attribute_number: int, value: int, kernel: str, code: int
+) -> None:
+    set_ = rig.driver.cuKernelSetAttribute
+    assert code_of(set_(_function_attribute(rig, attribute_number), value, rig.kernel(kernel), 0)) == code
+    assert code_of(set_(_function_attribute(rig, 9), 50, rig.kernel(kernel), 7)) == 101
+
+
+def test_attributes_of_a_kernel_belong_to_one_device(standin: Standin) -> None:
+    standin.devices("9.0", "9.0")
+    rig = Rig(standin, cubin("sm_90a")).start()
+    kernel, dynamic = rig.kernel("none"), _function_attribute(rig, 8)
+    assert code_of(rig.driver.cuKernelSetAttribute(dynamic, 100_000, kernel, 0)) == 0
+    assert rig.launch("none", smem_bytes=100_000) == 0
+    rig.use(1)
+    assert rig.launch("none", smem_bytes=100_000) == 1
+
+
+def test_a_kernel_runs_in_the_context_of_the_stream_and_a_function_only_in_its_own(
+    standin: Standin,
+) -> None:
+    standin.devices("9.0", "9.0")
+    rig = Rig(standin, cubin("sm_90a")).start()
+    function = value_of(rig.driver.cuKernelGetFunction(rig.kernel("none")))
+    rig.use(1)
+    stream = value_of(rig.driver.cuStreamCreate(0))
+    assert rig.launch(function) == 400
+    rig.use(0)
+    assert rig.launch("none", stream=stream) == 0
+    assert rig.launch(function, stream=stream) == 400
+    assert [launch.device for launch in standin.launches] == [1]
+
+
+def test_occupancy_follows_the_limits(rig: Rig) -> None:
+    driver = rig.driver
+    function = value_of(driver.cuKernelGetFunction(rig.kernel("none")))
+    config = config_of(grid=(8, 1, 1), block=(1024, 1, 1), attributes=[attribute(CLUSTER, 8, 1, 1)])
+    assert value_of(driver.cuOccupancyMaxActiveClusters(function, config)) == 2 * 132 // 8
+    assert value_of(driver.cuOccupancyMaxPotentialClusterSize(function, config_of())) == 8
+    assert value_of(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 1024, 0)) == 2
+    config = config_of(attributes=[attribute(CLUSTER, 2, 1, 1)])
+    assert code_of(driver.cuOccupancyMaxActiveClusters(function, config)) == 1
+
+
+def test_a_python_function_is_the_kernel(standin: Standin, rig: Rig) -> None:
+    @standin.kernel("four")
+    def add(launch: Launch) -> None:
+        a, b, total = (launch.array(i, "float32", (1000,)) for i in range(3))
+        np.add(a, b, out=total)
+
+    one, two = np.arange(1000, dtype=np.float32), np.full(1000, 2, np.float32)
+    places = [rig.allocate() for _ in range(4)]
+    for place, array in zip(places, (one, two), strict=False):
+        assert code_of(rig.driver.cuMemcpyHtoD(place, array.ctypes.data, array.nbytes)) == 0
+    assert rig.launch("four", list(map(pointer, places))) == 0
+    result = np.empty_like(one)
+    assert code_of(rig.driver.cuMemcpyDtoH(result.ctypes.data, places[2], result.nbytes)) == 0
+    np.testing.assert_array_equal(result, one + two)
+
+
+def test_an_exception_in_the_kernel_is_a_launch_failure(standin: Standin, rig: Rig) -> None:
+    @standin.kernel()
+    def fail(launch: Launch) -> None:
+        raise ZeroDivisionError("in the kernel")
+
+    assert rig.launch("none") == 0
+    assert rig.synchronize() == 719
+    with pytest.raises(ZeroDivisionError, match="in the kernel"):
+        standin.check()
+
+
+def test_a_kernel_can_fail_with_any_code_and_breaks_the_context(standin: Standin, rig: Rig) -> None:
+    standin.kernel("none")(lambda launch: 710)
+    assert rig.launch("none") == 0
+    assert rig.launch("none") == 0, "nothing has waited for the device yet"
+    assert rig.synchronize() == 710
+    assert rig.launch("none") == 710
+    assert code_of(rig.driver.cuMemAlloc(16)) == 710
+    assert [launch.code for launch in standin.launches] == [710, 710]
+
+
+BAD_ADDRESSES: tuple[tuple[str, Callable[[Rig], int]], ...] = (
+    ("null", lambda rig: 0),
+    ("host memory", lambda rig: np.zeros(64).ctypes.data),
+    ("behind the end", lambda rig: rig.allocate(4096) + 4096),
+    ("before the start", lambda rig: rig.allocate(4096) - 1),
+    ("freed", lambda rig: _freed(rig)),
+    ("of another device", lambda rig: _elsewhere(rig)),
+)
+
+
+def _freed(rig: Rig) -> int:
+    address = rig.allocate()
+    assert code_of(rig.driver.cuMemFree(address)) == 0
+    return address
+
+
+def _elsewhere(rig: Rig) -> int:
+    rig.use(1)
+    address = rig.allocate()
+    rig.use(0)
+    return address
+
+
+@pytest.mark.parametrize("address", [case[1] for case in BAD_ADDRESSES],
+                         ids=[case[0] for case in BAD_ADDRESSES])  # fmt: skip
+def test_a_pointer_outside_live_memory_breaks_the_context(
+    standin: Standin, address: Callable[[Rig], int]
+) -> None:
+    standin.devices("9.0", "9.0")
+    rig = Rig(standin, cubin("sm_90a")).start()
+    good, bad = rig.allocate(), address(rig)
+    ran = []
+    standin.kernel()(ran.append)
+    assert rig.launch("four", [pointer(p) for p in (good, good, good, bad)]) == 0
+    assert rig.synchronize() == 700
+    assert code_of(rig.driver.cuStreamSynchronize(0)) == 700
+    assert rig.launch("none") == 700
+    assert not ran
+
+
+def test_what_may_be_a_pointer_can_be_chosen(standin: Standin, rig: Rig) -> None:
+    good = rig.allocate()
+    four = [pointer(p) for p in (good, good, good, 0)]
+    standin.configure(null_pointers=1)
+    assert (rig.launch("four", four), rig.synchronize()) == (0, 0)
+    standin.configure(check_pointers=0)
+    assert (rig.launch("four", [pointer(12345)] * 4), rig.synchronize()) == (0, 0)
+    standin.configure(check_pointers=1, pointer_alignment=256)
+    four[3] = pointer(good + 128)
+    assert (rig.launch("four", four), rig.synchronize()) == (0, 716)
+
+
+def test_memory_of_numpy_can_be_device_memory(standin: Standin, rig: Rig) -> None:
+    array = np.arange(256, dtype=np.int32)
+    address = standin.adopt(array)
+    assert standin.allocation(address + 8) == (address, 1024, 0)
+    standin.kernel()(lambda launch: launch.array(0, "int32", (256,)).__imul__(2) is None)
+    assert rig.launch("four", [pointer(address)] * 4) == 0
+    assert rig.synchronize() == 0
+    assert array[100] == 200
+
+
+def test_raw_speed_does_nothing_at_all(standin: Standin, rig: Rig) -> None:
+    standin.configure(raw_speed=1)
+    assert rig.launch("four", [pointer(0)] * 4, grid=(0, 0, 0)) == 0
+    assert standin.count("cuLaunchKernelEx") == 0
+    assert standin.launches == []
+
+
+def test_devices_can_be_made_smaller(standin: Standin) -> None:
+    standin.devices(Device("9.0", name="Small", sms=2, smem_optin_bytes=65536, max_cluster=4))
+    rig = Rig(standin, cubin("sm_90a")).start()
+    kernel, dynamic = rig.kernel("none"), _function_attribute(rig, 8)
+    assert code_of(rig.driver.cuKernelSetAttribute(dynamic, 65537, kernel, 0)) == 1
+    assert rig.launch("none", grid=(8, 1, 1), attributes=[attribute(CLUSTER, 8, 1, 1)]) == 912
+    assert value_of(rig.driver.cuDeviceGetName(16, 0)).rstrip(b"\0") == b"Small"

@@ -1,0 +1,380 @@
+"""The lock file: what is written, what is read, and how two locks and toolchains differ."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.errors import SpecError
+from pallasc.specs.lock import (
+    Change,
+    Component,
+    Entry,
+    Lock,
+    compare,
+    differences,
+    lock_text,
+    merged,
+    parse_lock,
+    read_lock,
+    write_lock,
+)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def entry(text: str) -> Entry:
+    return Entry(*(digest(f"{field} {text}") for field in Entry._fields))
+
+
+def shown(entry: Entry) -> str:
+    return f"{{action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}}}"
+
+
+A, B, C = entry("a"), entry("b"), entry("c")
+MATMUL = "matmul[m=1024,dtype=bf16]@h100-sxm"
+JAX, LIBDEVICE = Component(digest("jax"), "0.12.0.1"), Component(digest("libdevice"))
+LOCK = Lock({"jax": JAX, "libdevice": LIBDEVICE}, {MATMUL: A, "add@b200": B})
+TEXT = f"""\
+# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes
+# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.
+schema: 1
+toolchain:
+  jax: {{version: "0.12.0.1", digest: {JAX.digest}}}
+  libdevice: {{digest: {LIBDEVICE.digest}}}
+variants:
+  add@b200: {shown(B)}
+  {MATMUL}: {shown(A)}
+"""
+
+
+def read(text: str) -> Lock:
+    return parse_lock(text, "pallasc.lock")
+
+
+def error(text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        read(text)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_a_variant_is_one_line_and_lines_are_sorted() -> None:
+    assert lock_text(LOCK) == TEXT
+
+
+def test_equal_locks_give_equal_bytes_whatever_the_order_was() -> None:
+    names = [f"k{i}@b200" for i in range(50)]
+    shuffled = random.Random(0).sample(names, len(names))
+    first = Lock({}, {name: entry(name) for name in names})
+    second = Lock({}, {name: entry(name) for name in shuffled})
+    assert lock_text(first) == lock_text(second)
+
+
+def test_what_is_written_is_read_and_is_yaml() -> None:
+    assert read(TEXT) == LOCK
+    data = yaml.safe_load(TEXT)
+    assert data["variants"][MATMUL] == A._asdict()
+    assert data["toolchain"]["jax"] == {"version": "0.12.0.1", "digest": JAX.digest}
+
+
+NAMES = [
+    "rows[layout=row major]@b200",
+    "rows[layout=a: b]@b200",
+    "rows[layout=a #b]@b200",
+    'rows[text="quoted" \\n]@b200',
+    "rows[text=two\nlines\t]@b200",
+    "rows[text=größe × 2 \U0001f600]@b200",
+    "rows[text=\x85\u2028\ufeff\x00]@b200",
+    f"rows[text={'long ' * 400}]@b200",
+    "rows[text={m}, n: [1]]@b200",
+    "null",
+    "_x",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_is_written_so_that_both_readers_give_it_back(name: str) -> None:
+    text = lock_text(Lock({"jax": JAX}, {name: A}))
+    assert list(yaml.safe_load(text)["variants"]) in ([name], [None])
+    assert read(text).variants == {name: A}
+    assert read(text.replace("{action", "{ action")).variants == {name: A}
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.just(A)))
+def test_every_text_that_has_an_encoding_can_be_a_name(variants: dict[str, Entry]) -> None:
+    lock = Lock({"jax": JAX}, variants)
+    assert read(lock_text(lock)) == lock
+
+
+def test_a_lock_of_nothing_is_written_and_read() -> None:
+    assert lock_text(Lock()).endswith("schema: 1\ntoolchain: {}\nvariants: {}\n")
+    assert read(lock_text(Lock())) == Lock()
+
+
+def as_prettier_has_it(text: str) -> str:
+    return text.replace("{", "{ ").replace("}", " }").replace('"', "'")
+
+
+def in_block_style(text: str) -> str:
+    data = yaml.safe_load(text)
+    return yaml.safe_dump(data, default_flow_style=False, sort_keys=False)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        as_prettier_has_it,
+        in_block_style,
+        lambda text: text.replace("\n", "\n\n"),
+        lambda text: text.replace("variants:\n", "# the variants\nvariants:\n"),
+        lambda text: text.removeprefix(text[: text.index("schema")]),
+        lambda text: f"# mine\n{text}",
+        lambda text: f"---\n{text}...\n",
+        lambda text: text.rstrip("\n"),
+    ],
+)
+def test_what_another_tool_made_of_it_is_read_the_same(form: object) -> None:
+    changed = form(TEXT)  # type: ignore[operator]
+    assert changed != TEXT
+    assert read(changed) == LOCK
+
+
+def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "pallasc.lock"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    assert read_lock(path) == LOCK
+
+
+def test_a_file_that_is_not_there_is_no_lock(tmp_path: Path) -> None:
+    assert read_lock(tmp_path / "pallasc.lock") is None
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        read_lock(tmp_path)
+    path = tmp_path / "pallasc.lock"
+    path.write_bytes(b"schema: 1\ntoolchain: \xff\n")
+    with pytest.raises(SpecError, match=r"pallasc.lock:2: byte 0xff is not UTF-8"):
+        read_lock(path)
+
+
+DAMAGE = [
+    (
+        "variants:\n",
+        "variants:\n<<<<<<< HEAD\n",
+        "pallasc.lock:8: the lock holds the marks of a merge conflict.\n"
+        "  Take either side whole, then run: pallasc lock SPECS --update",
+    ),
+    ("  add@b200", "=======\n  add@b200", "pallasc.lock:8: the lock holds the marks of a merge"),
+    (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
+    ("schema: 1", "schema: 2", "pallasc.lock:3:9: the lock has schema '2', and this pallasc reads"),
+    ("schema: 1", "schema: [1]", "pallasc.lock:3:9: the lock has schema a sequence, and"),
+    ("schema: 1\n", "", "pallasc.lock:3:1: 'schema' is missing, so this is no lock of pallasc."),
+    ("variants:\n", "variant:\n", "pallasc.lock:3:1: 'variants' is missing."),
+    ("schema: 1", "schema: 1\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
+    ("  add@b200", f"  {MATMUL}", f"pallasc.lock:9:3: {MATMUL} is there twice, first in line 8."),
+    ("  libdevice", "  jax", "pallasc.lock:6:3: jax is there twice, first in line 5."),
+    (B.action, B.action[1:], "is not a digest of 64 hexadecimal digits."),
+    (B.action, B.action.upper(), "pallasc.lock:8:22: "),
+    ("action: ", "actoin: ", "pallasc.lock:8:14: unknown field 'actoin' of a variant."),
+    (f", artifact: {B.artifact}", "", "pallasc.lock:8:13: a variant lacks 'artifact'."),
+    (
+        shown(B),
+        "1",
+        "8:13: a variant must be a mapping",
+    ),
+    (B.action, f"[{B.action}]", "pallasc.lock:8:22: 'action' must be text, not a sequence."),
+    ("  add@b200:", "  [add]:", "pallasc.lock:8:3: a key must be text, not a sequence."),
+    ("  add@b200", "\tadd@b200", "pallasc.lock:8:1: not YAML: "),
+    ("  jax: {", "  jax: {{", "pallasc.lock:6:3: not YAML: "),
+    ("add@b200", "add@b200\x07", "pallasc.lock:8: not YAML: "),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "message"), DAMAGE)
+def test_damage_is_named_with_file_and_line(good: str, bad: str, message: str) -> None:
+    assert TEXT.count(good) >= 1
+    assert message in error(TEXT.replace(good, bad, 1))
+
+
+def test_a_key_twice_in_one_line_is_seen() -> None:
+    text = TEXT.replace(f"action: {B.action}", f"action: {A.action}, action: {B.action}")
+    assert "pallasc.lock:8:88: action is there twice, first in line 8." in error(text)
+
+
+@pytest.mark.parametrize("text", ["", "# only notes\n", "[]", "text", "a: " * 30, "[" * 5000])
+def test_what_is_no_lock_at_all_is_refused(text: str) -> None:
+    assert error(text).startswith("pallasc.lock")
+
+
+@pytest.mark.parametrize("field", ["toolchain", "variants"])
+@pytest.mark.parametrize("value", ["[]", "", "1"])
+def test_a_section_of_another_kind_is_refused(field: str, value: str) -> None:
+    text = "schema: 1\ntoolchain: {}\nvariants: {}\n".replace(f"{field}: {{}}", f"{field}: {value}")
+    assert "this must be a mapping, not a s" in error(text)
+
+
+def test_a_lock_that_was_cut_off_is_refused_or_lacks_entries() -> None:
+    for length in range(len(TEXT)):
+        try:
+            found = read(TEXT[:length])
+        except SpecError:
+            continue
+        assert found.toolchain == LOCK.toolchain
+        assert found.variants.items() <= LOCK.variants.items()
+
+
+def test_writing_is_one_step_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "pallasc.lock"
+    path.write_text("old")
+    before = path.stat().st_ino
+    write_lock(path, LOCK)
+    assert path.read_text() == TEXT
+    assert path.stat().st_ino != before
+    assert os.listdir(tmp_path) == ["pallasc.lock"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_lock_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "pallasc.lock"
+    link.symlink_to(tmp_path / "real" / "pallasc.lock")
+    write_lock(link, LOCK)
+    assert link.is_symlink()
+    assert read_lock(tmp_path / "real" / "pallasc.lock") == LOCK
+
+
+def test_a_lock_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "pallasc.lock"
+    with pytest.raises(SpecError, match="cannot be written: No such file or directory"):
+        write_lock(path, LOCK)
+
+
+def test_changes_are_sorted_and_name_what_was_and_what_is() -> None:
+    after = {"z": A, "a": B, "m": C}
+    assert compare({"m": A, "a": B, "gone": C}, after, whole=True) == [
+        Change("dropped", "gone", C),
+        Change("changed", "m", A, C),
+        Change("added", "z", None, A),
+    ]
+
+
+def test_without_everything_nothing_is_dropped() -> None:
+    assert compare({"gone": C}, {"z": A}, whole=False) == [Change("added", "z", None, A)]
+    assert compare({"z": A, "gone": C}, {"z": A}, whole=False) == []
+
+
+def test_other_entries_stay_unless_the_new_ones_are_all() -> None:
+    new = Lock({"jax": JAX}, {"z": A})
+    assert merged(LOCK, new, whole=False).variants == {**LOCK.variants, "z": A}
+    assert merged(LOCK, new, whole=True).variants == {"z": A}
+
+
+def test_words_for_the_same_toolchain_stay() -> None:
+    renamed = Lock({"jax": JAX._replace(version="0.12"), "libdevice": LIBDEVICE}, LOCK.variants)
+    assert merged(LOCK, renamed, whole=True) == LOCK
+    other = Lock({"jax": JAX}, LOCK.variants)
+    assert merged(LOCK, other, whole=True) == other
+
+
+def made(version: str, content: str = "") -> Component:
+    return Component(digest(version + content), version)
+
+
+@pytest.mark.parametrize(
+    ("locked", "now", "clauses"),
+    [
+        ({"jax": made("1")}, {"jax": made("1")}, []),
+        (
+            {"jaxlib": made("0.10.2")},
+            {"jaxlib": made("0.12.0")},
+            ["it was made with jaxlib 0.10.2, here is 0.12.0"],
+        ),
+        (
+            {"jax": made("1"), "jaxlib": made("1"), "plugin": made("1")},
+            {"jax": made("2"), "jaxlib": made("2"), "plugin": made("2")},
+            ["it was made with jax, jaxlib and plugin 1, here is 2"],
+        ),
+        (
+            {"ptxas": made("13.5")},
+            {"ptxas": made("13.5", "patched")},
+            ["the content of ptxas differs under the same version, 13.5"],
+        ),
+        (
+            {"libdevice": made(""), "nvlink": made("")},
+            {"libdevice": made("", "x"), "nvlink": made("", "x")},
+            ["the content of libdevice and nvlink differs"],
+        ),
+        (
+            {"packages": made("numpy 2.1, scipy 1.14")},
+            {"packages": made("numpy 2.2, scipy 1.14")},
+            ["it was made with packages numpy 2.1, here is numpy 2.2"],
+        ),
+        (
+            {"packages": made("numpy 2.1")},
+            {"packages": made("numpy 2.1, scipy 1")},
+            ["it was made without scipy 1"],
+        ),
+        ({"nvlink": made("")}, {}, ["it was made with nvlink, here is none"]),
+        ({}, {"nvlink": made("")}, ["it was made without nvlink, here is one"]),
+        (
+            {"variable XLA_FLAGS": made("")},
+            {"variable XLA_FLAGS": made("", "x")},
+            ["XLA_FLAGS has another value here"],
+        ),
+        ({}, {"variable XLA_FLAGS": made("")}, ["XLA_FLAGS is set here, and was not"]),
+        (
+            {"variable XLA_FLAGS": made("")},
+            {},
+            ["XLA_FLAGS was set in the environment, and is not here"],
+        ),
+    ],
+)
+def test_how_toolchains_differ_is_said_in_words(
+    locked: dict[str, Component], now: dict[str, Component], clauses: list[str]
+) -> None:
+    assert differences(locked, now) == clauses
+
+
+def test_reading_and_comparing_ten_thousand_entries_takes_no_time(tmp_path: Path) -> None:
+    """Takes some 25 ms; the bound is for slow and busy machines."""
+    path = tmp_path / "pallasc.lock"
+    variants = {f"matmul[m={i},layout=row major]@b200": entry(str(i)) for i in range(10_000)}
+    write_lock(path, Lock({"jax": JAX}, variants))
+    began = time.process_time()
+    lock = read_lock(path)
+    assert lock is not None
+    assert compare(lock.variants, variants, whole=True) == []
+    assert time.process_time() - began < 0.15
+
+
+def test_a_lock_in_the_form_that_is_written_needs_no_yaml(tmp_path: Path) -> None:
+    write_lock(tmp_path / "pallasc.lock", LOCK)
+    code = (
+        "import sys, pathlib\nfrom pallasc.specs.lock import read_lock\n"
+        "read_lock(pathlib.Path('pallasc.lock'))\nprint('yaml' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert result.stdout == "False\n"
