@@ -2,9 +2,9 @@
 
 Each is a program of `tests/cache/programs/`, which the tests run with small counts. The counts here
 are small too; `--full` takes the great ones, which is a matter of hours on a small machine:
-10,000 kills, 1,000 cases of failing system calls, 100,000 damaged files, 1,000 damaged indexes,
-1,000,000 operations of 64 processes, 64 processes that open a new store, 16 that want the same 20
-keys. What is wrong is printed; the figures count it, and each must be 0.
+10,000 kills, 1,000 cases of failing system calls, 200 real builds under such, 100,000 damaged
+files, 1,000 damaged indexes, 1,000,000 operations of 64 processes, 64 processes that open a new
+store, 16 that want the same 20 keys. What is wrong is printed; the figures count it, and each must be 0.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Proof:
 PROOFS = (
     Proof("kills", "kill.py", (100, 1), (10_000, 1), "interrupted"),
     Proof("system calls", "faults.py", (60, 1), (1_000, 2), "injected", preload=True),
+    Proof("builds", "build_faults.py", (10, 1), (200, 2), "injected", preload=True),
     Proof("damage", "damage.py", (1_000, 1), (100_000, 2), "mutations"),
     Proof("indexes", "index_damage.py", (50, 1), (1_000, 2), "damages"),
     Proof("races", "race.py", (8, 250), (64, 15_625), "operations"),

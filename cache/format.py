@@ -50,6 +50,8 @@ History:
     1  the first version.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
+
+In a folder that is group-writable and has the setgid bit, all that is made is the group's too.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Store:
         """Publish the blobs, then the one record that names them all.
 
         The first one wins: what is whole and valid under a key stays, and something else under
-        the same key is answered with a conflict.
+        the same key is answered with a conflict. What counts as stored was read back.
 
         Raises:
             CorruptError: if the key is not one, or `artifact` is not JSON.
@@ -210,18 +210,21 @@ class Store:
         body = {"artifact": artifact, "blobs": parts}
         data, digest = format.encode(KINDS[ARTIFACTS], action_key, body)
         by_digest = {digests[name]: blobs[name] for name in blobs}
+        published = False
         try:
             for _ in range(_ATTEMPTS):
                 first = self.get_artifact(action_key, verify=True)
+                if first is not None and published and first.digest == digest:
+                    return PutResult(stored=True, digest=digest)
                 if first is not None:
                     return _second(action_key, first.digest, digest)
                 self._publish_blobs(by_digest)
                 with files.temporary(self.folder / "tmp", data) as path:
-                    if files.publish_first(path, self.path(ARTIFACTS, action_key)):
-                        return PutResult(stored=True, digest=digest)
+                    place = self.path(ARTIFACTS, action_key)
+                    published = files.publish_first(path, place) or published
         except OSError as error:
             return self._not_stored(digest, error)
-        return self._not_stored(digest, "an unreadable record is in the way")
+        return self._not_stored(digest, "what was written cannot be read back")
 
     def put_manifest(self, request_key: str, manifest: Mapping[str, Any]) -> PutResult:
         """Publish a manifest in the place of an older one: the last one wins.

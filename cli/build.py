@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,20 +20,101 @@ from pallasc.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pallasc.compiler.report import Report, VariantResult
-    from pallasc.errors import PallascError
+    from pallasc.cache.store import Store
+    from pallasc.compiler.report import Report
+    from pallasc.compiler.reproduce import Reproduction
+    from pallasc.specs.spec import Variant
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _supervision_options(function: F) -> F:
+    """Add the options that say what a variant may take, and what a failure ends."""
+    for option in (
+        click.option(
+            "--memory",
+            metavar="SIZE",
+            help="Stop a compiling process that holds more, such as 4GiB; by default its share of "
+            "the machine.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="SECONDS",
+            help="Stop a variant that takes longer.",
+        ),
+        click.option(
+            "--keep-going/--fail-fast",
+            default=True,
+            show_default=True,
+            help="After a variant failed, compile the others, or stop.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _lock_options(function: F) -> F:
+    """Add the options that hold a build to what is locked or stored already."""
+    for option in (
+        click.option(
+            "--reproduce",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Afterwards compile N variants twice in fresh processes, and compare the bytes.",
+        ),
+        click.option(
+            "--lock",
+            "lock_path",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="The lock file of --frozen and --locked; by default pallasc.lock in the current "
+            "folder.",
+        ),
+        click.option(
+            "--locked", is_flag=True, help="Fail where something is not as the lock file says."
+        ),
+        click.option(
+            "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _report_options(function: F) -> F:
+    """Add the options that say where else the report goes."""
+    for option in (
+        click.option(
+            "--annotations",
+            type=click.Choice(["github"]),
+            help="Say failures, spills and warnings in a form that GitHub shows at their lines.",
+        ),
+        click.option(
+            "--junit",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Write the report as JUnit XML.",
+        ),
+        click.option(
+            "--explain", is_flag=True, help="Say why each miss was a miss, field by field."
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @click.command("build", cls=Command, short_help="Compile specs into the store.")
 @specs_argument()
 @selection_options
 @compile_options
-@click.option(
-    "--keep-going/--fail-fast",
-    default=True,
-    show_default=True,
-    help="After a variant failed, compile the others, or stop.",
-)
+@_supervision_options
+@_lock_options
+@_report_options
 @store_option
 @json_option("the report")
 @traceback_option()
@@ -39,96 +122,140 @@ def command(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
     expression: str | None,
-    jobs: int | None,
-    ptxas: Path | None,
-    keep_going: bool,
     store_root: Path | None,
+    lock_path: Path | None,
+    annotations: str | None,
+    junit: Path | None,
+    reproduce: int | None,
     as_json: bool,
+    memory: str | None,
+    dry_run: bool,
+    frozen: bool,
+    locked: bool,
+    **options: Any,
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
     SPECS are YAML files, Python files with @pallasc.kernel, or folders of YAML files. Each variant
     gets one line on the standard error output: "hit" was in the store, "compiled" was not,
-    "failed" comes with its message and the line of your source.
+    "failed" comes with its message and the line of your source. On a terminal, what is running is
+    shown below. Ctrl-C or SIGTERM ends it at once; what is finished is kept.
 
     Examples:
       pallasc build kernels.yaml
       pallasc build kernels.yaml --target sm_90a --target b200
-      pallasc build specs/ -k "matmul and m=4096" --jobs 4
+      pallasc build specs/ -k "matmul and m=4096" --jobs 4 --timeout 600
+      pallasc build specs/ --dry-run --explain
+      pallasc build specs/ --locked --junit report.xml --annotations github
       pallasc build specs/ --fail-fast --json > report.json
 
     --json prints one object:
-      schema    1
-      seconds   time of the whole build
-      notes     warnings, about the store and about compilations that gave different results
-      totals    number of variants by status
-      variants  a list, in the order of the specs; of each: id, name, params, target, arch,
-                status (hit, compiled, failed, skipped), seconds, reason (why it was a miss),
-                action_key, digest (of the artifact), cubin_bytes, kernels (resources),
-                error (message, hint, file, line, column, exit_code), output (its last lines)
+      schema       1
+      seconds      time of the whole build
+      interrupted  whether it was stopped from outside
+      notes        warnings, about the store and about compilations that gave different results
+      totals       number of variants by status
+      hit_rate     hits by all that was finished, or null
+      saved_s      what compiling the hits took, as far as that is known
+      slowest      ids of the compiled variants that took longest; largest, by size of their cubins;
+                   spilling, all that spill
+      variants     a list, in the order of the specs; of each: id, name, params, target, arch,
+                   status (hit, compiled, failed, skipped, missing), seconds, saved_s, reason (why
+                   it was a miss), explanation (with --explain: nearest, fields, sources),
+                   action_key, digest (of the artifact), cubin_bytes, kernels (resources),
+                   error (message, hint, file, line, column, exit_code), output (its last lines)
+      reproduced   with --reproduce, a list: variant, outcome, differences and more
     What a variant does not have is null or empty.
     """
-    from pallasc.cli.output import json_text
-    from pallasc.cli.progress import stderr_progress, summary
     from pallasc.cli.selection import load_variants, open_store
+
+    with _annotating(annotations):
+        build = {**options, "memory_bytes": _size(memory), "compile": not dry_run, "frozen": frozen}
+        if frozen or locked or lock_path is not None:
+            from pallasc.compiler.locked import load_locked
+
+            build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
+        store = open_store(store_root)
+        variants = load_variants(specs, store=store, targets=targets, expression=expression)
+        report = _build(variants, store, build)
+        if annotations:
+            from pallasc.cli.annotations import github_commands
+
+            for line in github_commands(report):
+                click.echo(line, err=True)
+    if junit is not None:
+        from pallasc.cli.junit import write_junit
+
+        write_junit(report, junit)
+    found = None
+    if reproduce and not report.exit_code:
+        found = _reproduce(variants, reproduce, store, build)
+    if as_json:
+        from pallasc.cli.output import json_text
+        from pallasc.cli.report_json import report_json
+
+        click.echo(json_text(report_json(report, found)))
+    return report.exit_code or (found.exit_code if found else 0)
+
+
+def _size(text: str | None) -> int | None:
+    """Return a size in bytes.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if text is None:
+        return None
+    from pallasc.cache.limits import parse_size
+
+    return parse_size(text, what="--memory")
+
+
+@contextmanager
+def _annotating(style: str | None) -> Iterator[None]:
+    """Say an error that ends the whole build as an annotation too."""
+    from pallasc.errors import PallascError
+
+    try:
+        yield
+    except PallascError as error:
+        if style:
+            from pallasc.cli.annotations import github_command
+
+            click.echo(github_command(error), err=True)
+        raise
+
+
+def _build(variants: list[Variant], store: Store, options: dict[str, Any]) -> Report:
+    """Build, and say how it goes and how it went."""
+    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.summary import summary
     from pallasc.compiler.build import build
 
-    store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    progress = stderr_progress()
-    report = build(
-        variants, store=store, jobs=jobs, keep_going=keep_going, ptxas=ptxas, on_event=progress
-    )
-    progress.end()
+    with stderr_progress() as progress:
+        report = build(variants, store=store, on_event=progress, **options)
+    if options["explain"]:
+        from pallasc.cli.why_text import explanation_text
+
+        for result in report.results:
+            if result.explanation is not None:
+                click.echo(explanation_text(result.explanation), err=True)
     for note in report.notes:
         if note not in store.warnings:
             click.echo(f"warning: {note}", err=True)
-    click.echo(summary(report), err=True)
-    if as_json:
-        click.echo(json_text(report_json(report)))
-    return report.exit_code
+    click.echo(summary(report, progress.screen), err=True)
+    return report
 
 
-def report_json(report: Report) -> dict[str, Any]:
-    """Return what `--json` prints of a report, without the schema version."""
-    totals = dict.fromkeys(("compiled", "failed", "hit", "skipped"), 0)
-    for result in report.results:
-        totals[result.status] += 1
-    return {
-        "seconds": round(report.seconds, 3),
-        "notes": list(report.notes),
-        "totals": totals,
-        "variants": [_result_json(result) for result in report.results],
-    }
+def _reproduce(
+    variants: list[Variant], number: int, store: Store, options: dict[str, Any]
+) -> Reproduction:
+    """Compile some variants twice, and say what came out."""
+    from pallasc.compiler.reproduce import reproduce
 
-
-def _result_json(result: VariantResult) -> dict[str, Any]:
-    variant, artifact = result.variant, result.artifact
-    return {
-        "id": variant.id,
-        "name": variant.name,
-        "params": dict(variant.params),
-        "target": variant.target.name,
-        "arch": variant.target.arch,
-        "status": result.status,
-        "seconds": round(result.seconds, 3),
-        "reason": result.reason,
-        "action_key": result.action_key,
-        "digest": artifact.digest if artifact else None,
-        "cubin_bytes": artifact.cubin_bytes if artifact else None,
-        "kernels": artifact.record["kernels"] if artifact else [],
-        "error": _error_json(result.error) if result.error else None,
-        "output": result.output,
-    }
-
-
-def _error_json(error: PallascError) -> dict[str, Any]:
-    place = error.location
-    return {
-        "message": error.message,
-        "hint": error.hint,
-        "file": place.file if place else None,
-        "line": place.line or None if place else None,
-        "column": place.column or None if place else None,
-        "exit_code": error.exit_code,
-    }
+    found = reproduce(variants, number, store=store, jobs=options["jobs"], ptxas=options["ptxas"])
+    for result in found.results:
+        differences = f"  {', '.join(result.differences)}" if result.differences else ""
+        error = f"  {result.error}" if result.error else ""
+        click.echo(f"{result.outcome:<9}  {result.variant}{differences}{error}", err=True)
+    return found

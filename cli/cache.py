@@ -39,7 +39,8 @@ def command(ctx: click.Context) -> None:
     """Look after the store of compiled artifacts.
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
-    $PALLASC_CACHE_SIZE bounds its size, 10GiB by default; what was used last stays longest.
+    $PALLASC_CACHE_SIZE bounds its size, 10GiB by default; what was used last stays longest. Users
+    of one group share a store in a folder of that group with the mode 2775, whatever their umask.
 
     Examples:
       pallasc cache stats

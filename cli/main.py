@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pallasc.cli.interrupts import as_interrupts
 from pallasc.cli.layout import Group
 from pallasc.cli.options import Talk, traceback_option
 from pallasc.errors import PallascError
@@ -134,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     talk = Talk()
     given = None if arguments is None else list(arguments)
     try:
-        code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
+        with as_interrupts():
+            code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
         sys.stdout.flush()
     except (PallascError, click.ClickException, click.Abort) as error:
         return _end(error, talk)

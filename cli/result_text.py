@@ -22,7 +22,9 @@ def counter(done: int, total: int) -> str:
 
 
 def result_line(result: VariantResult, columns: int | None = None) -> str:
-    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`; others are only named.
+    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`, or only the id.
+
+    What is missing has its reason behind it.
 
     Args:
         result: what became of the variant.
@@ -42,6 +44,8 @@ def result_line(result: VariantResult, columns: int | None = None) -> str:
 
 
 def _facts(result: VariantResult) -> list[str]:
+    if result.status == "missing" and result.reason:
+        return [one_line(result.reason)]
     if result.status != "compiled" or result.artifact is None:
         return []
     return [f"{result.seconds:.2f} s", *artifact_facts(result.artifact)]

@@ -19,13 +19,14 @@ from pallasc.cache.uses import Session
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.manifest import about
 from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.setup import Setup, prepare
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.collector import collector_paused
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.limits import Limits
+    from pallasc.compiler.locked import Locked, LockedLookup
     from pallasc.compiler.why import Explanation
 
 
@@ -44,6 +45,7 @@ class Options:
     compile: bool
     frozen: bool
     explain: bool
+    locked: Locked | None
 
 
 def build(
@@ -58,6 +60,7 @@ def build(
     compile: bool = True,
     frozen: bool = False,
     explain: bool = False,
+    locked: Locked | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Report:
     """Build `variants`; what the store has is not compiled again.
@@ -75,6 +78,7 @@ def build(
         memory_bytes: what one compiling process may hold; None is its share of the machine.
         compile: whether to compile at all: what is not in the store is `missing` otherwise.
         frozen: what is not in the store fails, and nothing is compiled.
+        locked: the lock that all of it must agree with; see `locked`.
         explain: say of each miss what has changed since the nearest entry of the store.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
@@ -83,11 +87,13 @@ def build(
 
     Raises:
         ToolError: the toolchain is not complete.
+        NotCachedError: the lock was made with another toolchain.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
     """
     options = Options(
-        jobs, keep_going, ptxas, timeout_s, memory_bytes, compile and not frozen, frozen, explain
-    )
+        jobs, keep_going, ptxas, timeout_s, memory_bytes,
+        compile and not frozen, frozen, explain, locked,
+    )  # fmt: skip
     started = time.monotonic()
     run = Run(variants, store, options, on_event)
     interrupted = False
@@ -96,7 +102,8 @@ def build(
     except KeyboardInterrupt:
         interrupted = True
     seconds = time.monotonic() - started
-    notes = tuple(_distinct([*store.warnings, *run.notes]))
+    held = run.locked.notes() if run.locked else []
+    notes = tuple(_distinct([*store.warnings, *run.notes, *held]))
     return Report(run.finished(), seconds, notes, interrupted)
 
 
@@ -107,6 +114,7 @@ def _run(run: Run) -> None:
         context = setup.context(run.store)
         with Session(run.store) as session:
             lookup = Lookup(context, run.store)
+            run.hold(lookup, setup)
             try:
                 with collector_paused():
                     look_up(run, lookup, session)
@@ -174,15 +182,30 @@ class Run:
         self.misses: dict[str, Miss] = {}
         self.notes: list[str] = []
         self.explanations: dict[str, Explanation] = {}
+        self.locked: LockedLookup | None = None
         self._failed = False
 
+    def hold(self, lookup: Lookup, setup: Setup) -> None:
+        """Hold the build to its lock, if it has one.
+
+        Raises:
+            NotCachedError: the lock was made with another toolchain.
+        """
+        if self.options.locked is not None:
+            from pallasc.compiler.locked import LockedLookup, require_toolchain
+
+            require_toolchain(self.options.locked, setup, lookup.context)
+            self.locked = LockedLookup(self.options.locked, lookup, self.store)
+
     def settle(self, index: int, result: VariantResult) -> None:
-        """Take a result, unless the artifact is over its budget: then the variant has failed."""
+        """Take a result; an artifact over its budget, or not as locked, is a failure."""
         if result.artifact is not None:
-            over = check_budget(result.artifact, result.variant.budget)
-            if over is not None:
-                over.location = result.variant.location
-                result = replace(result, status="failed", error=over)
+            wrong: PallascError | None = check_budget(result.artifact, result.variant.budget)
+            if wrong is None and self.locked is not None:
+                wrong = self.locked.check(result)
+            if wrong is not None:
+                wrong.location = result.variant.location
+                result = replace(result, status="failed", error=wrong)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.tell(result.status, result.variant, result)
@@ -215,7 +238,7 @@ def look_up(run: Run, lookup: Lookup, session: Session) -> None:
         began = time.monotonic()
         try:
             keys = lookup.keys(variant)
-            found = lookup.find(variant, keys)
+            found = (run.locked or lookup).find(variant, keys)
         except PallascError as error:
             error.location = error.location or variant.location
             run.settle(index, VariantResult(variant, "failed", error=error))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import dis
 import functools
 import gc
 import os
@@ -41,10 +42,10 @@ _watched: set[str] = set()
 def watch_chance() -> None:
     """Record from now on who asks for the time or for random numbers."""
     for name, count in _WITHOUT.items():
-        watch(time, name, functools.partial(_clock, count=count))
+        watch(time, name, functools.partial(_without, count=count))
     for name in ("clock_gettime", "clock_gettime_ns"):
         watch(time, name, _one_clock)
-    watch(uuid, "uuid1", _clock)
+    watch(uuid, "uuid1", _without)
     for name in ("now", "utcnow"):
         _watch_datetime(name)
     for place, name in ((os, "urandom"), (os, "getrandom"), (random, "_urandom")):
@@ -57,12 +58,13 @@ def forget_seeds() -> None:
     _seeded.clear()
 
 
-def _clock(
+def _without(
     module: str, frame: FrameType, arguments: tuple[Any, ...], options: Mapping[str, Any],
-    *, count: int = sys.maxsize,
+    *, count: int = sys.maxsize, said: str = _TIME,
 ) -> None:  # fmt: skip
-    if len(arguments) <= count or arguments[count] is None:
-        _say(module, frame, _TIME)
+    given = [*arguments, *options.values()]
+    if len(given) <= count or given[count] is None:
+        _say(module, frame, said)
 
 
 def _one_clock(
@@ -92,7 +94,7 @@ def _watch_datetime(name: str) -> None:
     plain = kind.__dict__[name]
 
     def asked(cls: type, *arguments: Any, **options: Any) -> Any:
-        record(_clock, sys._getframe(1), arguments, options)
+        record(_without, sys._getframe(1), arguments, options)
         return plain.__get__(None, cls)(*arguments, **options)
 
     gc.get_referents(kind.__dict__)[0][name] = classmethod(functools.update_wrapper(asked, plain))
@@ -149,6 +151,25 @@ def watch_numpy() -> None:
     of_it = (n for n, value in functions.items() if getattr(value, "__self__", None) is shared)
     for name in {*of_it, "ranf", "sample", "seed"} - _ASKING_NOTHING:
         watch(module, name, functools.partial(_of_numpy, name=name))
+    watch(module, "default_rng", functools.partial(_without, count=0, said=_NUMBERS))
+    _watch_entropy(module.bit_generator)
+
+
+def _watch_entropy(module: Any) -> None:
+    """Record who makes a generator of numpy's without a seed.
+
+    `RandomState` draws one in any case, so what counts is whether it was called with something.
+    """
+    plain = module.randbits
+
+    def randbits(count: int) -> Any:
+        frame = sys._getframe(1)
+        call, arguments = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 2]
+        if not (dis.opname[call] in ("CALL", "CALL_KW") and arguments):
+            record(_numbers, frame, (), {})
+        return plain(count)
+
+    module.randbits = randbits
 
 
 def _of_numpy(

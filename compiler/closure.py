@@ -222,7 +222,7 @@ def _file(module: Any) -> str:
     """Return the file that a module was loaded from, "" if none or if it names another one."""
     file, spec = _vars(module).get("__file__"), _vars(module).get("__spec__")
     origin = spec.origin if _is_located(spec) else file
-    if not isinstance(file, str) or not isinstance(origin, str):
+    if not isinstance(file, str) or not isinstance(origin, str) or "\0" in file + origin:
         return ""
     if file == origin or (is_installed(file) and is_installed(origin)):
         return file
@@ -410,6 +410,12 @@ def _names_in(folder: str) -> frozenset[str]:
 def _listed(folder: str, changed_ns: int) -> frozenset[str]:
     """Return what could be modules in a folder, as it was when it changed last."""
     return frozenset(name.partition(".")[0] for name in os.listdir(folder))
+
+
+def is_users(name: str) -> bool:
+    """Tell whether a loaded module is not Python's, nor pallasc's, nor an installed package's."""
+    installed = is_installed(_file(_module(name)))
+    return not (installed or is_standard(name) or name.partition(".")[0] == "pallasc")
 
 
 def _is_own(name: str) -> bool:

@@ -54,11 +54,13 @@ def compile_misses(run: Run, lookup: Lookup, setup: Setup, session: Session) -> 
 def pool_for(run: Run, tasks: int, setup: Setup) -> Pool:
     """Return the pool that compiles a number of tasks as a build's options say."""
     import inspect
+
     options = run.options
     jobs = options.jobs or max(1, min(2, tasks))
     if "timeout_s" not in inspect.signature(Pool).parameters:
         return Pool(jobs, setup.environment)
     from pallasc.compiler.capacity import default_jobs, default_memory_bytes
+
     memory = options.memory_bytes or default_memory_bytes(jobs)
     return Pool(jobs, setup.environment, timeout_s=options.timeout_s, memory_bytes=memory)
 

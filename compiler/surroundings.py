@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from pallasc.compiler.closure import is_users
 from pallasc.compiler.environment import is_passed_on
 
 _OURS = (builtins, io, os, os.path)
@@ -30,6 +31,7 @@ class Surroundings:
         folder: the current one.
         functions: what the modules of Python that pallasc needs most had in them.
         recursion: how deep calls may go.
+        finders: what finds modules.
         spoilt: whether something was put back.
     """
 
@@ -38,6 +40,7 @@ class Surroundings:
     folder: str
     functions: list[dict[str, Any]] = field(repr=False)
     recursion: int
+    finders: list[Any]
     spoilt: bool = False
 
     @classmethod
@@ -51,6 +54,7 @@ class Surroundings:
             folder=os.path.realpath("."),
             functions=[vars(module).copy() for module in _OURS],
             recursion=sys.getrecursionlimit(),
+            finders=[*sys.meta_path, *sys.path_hooks],
         )
 
     def put_back(self) -> None:
@@ -75,7 +79,14 @@ class Surroundings:
         now = jax.config.values
         kept = all(now.get(name) == value for name, value in self.settings.items())
         same = (dict(os.environ), os.path.realpath(".")) == (self.variables, self.folder)
-        return self.spoilt or not (kept and same)
+        return self.spoilt or not (kept and same) or self._has_finders()
+
+    def _has_finders(self) -> bool:
+        """Tell whether modules are found in a way that is neither Python's nor a package's."""
+        added = [finder for finder in sys.meta_path if finder not in self.finders]
+        added += [hook for hook in sys.path_hooks if hook not in self.finders]
+        makers = [str(getattr(finder, "__module__", "")) for finder in added]
+        return any(is_users(maker) for maker in makers)
 
     def changed_settings(self) -> dict[str, str]:
         """Return what the user's code has changed of JAX's settings; some act after lowering.

@@ -16,6 +16,8 @@ from pallasc.compiler.manifest import (
     request_fields,
     short_fields,
 )
+from pallasc.compiler.report import check_budget
+from pallasc.specs.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 
@@ -40,6 +42,7 @@ class Explanation:
         nearest: the id of the variant behind the nearest entry, None where there is none.
         fields: how the request differs from that entry's.
         sources: files and packages that changed since.
+        over_budget: which limit of its spec the stored artifact exceeds, so that building it fails.
     """
 
     variant: str
@@ -49,6 +52,7 @@ class Explanation:
     nearest: str | None = None
     fields: tuple[Difference, ...] = ()
     sources: tuple[str, ...] = ()
+    over_budget: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -67,7 +71,7 @@ def explain_variants(
         key = keys.request
         found = lookup.find(variant, keys)
         if found.artifact is not None:
-            result.append(Explanation(variant.id, True, "the store has it", key, variant.id))
+            result.append(_hit(variant, key, found.artifact))
             continue
         own = store.get_manifest(keys.folder) or store.get_manifest(key)
         if own is not None:
@@ -82,6 +86,14 @@ def explain_variants(
         fields = short_fields(request_fields(variant, context))
         result.append(_compare(variant, key, fields, manifests))
     return result
+
+
+def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
+    over = check_budget(artifact, variant.budget)
+    if over is None:
+        return Explanation(variant.id, True, "the store has it", key, variant.id)
+    reason = f"the store has it, but it is over its budget: {over.message}"
+    return Explanation(variant.id, True, reason, key, variant.id, over_budget=over.message)
 
 
 def all_manifests(store: Store) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ from pallasc.runtime.adapters.arrays import Adapter, ArrayView, find_adapter
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.devices import current_device, get_device
 from pallasc.runtime.host import run_on_host
-from pallasc.runtime.memory import temporary
-from pallasc.runtime.routes import PlanKey, Route
+from pallasc.runtime.routes import Route
 from pallasc.runtime.selection import array_text
 from pallasc.runtime.signature import Signature, flatten, unflatten
 from pallasc.runtime.streams import stream_handle, wait_for
@@ -94,26 +93,19 @@ class Call:
             if view.stream is not None and view.stream != stream:
                 wait_for(device, stream, view.stream)
         pointers = [view.pointer for view in (*views, *(view for _, view in results))]
-        key: PlanKey = (stream, ordinal, *pointers)
-        if program.workspace_bytes == 0:
-            route.launch(key)
-        else:
-            self._launch_with_workspace(route, adapters, key, program.workspace_bytes)
+        workspace = self._workspace(adapters, program.workspace_bytes, ordinal, stream)
+        address = None if workspace is None else adapters[0].view(workspace).pointer
+        route.enqueue(stream, ordinal, pointers, address)
         self.kernel.install(adapters[0] if adapters else None, route)
         return self._returned(route, results)
 
-    def _launch_with_workspace(
-        self, route: Route, adapters: Sequence[Adapter], key: PlanKey, size_bytes: int
-    ) -> None:
-        """Launch with memory for temporaries, from the framework at hand where it has any."""
-        stream, ordinal = key[:2]
-        if adapters and getattr(adapters[0], "has_pool", False):
-            workspace = adapters[0].empty((size_bytes,), "u8", ordinal, stream)
-            route.launch((*key, adapters[0].view(workspace).pointer))
-            return
-        what = f"{self.kernel.name} needs {size_bytes} bytes for temporaries"
-        with temporary(get_device(ordinal), size_bytes, stream, what) as address:
-            route.launch((*key, address))
+    def _workspace(
+        self, adapters: Sequence[Adapter], size_bytes: int, ordinal: int, stream: int
+    ) -> Any:
+        """Return memory for temporaries from the framework at hand, None where it has no pool."""
+        if size_bytes and adapters and getattr(adapters[0], "has_pool", False):
+            return adapters[0].empty((size_bytes,), "u8", ordinal, stream)
+        return None
 
     def _stream(self, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int) -> int:
         if self.stream is not None:

@@ -23,6 +23,7 @@ from pallasc.runtime.selection import (
     array_text,
     fitting_candidates,
     select,
+    several_fit,
 )
 from pallasc.runtime.signature import Signature
 from pallasc.specs.arrays import resolve_array
@@ -174,6 +175,25 @@ class Kernel:
         if len({one.arrays for one in self.variants}) == 1:
             self._check_types(arrays)
         return self._route_of(select(self.variants, get_device(ordinal), arrays))
+
+    def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
+        """Return what the variants for arrays of these types take and give, whatever the GPU.
+
+        Raises:
+            ArgumentError: no variant takes such arrays.
+            SelectionError: some that do give different results.
+        """
+        alike = [one for one in self.variants if list(one.arrays) == list(arrays)]
+        if not alike:
+            given = ", ".join(array_text(dtype, shape) for dtype, shape in arrays)
+            raise ArgumentError(
+                f"{self.name} has no variant for {given}.",
+                hint=f"It has {', '.join(one.id for one in self.variants)}.",
+            )
+        kinds = {_kind(one): one for one in alike}
+        if len(kinds) > 1:
+            raise several_fit(list(kinds.values()))
+        return self._route_of(alike[0]).signature
 
     def install(self, adapter: Adapter | None, route: Route) -> None:
         """Let later calls with arrays of this framework go through generated functions."""

@@ -10,6 +10,7 @@ from typing import Any
 from pallasc.errors import DeviceError
 from pallasc.runtime.devices import Device, active, get_device, make_current
 from pallasc.runtime.driver import forget_on_fork, open_driver
+from pallasc.runtime.memory import temporary
 from pallasc.runtime.program import BoundPlan, Program, is_loaded, load_program
 from pallasc.runtime.selection import Candidate, select
 from pallasc.runtime.signature import Signature
@@ -104,6 +105,25 @@ class Route:
             result = plan()
         if int(result[0]):
             self.retry(key, plan, result, None)
+
+    def enqueue(
+        self, stream: int, ordinal: int, pointers: Sequence[int], workspace: int | None = None
+    ) -> None:
+        """Launch for arrays at these addresses, with temporaries of our own where none are given.
+
+        Raises:
+            ArgumentError, DeviceError: as `bind` and `retry` do.
+        """
+        key = (stream, ordinal, *pointers)
+        size_bytes = self.program(ordinal, stream).workspace_bytes
+        if size_bytes == 0:
+            self.launch(key)
+        elif workspace is not None:
+            self.launch((*key, workspace))
+        else:
+            what = f"{self.name} needs {size_bytes} bytes for temporaries"
+            with temporary(get_device(ordinal), size_bytes, stream, what) as address:
+                self.launch((*key, address))
 
     def forget(self) -> None:
         """Drop everything that was made in the process that this one was forked from."""

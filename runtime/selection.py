@@ -87,7 +87,7 @@ def select(
         raise _none_fits(candidates, reasons, device)
     points = {tuple(sorted(one.params.items())): one for one in fitting}
     if len(points) > 1:
-        raise _several_fit(list(points.values()))
+        raise several_fit(list(points.values()))
     return min(fitting, key=lambda one: _distance(one, device))
 
 
@@ -272,7 +272,8 @@ def _hint(
     return f"Install NVIDIA driver {least['linux']} or newer."
 
 
-def _several_fit(candidates: Sequence[Candidate]) -> SelectionError:
+def several_fit(candidates: Sequence[Candidate]) -> SelectionError:
+    """Return the error for variants between which only the caller can choose."""
     differing = [
         name
         for name in candidates[0].params

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Do not look for cycles meanwhile: the collector would walk all that was made, again and again.
+    """Do not look for cycles meanwhile.
 
-    What runs inside must make no garbage in cycles.
+    The collector would walk all that was made, again and again. What runs inside must make no
+    garbage in cycles.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -4,7 +4,8 @@ Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its
 
 * `console`: each line `$ command` runs in bash, in order, in a folder that the page has for itself;
   it ends with 0 and prints what is shown. `…` stands for anything, alone on a line for any lines.
-* `yaml`: a whole spec if it begins with `schema:`, else fields of one kernel; loaded and expanded.
+* `yaml`: a whole spec if it begins with `schema:`, a recipe for CI if it has a script, whose
+  commands run; else fields of one kernel. Specs are loaded and expanded.
 * `python`: a spec if it has the decorator, and then listed; else run.
 * `sh`: each command has a check in `SHELL`.
 * `text`: shown, not run.
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 import pallasc
 from pallasc.cli.init import KERNELS
@@ -144,11 +146,41 @@ def whole_spec(text: str) -> str:
 
 
 def check_yaml(block: Block, folder: Path) -> Iterator[str]:
+    if re.search(r"^ +(script|- run):", block.text, re.MULTILINE):
+        yield from check_recipe(block, folder)
+        return
     (folder / "kernels.py").write_text(KERNELS)
     try:
         expand(parse_yaml(whole_spec(block.text), file="the block", base_dir=folder))
     except SpecError as error:
         yield str(error)
+
+
+def check_recipe(block: Block, folder: Path) -> Iterator[str]:
+    """Run the commands of a recipe in the page's folder, where specs and a lock file lie ready."""
+    recipe = yaml.safe_load(block.text)
+    if "jobs" in recipe:
+        steps = [step for job in recipe["jobs"].values() for step in job["steps"]]
+        commands = [step["run"] for step in steps if "run" in step]
+    else:
+        commands = [line for job in recipe.values() for line in job["script"]]
+    write_specs(folder)
+    for command in commands:
+        if command == 'pip install "pallasc[cuda13]"':
+            # From here instead of an index, into an environment that has all of it already.
+            command = f"python -m pip install --dry-run --quiet {shlex.quote(f'{ROOT}[cuda13]')}"
+        result = run(command, folder)
+        if result.returncode:
+            yield f"$ {command}\nends with {result.returncode}:\n{result.stdout}"
+    if not {"report.xml", "report.json"} <= {path.name for path in folder.iterdir()}:
+        yield "the recipe leaves no report.xml and report.json"
+
+
+def write_specs(folder: Path) -> None:
+    """Put what `pallasc init` writes into `specs`, and lock it."""
+    if not (folder / "specs").exists():
+        assert run("pallasc init specs", folder).returncode == 0
+        assert run("pallasc lock specs --update", folder).returncode == 0
 
 
 def check_python(block: Block, folder: Path) -> Iterator[str]:

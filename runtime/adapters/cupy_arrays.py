@@ -12,6 +12,7 @@ class CupyAdapter:
     """Arrays of CuPy, in device memory and in the order of its current stream."""
 
     name = "a cupy array"
+    has_pool = True
 
     def __init__(self) -> None:
         import cupy

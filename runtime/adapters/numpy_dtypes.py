@@ -28,7 +28,7 @@ def numpy_dtype(dtype: str) -> Any:
     name = "bool" if dtype == "bool" else parse_dtype(dtype).jax_name
     if parse_dtype(dtype).bits < 8:
         raise ArgumentError(
-            f"{show(dtype)} is packed on the device, and numpy does not pack it.",
+            f"{dtype} is packed on the device, and numpy does not pack it.",
             hint="Use a framework with DLPack for it.",
         )
     try:

@@ -16,6 +16,7 @@ class TorchAdapter:
     """Tensors of PyTorch, in device memory and in the order of its current stream."""
 
     name = "a torch tensor"
+    has_pool = True
 
     def __init__(self) -> None:
         import torch
@@ -70,11 +71,15 @@ class TorchAdapter:
             )
         return ArrayView(
             pointer=array.data_ptr(),
-            dtype=self._short.get(array.dtype, str(array.dtype)),
+            dtype=self.short_dtype(array.dtype),
             shape=tuple(array.shape),
             is_contiguous=array.is_contiguous(),
             device=device.index if device.type == "cuda" else None,
         )
+
+    def short_dtype(self, dtype: Any) -> str:
+        """Return the short name of a dtype of torch, its own where there is none."""
+        return self._short.get(dtype, str(dtype))
 
     def stream(self, device: int) -> int:
         """Return the handle of the current stream on a device."""

@@ -168,7 +168,8 @@ def test_each_kernel_has_exactly_the_files_that_it_reaches(project: Any, edited:
     (edited / "inner.py").write_text(HELPER.format(factor=22))
     again = project.build()
     assert [r.variant.name for r in again.compiled] == ["edited"]
-    assert again.compiled[0].reason == "edited_package.inner has changed"
+    assert again.compiled[0].reason.startswith("edited_package.inner")
+    assert again.compiled[0].reason.endswith("has changed")
 
 
 def test_folders_with_files_of_the_same_names_do_not_mix(project: Any, results: Any) -> None:

@@ -102,6 +102,15 @@ def test_system_calls_that_fail_or_lie_give_no_wrong_answer_and_fail_no_build(
     assert len(told["by_kind"]) >= 20
 
 
+def test_a_real_build_whose_store_fails_or_lies_gives_the_right_artifact(
+    run_program: Callable[..., str], fast_folder: Path, fault_library: Path
+) -> None:
+    told = json.loads(run_program("build_faults.py", fast_folder, 0, 1, preload=fault_library))
+    assert told["wrong"] == []
+    assert told["ended"] == {"hit": 4, "compiled": 4}
+    assert told["injected"] >= 20
+
+
 def test_every_damage_of_a_file_is_seen_put_away_and_heals(
     run_program: Callable[..., str], fast_folder: Path
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -118,15 +119,23 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-PRETENDED = Path(__file__).parent / "programs" / "pretended_build.py"
-
-
-@pytest.fixture(scope="session")
-def pretended() -> ModuleType:
-    """Return the program that pretends to build, for the results it makes."""
-    spec = importlib.util.spec_from_file_location("pretended_build", PRETENDED)
+def _load(name: str) -> ModuleType:
+    path = Path(__file__).parent / "programs" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def pretended() -> ModuleType:
+    """Return the program that pretends to build, for the results it makes."""
+    return _load("pretended_build")
+
+
+@pytest.fixture(scope="session")
+def paper() -> Any:
+    """Return the model of a terminal; it takes a number of columns."""
+    return _load("paper").Paper

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,160 @@ def test_prune_refuses_limits_that_are_none(
     result = run("cache", "prune", *arguments, "--store", own[1])
     assert result.code == 2
     assert message in result.err
+
+
+def test_prune_says_what_stays_over_the_limit_and_why(
+    run: RunCommand, own: tuple[Path, Path]
+) -> None:
+    _, store = own
+    _make_old(store)
+    run("cache", "pin", "add", "--store", store)
+    size = json.loads(run("cache", "stats", "--store", store, "--json").out)["bytes"]
+    dry = run("cache", "prune", "--size", "1KB", "--store", store, "--dry-run")
+    assert dry.out == (
+        f"would keep 2 artifacts: pinned, {size:,} bytes\n"
+        f"would remove 0 records, 0 blobs, 0 manifests: 0 of {size:,} bytes\n"
+        f"the store would still be {size - 1000:,} bytes over its limit of 1,000 bytes\n"
+    )
+    told = json.loads(run("cache", "prune", "--size", "1KB", "--store", store, "--json").out)
+    assert (told["excess_bytes"], told["bytes_after"]) == (size - 1000, size)
+    (kept,) = told["kept"]
+    assert (kept["reason"], kept["records"], kept["bytes"]) == ("pinned", 2, size)
+
+
+def test_prune_names_files_that_are_too_young(run: RunCommand, own: tuple[Path, Path]) -> None:
+    _, store = own
+    for path in (store / "v1" / "cas").glob("*/*"):
+        os.utime(path)
+    size = sum(path.stat().st_size for path in (store / "v1" / "cas").glob("*/*"))
+    text = run("cache", "prune", "--size", "1KB", "--store", store).out
+    count = len(list((store / "v1" / "cas").glob("*/*")))
+    assert re.search(r"^removed add: size, [0-9,]+ bytes$", text, re.MULTILINE)
+    assert f"kept {count} files: made less than 300 s ago, {size:,} bytes\n" in text
+    assert f"is still {size - 1000:,} bytes over its limit of 1,000 bytes\n" in text
+
+
+def test_clear_has_its_own_reason_and_the_statistics_begin_anew(
+    run: RunCommand, own: tuple[Path, Path]
+) -> None:
+    spec, store = own
+    run("build", spec, "--store", store)
+    run("cache", "pin", "add", "--store", store, "--label", "kept")
+    run("cache", "pin", "add", "--store", store, "--remove")
+    cleared = run("cache", "clear", "--store", store)
+    assert cleared.code == 0
+    assert len(re.findall(r"^removed add: clear, [0-9,]+ bytes$", cleared.out, re.MULTILINE)) == 2
+    told = json.loads(run("cache", "stats", "--store", store, "--json").out)
+    assert [told[name] for name in ("hits", "misses", "made", "bytes")] == [0, 0, 0, 0]
+
+
+def test_a_pin_that_is_none_cannot_be_removed(run: RunCommand, own: tuple[Path, Path]) -> None:
+    for what in ("add", "release", "ab" * 32):
+        result = run("cache", "pin", what, "--remove", "--store", own[1])
+        assert (result.code, result.out) == (3, "")
+        assert result.err.startswith(f"error: {what!r} is not pinned.\n")
+
+
+def test_a_pin_is_removed_by_the_start_of_its_key(run: RunCommand, own: tuple[Path, Path]) -> None:
+    key = run("cache", "pin", "add", "--store", own[1]).out[:64]
+    assert run("cache", "pin", key[:6], "--remove", "--store", own[1]).out == f"{key}\n"
+    assert key not in run("cache", "pin", "--store", own[1]).out
+
+
+COMMANDS = (
+    ("stats",), ("verify",), ("verify", "--repair"), ("prune",), ("prune", "--dry-run"),
+    ("clear",), ("clear", "--dry-run"), ("pin",), ("pin", "add"), ("pin", "add", "--remove"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_what_is_no_store_is_told_and_not_touched(
+    run: RunCommand, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    place = tmp_path / "file"
+    place.write_text("mine")
+    result = run("cache", *command, *as_json, "--store", place)
+    assert (result.code, result.out) == (4, "")
+    assert result.err == (
+        f"error: the store {place}/v1 cannot be read: Not a directory.\n"
+        "  Name another folder with --store or PALLASC_CACHE_DIR.\n"
+    )
+    assert place.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_store_that_is_not_there_is_empty_and_is_not_made(
+    run: RunCommand, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    result = run("cache", *command, "--store", tmp_path / "store")
+    assert result.code == (3 if "add" in command else 0)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_of_another_version_is_named_and_left_alone(
+    run: RunCommand, own: tuple[Path, Path]
+) -> None:
+    _, store = own
+    (store / "v1").rename(store / "v2")
+    before = sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*"))
+    for command in COMMANDS:
+        run("cache", *command, "--store", store)
+    told = run("cache", "stats", "--store", store).out
+    assert "left alone   v2, of another version\n" in told
+    assert "artifacts    0 (0 pinned)\n" in told
+    assert sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*")) == before
+    assert [path.name for path in store.iterdir()] == ["v2"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(
+    run: RunCommand, built: Any
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        store, spec = Path(name) / "store", Path(name) / "kernels.yaml"
+        shutil.copy(built.spec, spec)
+        shutil.copytree(built.store, store)
+        commands = (("build", spec), ("cache", "stats"), ("cache", "verify"), ("cache", "clear"),
+                    ("cache", "prune", "--size", "1B"), ("cache", "pin", "add"))  # fmt: skip
+        for command in commands:  # so that everything is imported
+            run(*command, "--store", store)
+        shutil.rmtree(store)
+        shutil.copytree(built.store, store)
+        before = sorted(store.rglob("*"))
+        results = [_as_nobody(run, *command, "--store", store) for command in commands]
+        assert sorted(store.rglob("*")) == before
+    build, stats, verify, clear, prune, pin = results
+    assert (build[0], "2 hits" in build[1], "warning" in build[1]) == (0, True, False)
+    assert (stats[0], "artifacts    2 " in stats[1], "warning" in stats[1]) == (0, True, False)
+    assert (verify[0], "0 findings" in verify[1]) == (0, True)
+    for code, text in (clear, prune):
+        assert code == 4
+        assert "removed 0 records, 0 blobs, 0 manifests: 0 of" in text
+        assert "cannot be removed: Permission denied" in text
+    assert (pin[0], "cannot be pinned: Permission denied" in pin[1]) == (4, True)
+
+
+def _as_nobody(run: RunCommand, *arguments: str | Path) -> tuple[int, str]:
+    """Run the command line in a child with no rights; return its exit code and all it said."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        result = run(*arguments)
+        os.write(write, json.dumps([result.code, result.out + result.err]).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as file:
+        text = file.read()
+    os.waitpid(child, 0)
+    code, said = json.loads(text)
+    return code, said
+
+
+def _make_old(store: Path) -> None:
+    for path in (store / "v1").glob("[acm]*/*/*"):
+        os.utime(path, (1000, 1000))

@@ -20,6 +20,7 @@ LONG = {"m": 1024, "n": 4096, "dtype": "bf16"}
     [
         (lambda p: p.hit(), "hit       add@h100-sxm"),
         (lambda p: p.skipped(), "skipped   add@h100-sxm"),
+        (lambda p: p.missing(), "missing   add@h100-sxm  it is new"),
         (lambda p: p.failed(), "failed    add@h100-sxm"),
         (lambda p: p.compiled(), "compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"),
         (

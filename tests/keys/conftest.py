@@ -35,6 +35,7 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.yaml_loader import load_yaml
 
 PROGRAMS = Path(__file__).parent / "programs"
+CASE = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"
 DIGESTS = FileDigests()
 """Shared, so that what no case changes is read once; a changed file has another change time."""
 
@@ -192,6 +193,12 @@ class World:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+    def add_kernel(self, entry: str, lines: tuple[str, ...]) -> dict[str, Any]:
+        """Write a kernel that does what some lines say, and return how a spec declares it."""
+        body = "".join(f"    {line}\n" for line in lines)
+        self.add(f"specs/{entry}.py", f"{CASE}{body}    return x\n")
+        return {"name": entry, "entry": f"{entry}.py:run", "args": {"x": "f32[8, 128]"}}
 
     def flip(self, name: str) -> None:
         """Change one bit of a file, keeping its size and modification time."""

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import sys
+import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +16,19 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.reads import label_of, listing_digest, path_of, values_now
+from pallasc.compiler.closure import site_folders
+from pallasc.compiler.reads import (
+    FILE,
+    FOLDER,
+    IS,
+    LINK,
+    label_of,
+    listing_digest,
+    path_of,
+    values_now,
+)
 from pallasc.compiler.sources import Sources, sources_from_json, sources_to_json
 
-HEAD = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"
 FAILING = "except (ImportError, OSError): pass"
 
 READS = {
@@ -88,15 +99,6 @@ class Gallery:
     manifests: dict[str, Any]
 
 
-def kernel(name: str, entry: str) -> dict[str, Any]:
-    return {"name": name, "entry": f"{entry}.py:run", "args": {"x": "f32[8, 128]"}}
-
-
-def write_kernel(world: Any, entry: str, lines: tuple[str, ...]) -> None:
-    body = "".join(f"    {line}\n" for line in lines)
-    world.add(f"specs/{entry}.py", f"{HEAD}{body}    return x\n")
-
-
 @pytest.fixture(scope="module")
 def gallery(baseline: Any, trace: Any, tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     """Return all cases, traced in one process."""
@@ -106,15 +108,10 @@ def gallery(baseline: Any, trace: Any, tmp_path_factory: pytest.TempPathFactory)
         world = baseline.world(root, patch)
         for name, text in FILES.items():
             world.add(name, text)
-        entries = {name: f"case_{number}" for number, name in enumerate(CASES)}
-        for name, lines in CASES.items():
-            write_kernel(world, entries[name], lines)
-        names = {entry: name for name, entry in entries.items()}
+        names = {f"case_{number}": name for number, name in enumerate(CASES)}
+        kernels = [world.add_kernel(entry, CASES[name]) for entry, name in names.items()]
         variables = {name: "/some/where" for name in SEEN if name != "PATH"}
-        found = trace(
-            world, *(kernel(entry, entry) for entry in names),
-            CHOICE="a", TOKEN="secret value", **variables,
-        )  # fmt: skip
+        found = trace(world, *kernels, CHOICE="a", TOKEN="secret value", **variables)
     return Gallery(root, {names[entry]: manifest for entry, manifest in found.items()})
 
 
@@ -235,26 +232,45 @@ def test_a_module_that_was_missing_is_noticed_when_it_comes(
 
 def test_a_file_that_already_hides_a_module_of_python_is_no_change(world: Any, trace: Any) -> None:
     world.add("specs/colorsys.py", "ONE = 1\n")
-    write_kernel(world, "hiding", ("import colorsys", "assert colorsys.ONE"))
-    found = trace(world, kernel("hiding", "hiding"))["hiding"]
+    hiding = world.add_kernel("hiding", ("import colorsys", "assert colorsys.ONE"))
+    found = trace(world, hiding)["hiding"]
     assert found["hidden"] == ["colorsys"]
     assert world.ask(found).changed == ()
     (world.project / "colorsys.py").unlink()
     assert len(world.ask(found).changed) == 2
 
 
-def test_labels_lead_back_to_their_paths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [FILE, FOLDER, IS, LINK])
+def test_labels_lead_back_to_their_paths(tmp_path: Path, kind: str) -> None:
     base = tmp_path / "specs"
     (base / "inner").mkdir(parents=True)
     link = tmp_path / "link"
     link.symlink_to(base)
-    for path in (base / "a.txt", base / "inner", link / "a.txt", Path("/etc/hosts")):
+    site = Path(site_folders()[0])
+    for path in (base, base / "a", base / "site:a", link / "inner", Path("/etc"), site / "a/b"):
         for shown in (str(base), str(link)):
-            text = str(path) + os.sep * path.is_dir()
-            found = path_of(label_of(text, shown), shown)
+            found = path_of(label_of(kind, str(path), shown), shown)
             assert found.resolve() == path.resolve()
-    assert label_of(str(link / "a.txt"), str(base)) == "file:a.txt"
-    assert label_of(f"{base}/inner/", str(link)) == "folder:inner"
+
+
+def test_labels_are_relative_to_what_may_move(tmp_path: Path) -> None:
+    base, link = tmp_path / "specs", tmp_path / "link"
+    base.mkdir()
+    link.symlink_to(base)
+    assert label_of(FILE, str(link / "a.txt"), str(base)) == "file:a.txt"
+    assert label_of(FOLDER, f"{base}/inner", str(link)) == "folder:inner"
+    assert label_of(IS, str(base / "site:a"), str(base)) == "is:./site:a"
+    site = site_folders()[0]
+    labels = [label_of(kind, f"{site}a/b", str(base)) for kind in (FILE, FOLDER, IS, LINK)]
+    assert labels == ["site:a/b", "site:a/b/", "is:site:a/b", "link:site:a/b"]
+    assert label_of(FILE, "/etc/hosts", str(base)) == "file:/etc/hosts"
+
+
+def test_a_link_below_the_folder_stays_in_a_label(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "current").symlink_to("v1")
+    path = str(tmp_path / "current" / "a.txt")
+    assert label_of(FILE, path, str(tmp_path)) == "file:current/a.txt"
 
 
 def test_a_listing_has_no_bytecode_and_no_order(tmp_path: Path) -> None:
@@ -282,6 +298,8 @@ def test_sources_travel_between_processes(tmp_path: Path) -> None:
         files={"module:a": tmp_path / "a.py"},
         packages={"b", "c"},
         unknown={"d"},
+        unseen={"e ran another program"},
+        altered={"file:f"},
         absent={"e"},
         folders=(str(tmp_path),),
         hidden=["colorsys"],
@@ -295,4 +313,5 @@ def test_sources_travel_between_processes(tmp_path: Path) -> None:
 
 def test_this_process_records_nothing() -> None:
     assert "_Recording" not in type(os.environ).__name__
+    assert {type(os.stat), type(time.time)} == {types.BuiltinFunctionType}
     assert sys.modules["pallasc.compiler.reads"].__dict__["_by_module"] == {}

@@ -11,8 +11,11 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
 from pallasc.compiler.collect import collect
+from pallasc.compiler.setup import prepare
+from pallasc.compiler.why import explain_variants
 from pallasc.errors import SpecError
 from pallasc.specs.matrix import expand
+from pallasc.specs.spec import Variant
 
 KERNELS = {
     "plain": "def run(x): return x * 2\n",
@@ -21,25 +24,44 @@ KERNELS = {
     "proc": "def run(x):\n    open('/proc/cpuinfo').close()\n    return x * 5\n",
     "bytes": "import os\ndef run(x):\n    try: os.environ[b'PATH']\n    except TypeError: pass\n"
     "    return x * 6\n",
+    "clock": "import time\ndef run(x): return x * (7 + 0 * time.time())\n",
+    "dice": "import random\nSIDE = random.random()\ndef run(x): return x * 8\n",
+    "asks": "import os\nDEBUG = os.path.exists(__file__ + '.debug')\n"
+    "def run(x): return x * (9 + DEBUG)\n",
 }
 SAID = {
     "program": "_pallasc_spec_program ran another program, of which no digest can be taken",
     "system": "_pallasc_spec_system ran another program, of which no digest can be taken",
     "proc": "_pallasc_spec_proc read /proc/cpuinfo, of which no digest can be taken",
+    "clock": "_pallasc_spec_clock asked what time it is, of which no digest can be taken",
+    "dice": "_pallasc_spec_dice drew random numbers without a seed, of which no digest can be "
+    "taken",
 }
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Return the reports of a first and a second build."""
-    place = tmp_path_factory.mktemp("unseen")
-    for name, text in KERNELS.items():
+def variants_of(place: Path, kernels: dict[str, str], **more: Any) -> list[Variant]:
+    for name, text in kernels.items():
         (place / f"{name}.py").write_text(text)
-    kernels = [{"name": n, "entry": f"{n}.py:run", "args": {"x": "f32[128]"}} for n in KERNELS]
+    declared = [
+        {"name": n, "entry": f"{n}.py:run", "args": {"x": "f32[128]"}, **more} for n in kernels
+    ]
     spec = place / "spec.yaml"
-    spec.write_text(json.dumps({"schema": 1, "targets": ["sm_90a"], "kernels": kernels}))
-    variants = expand(collect([str(spec)], store=Store(place / "store")))
-    return [build(variants, store=Store(place / "store"), jobs=1) for _ in range(2)]
+    spec.write_text(json.dumps({"schema": 1, "targets": ["sm_90a"], "kernels": declared}))
+    return expand(collect([str(spec)], store=Store(place / "store")))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("unseen")
+
+
+@pytest.fixture(scope="module")
+def reports(place: Path) -> list[Any]:
+    """Return the reports of a first, a second and a third build; a file came before the third."""
+    variants = variants_of(place, KERNELS)
+    found = [build(variants, store=Store(place / "store"), jobs=1) for _ in range(2)]
+    (place / "asks.py.debug").touch()
+    return [*found, build(variants, store=Store(place / "store"), jobs=1)]
 
 
 def test_everything_compiles_whatever_it_did(reports: list[Any]) -> None:
@@ -59,9 +81,30 @@ def test_what_has_no_digest_is_lowered_again_and_the_rest_is_a_hit(reports: list
     assert {result.status for result in reports[1].results} == {"hit"}
 
 
+def test_a_file_that_somebody_asked_for_is_noticed_when_it_comes(reports: list[Any]) -> None:
+    assert [(r.variant.name, r.reason) for r in reports[2].compiled] == [
+        ("asks", "asks.py.debug, which was looked for, has come, gone or changed its kind")
+    ]
+
+
+def test_why_says_that_a_hit_is_over_its_budget(place: Path, reports: list[Any]) -> None:
+    store = Store(place / "store")
+    wide, narrow = (
+        variants_of(place, {"plain": KERNELS["plain"]}, budget={"registers": most})
+        for most in (255, 1)
+    )
+    with prepare() as setup:
+        fits, over = explain_variants([*wide, *narrow], setup.context(store), store)
+    assert (fits.hit, fits.reason, fits.over_budget) == (True, "the store has it", None)
+    (failed,) = build(narrow, store=store).failed
+    assert failed.error is not None
+    assert (over.hit, over.over_budget) == (True, failed.error.message)
+    assert over.reason == f"the store has it, but it is over its budget: {over.over_budget}"
+
+
 def test_a_wrong_limit_is_said_before_anything_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_SIZE", "bogus")
     with pytest.raises(SpecError, match="bogus"):
-        build([], store=Store(tmp_path))
+        build(variants_of(tmp_path, {"late": "def run(x): return x\n"}), store=Store(tmp_path))

@@ -48,7 +48,9 @@ _MANY = 220
 def _hungry() -> str:
     """Return a kernel that keeps 220 registers alive."""
     loads = "".join(f"ld.volatile.global.u32 %a{i}, [%r1+{4 * i}];" for i in range(_MANY))
-    stores = "".join(f"st.volatile.global.u32 [%r1+{4 * i}], %a{i};" for i in reversed(range(_MANY)))
+    stores = "".join(
+        f"st.volatile.global.u32 [%r1+{4 * i}], %a{i};" for i in reversed(range(_MANY))
+    )
     return (
         ".visible .entry hungry(.param .u64 p0) {"
         f".reg .b64 %r<2>; .reg .b32 %a<{_MANY}>; ld.param.u64 %r1, [p0]; {loads} {stores} ret; }}"
@@ -56,7 +58,7 @@ def _hungry() -> str:
 
 
 @functools.cache
-def _ptxas() -> Path:
+def ptxas() -> Path:
     from pallasc.compiler.toolchain import find_toolchain
     from pallasc.errors import PallascError
 
@@ -76,7 +78,7 @@ def cubin(arch: str) -> bytes:
         source, made = Path(folder) / "kernels.ptx", Path(folder) / "kernels.cubin"
         head = f".version {version}\n.target {arch}\n.address_size 64\n"
         source.write_text(head + "\n".join(parts))
-        subprocess.run([_ptxas(), "-arch", arch, source, "-o", made], check=True)
+        subprocess.run([ptxas(), "-arch", arch, source, "-o", made], check=True)
         return made.read_bytes()
 
 

@@ -30,7 +30,7 @@ and `map.array()` views what one describes. It returns None, or a result code fo
 fail with. If it raises, the kernel fails with 719 and `driver.check()` raises its exception, as
 does the end of a test that uses the fixture.
 
-What is a model, not measured on hardware: see `driver/README.md`.
+What of this is a model and not measured on hardware: `driver/README.md`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,33 @@ import shutil
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from standin_records import (
+    Call,
+    Device,
+    Launch,
+    Options,
+    RawCall,
+    RawDevice,
+    RawLaunch,
+    TensorMap,
+    decode_map,
+    read_launch,
+)
 
 SOURCES = Path(__file__).parent / "driver"
 _BUILD = Path(__file__).parents[2] / "build" / "standin"
 _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 _LINK = ("-shared", "-Wl,-soname,libcuda.so.1", "-Wl,--no-undefined", "-lpthread")
 
+__all__ = ["Call", "Device", "Launch", "Options", "Standin", "TensorMap", "build", "compiler"]
+__all__ += ["environment", "load"]
+
 LAUNCH_FAILED = 719
-MAP_BYTES = 128
 
 
 def compiler() -> str | None:
@@ -64,7 +79,12 @@ def compiler() -> str | None:
 
 @functools.cache
 def build() -> Path:
-    """Return the built library, compiling it where these sources were not compiled before."""
+    """Return the built library, compiling it where these sources were not compiled before.
+
+    The variable STANDIN_LIBRARY names one that was built otherwise.
+    """
+    if made_elsewhere := os.environ.get("STANDIN_LIBRARY"):
+        return Path(made_elsewhere)
     cc = compiler()
     if cc is None:
         raise RuntimeError("no C compiler: neither cc nor gcc is on the PATH")
@@ -120,254 +140,7 @@ def environment(
     }
 
 
-class _Device(ctypes.Structure):
-    """`struct device` of control.h."""
-
-    _fields_ = (
-        ("name", ctypes.c_char * 64),
-        *((name, ctypes.c_int) for name in ("major", "minor", "sms", "smem_optin_bytes")),
-        *((name, ctypes.c_int) for name in ("smem_sm_bytes", "max_cluster", "clock_khz")),
-        *((name, ctypes.c_int) for name in ("memory_clock_khz", "bus_bits", "l2_bytes")),
-        ("reserved", ctypes.c_int),
-        *((name, ctypes.c_uint64) for name in ("memory_bytes", "used_bytes", "clock_ns")),
-    )
-
-
-class Options(ctypes.Structure):
-    """`struct options` of control.h, where each field is described."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_int)
-        for name in (
-            "driver_version",
-            "init_code",
-            "log",
-            "raw_speed",
-            "check_pointers",
-            "null_pointers",
-            "pointer_alignment",
-            "eager_loading",
-            "poison",
-            "kernel_ns",
-            "deinitialized",
-        )
-    )
-
-
-class _Launch(ctypes.Structure):
-    """`struct launch` of control.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("sequence", "thread", "context", "stream")),
-        ("kernel", ctypes.c_char_p),
-        ("offsets", ctypes.POINTER(ctypes.c_uint32)),
-        ("sizes", ctypes.POINTER(ctypes.c_uint32)),
-        ("bytes", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("device", ctypes.c_int),
-        ("code", ctypes.c_int),
-        *((name, ctypes.c_uint32 * 3) for name in ("grid", "block", "cluster")),
-        *((name, ctypes.c_uint32) for name in ("smem_bytes", "parameter_count")),
-        *((name, ctypes.c_uint32) for name in ("attribute_count", "byte_count", "replayed")),
-        ("library", ctypes.c_void_p),
-    )
-
-
-class _Call(ctypes.Structure):
-    """`struct call` of control.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("sequence", "thread", "stream")),
-        *((name, ctypes.c_int) for name in ("function", "code", "device", "value_count")),
-        ("values", ctypes.c_uint64 * 6),
-    )
-
-
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Launch))
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device to be found; 0 and "" mean: as the chip with this compute capability."""
-
-    capability: str
-    name: str = ""
-    sms: int = 0
-    smem_optin_bytes: int = 0
-    memory_bytes: int = 0
-    max_cluster: int = 0
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call as the driver saw it; `values` are the numbers among its arguments."""
-
-    name: str
-    code: int
-    device: int
-    stream: int
-    thread: int
-    values: tuple[int, ...]
-
-
-_TYPES = (
-    *("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"),
-    *("bfloat16", "float32_ftz", "tfloat32", "tfloat32_ftz", "16u4_align8b", "16u4_align16b"),
-    "16u6_align16b",
-)
-_NUMPY = {"float32_ftz": "float32", "tfloat32": "float32", "tfloat32_ftz": "float32"}
-_SWIZZLE_BYTES = (0, 32, 64, 128, 128, 128, 128)
-_INTERLEAVE_BYTES = (0, 16, 32)
-_L2_BYTES = (0, 64, 128, 256)
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """The arguments that a map was encoded from; fields as in `pallasc.specs.plan.TensorMap`."""
-
-    address: int
-    dtype: str
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    element_strides: tuple[int, ...]
-    swizzle: int
-    interleave: int
-    l2_promotion: int
-    nan_fill: bool
-    im2col: Mapping[str, Any] | None = None
-
-    def array(self, dtype: str | None = None) -> Any:
-        """View the described memory as a numpy array, major dimension first."""
-        import numpy
-
-        kind = _numpy_dtype(dtype or _NUMPY.get(self.dtype, self.dtype))
-        shape = self.dims[::-1]
-        strides = (*self.strides[::-1], kind.itemsize)
-        last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-        flat = numpy.frombuffer(_memory(self.address, last + kind.itemsize), dtype=numpy.uint8)
-        return numpy.ndarray(shape, kind, buffer=flat, strides=strides)
-
-
-def _numpy_dtype(name: str) -> Any:
-    import numpy
-
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return numpy.dtype(ml_dtypes.bfloat16)
-    return numpy.dtype(name)
-
-
-def _memory(address: int, size_bytes: int) -> Any:
-    return (ctypes.c_ubyte * size_bytes).from_address(address)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch as the driver got it; `parameters` are the exact bytes of each argument."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int] | None
-    smem_bytes: int
-    attributes: tuple[tuple[int, bytes], ...]
-    parameters: tuple[bytes, ...]
-    offsets: tuple[int, ...]
-    device: int
-    context: int
-    stream: int
-    thread: int
-    sequence: int
-    code: int = 0
-    replayed: bool = False
-
-    @property
-    def pdl(self) -> bool:
-        """Whether programmatic stream serialization (attribute 6) was asked for."""
-        return any(id_ == 6 and value[:4] != bytes(4) for id_, value in self.attributes)
-
-    def pointer(self, index: int) -> int:
-        """Return parameter `index` as an address."""
-        assert len(self.parameters[index]) == 8, f"parameter {index} is no pointer"
-        return int.from_bytes(self.parameters[index], "little")
-
-    def array(self, index: int, dtype: str, shape: tuple[int, ...]) -> Any:
-        """View the memory behind pointer parameter `index` as a row-major numpy array."""
-        import numpy
-
-        kind = _numpy_dtype(dtype)
-        count = int(numpy.prod(shape, dtype=numpy.int64))
-        if not count:
-            return numpy.empty(shape, kind)
-        memory = _memory(self.pointer(index), count * kind.itemsize)
-        return numpy.frombuffer(memory, dtype=kind).reshape(shape)
-
-    def maps(self, index: int) -> list[tuple[int, TensorMap]]:
-        """Return the tensor maps in parameter `index`, each behind its offset."""
-        data = self.parameters[index]
-        found = [(at, decode_map(data[at:])) for at in range(0, len(data) - MAP_BYTES + 1, 64)]
-        return [(at, map_) for at, map_ in found if map_ is not None]
-
-
-def _read_launch(raw: _Launch) -> Launch:
-    sizes = raw.sizes[: raw.parameter_count]
-    data = ctypes.string_at(raw.bytes, raw.byte_count) if raw.byte_count else b""
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    attributes = ctypes.string_at(raw.attributes, 72 * raw.attribute_count)
-    rows = [attributes[at : at + 72] for at in range(0, len(attributes), 72)]
-    return Launch(
-        kernel=raw.kernel.decode(),
-        grid=tuple(raw.grid),
-        block=tuple(raw.block),
-        cluster=tuple(raw.cluster) if raw.cluster[0] else None,
-        smem_bytes=raw.smem_bytes,
-        attributes=tuple((int.from_bytes(row[:4], "little"), row[8:]) for row in rows),
-        parameters=tuple(
-            data[at : at + size] for at, size in zip(starts, sizes, strict=True)
-        ),
-        offsets=tuple(raw.offsets[: raw.parameter_count]),
-        device=raw.device,
-        context=raw.context,
-        stream=raw.stream,
-        thread=raw.thread,
-        sequence=raw.sequence,
-        code=raw.code,
-        replayed=bool(raw.replayed),
-    )
-
-
-def decode_map(data: bytes) -> TensorMap | None:
-    """Return what the 128 bytes were encoded from, or None where they are no tensor map."""
-    fields = (ctypes.c_uint64 * 32)()
-    if load().library.standin_decode_map(data[:MAP_BYTES], fields):
-        return None
-    kind, rank, type_, interleave, swizzle, l2, fill, address = fields[:8]
-    box = fields[17:22]
-    lower, upper = (
-        [ctypes.c_int64(value).value for value in fields[at : at + rank - 2]] for at in (27, 30)
-    ) if kind else ((), ())
-    im2col = {
-        "lower": tuple(lower),
-        "upper": tuple(upper),
-        "channels": box[0],
-        "pixels": box[1],
-    }
-    return TensorMap(
-        address=address,
-        dtype=_TYPES[type_],
-        dims=tuple(fields[8 : 8 + rank]),
-        strides=tuple(fields[13 : 13 + rank - 1]),
-        box=() if kind else tuple(box[:rank]),
-        element_strides=tuple(fields[22 : 22 + rank]),
-        swizzle=_SWIZZLE_BYTES[swizzle],
-        interleave=_INTERLEAVE_BYTES[interleave],
-        l2_promotion=_L2_BYTES[l2],
-        nan_fill=bool(fill),
-        im2col=im2col if kind else None,
-    )
-
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(RawLaunch))
 
 KernelFunction = Callable[[Launch], int | None]
 
@@ -391,7 +164,7 @@ class Standin:
 
     def devices(self, *wanted: str | Device) -> None:
         """Let there be these devices, each a compute capability ("9.0") or a `Device`."""
-        rows = (_Device * len(wanted))()
+        rows = (RawDevice * len(wanted))()
         for row, device in zip(rows, wanted, strict=True):
             asked = Device(device) if isinstance(device, str) else device
             row.major, row.minor = map(int, asked.capability.split("."))
@@ -445,7 +218,7 @@ class Standin:
 
     def _run(self, pointer: Any) -> int:
         try:
-            launch = _read_launch(pointer.contents)
+            launch = read_launch(pointer.contents)
             function = self.functions.get(launch.kernel) or self.functions.get("*")
             return (function(launch) or 0) if function else 0
         except BaseException as error:  # an exception cannot cross the C frames above
@@ -464,7 +237,7 @@ class Standin:
 
     def calls(self, *names: str) -> list[Call]:
         """Return the calls of these functions, or all, in order."""
-        raw = _Call()
+        raw = RawCall()
         result = []
         for index in range(self.library.standin_call_count()):
             self.library.standin_call(index, ctypes.byref(raw))
@@ -477,11 +250,11 @@ class Standin:
     @property
     def launches(self) -> list[Launch]:
         """All launches that ran, in order; those of a graph appear when it runs."""
-        raw = _Launch()
+        raw = RawLaunch()
         result = []
         for index in range(self.library.standin_launch_count()):
             self.library.standin_launch(index, ctypes.byref(raw))
-            result.append(_read_launch(raw))
+            result.append(read_launch(raw))
         return sorted(result, key=lambda launch: launch.sequence)
 
     def clear_log(self) -> None:
@@ -539,7 +312,6 @@ def _declare(library: ctypes.CDLL) -> None:
     library.standin_allocation.argtypes = (u64, pointer, pointer, pointer)
     library.standin_live.argtypes = (i32, pointer)
     library.standin_call.argtypes = library.standin_launch.argtypes = (u64, pointer)
-    library.standin_decode_map.argtypes = (text, pointer)
     library.standin_callback.argtypes = (pointer,)
     library.standin_cubin.argtypes = (text, pointer, ctypes.c_size_t)
 

@@ -112,7 +112,9 @@ def test_a_launch_is_checked(rig: Rig, kernel: str, changes: dict[str, Any], cod
 
 
 def test_many_registers_leave_room_for_few_threads(rig: Rig) -> None:
-    most = value_of(rig.driver.cuKernelGetAttribute(_function_attribute(rig, 0), rig.kernel("hungry"), 0))
+    most = value_of(
+        rig.driver.cuKernelGetAttribute(_function_attribute(rig, 0), rig.kernel("hungry"), 0)
+    )
     assert most < 512
     parameters = [pointer(rig.allocate())]
     assert rig.launch("hungry", parameters, block=(most, 1, 1)) == 0
@@ -171,7 +173,10 @@ def test_attributes_of_a_kernel_are_checked(
     rig: Rig, attribute_number: int, value: int, kernel: str, code: int
 ) -> None:
     set_ = rig.driver.cuKernelSetAttribute
-    assert code_of(set_(_function_attribute(rig, attribute_number), value, rig.kernel(kernel), 0)) == code
+    assert (
+        code_of(set_(_function_attribute(rig, attribute_number), value, rig.kernel(kernel), 0))
+        == code
+    )
     assert code_of(set_(_function_attribute(rig, 9), 50, rig.kernel(kernel), 7)) == 101
 
 
@@ -304,7 +309,11 @@ def test_memory_of_numpy_can_be_device_memory(standin: Standin, rig: Rig) -> Non
     array = np.arange(256, dtype=np.int32)
     address = standin.adopt(array)
     assert standin.allocation(address + 8) == (address, 1024, 0)
-    standin.kernel()(lambda launch: launch.array(0, "int32", (256,)).__imul__(2) is None)
+
+    @standin.kernel()
+    def double(launch: Launch) -> None:
+        launch.array(0, "int32", (256,))[:] *= 2
+
     assert rig.launch("four", [pointer(address)] * 4) == 0
     assert rig.synchronize() == 0
     assert array[100] == 200
@@ -323,4 +332,4 @@ def test_devices_can_be_made_smaller(standin: Standin) -> None:
     kernel, dynamic = rig.kernel("none"), _function_attribute(rig, 8)
     assert code_of(rig.driver.cuKernelSetAttribute(dynamic, 65537, kernel, 0)) == 1
     assert rig.launch("none", grid=(8, 1, 1), attributes=[attribute(CLUSTER, 8, 1, 1)]) == 912
-    assert value_of(rig.driver.cuDeviceGetName(16, 0)).rstrip(b"\0") == b"Small"
+    assert value_of(rig.driver.cuDeviceGetName(16, 0)).partition(b"\0")[0] == b"Small"

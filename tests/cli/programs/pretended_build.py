@@ -91,6 +91,10 @@ def failed(
     return VariantResult(of or variant(), "failed", 0.5, error=error, output=output)
 
 
+def missing(of: Variant | None = None) -> VariantResult:
+    return VariantResult(of or variant(), "missing", reason="it is new")
+
+
 def skipped(of: Variant | None = None) -> VariantResult:
     return VariantResult(of or variant(), "skipped")
 

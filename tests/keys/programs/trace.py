@@ -19,6 +19,7 @@ closure.record_imports()
 closure.read_sources_afresh()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
+from pallasc.compiler.chance import forget_seeds  # noqa: E402
 from pallasc.compiler.manifest import make_manifest  # noqa: E402
 from pallasc.compiler.worker import _job, _sources  # noqa: E402
 from pallasc.specs.matrix import expand  # noqa: E402
@@ -26,9 +27,11 @@ from pallasc.specs.yaml_loader import load_yaml  # noqa: E402
 
 found = {}
 for variant in expand(load_yaml(sys.argv[1])):
+    forget_seeds()
     job = _job(variant)
     job.function(**dict.fromkeys(variant.args, 3.0), **job.static)
     read = _sources(variant)
     manifest = make_manifest("0" * 64, read, FileDigests())
-    found[variant.name] = {**manifest, "unknown": sorted(read.unknown)}
+    unsaid = {name: sorted(getattr(read, name)) for name in ("unknown", "unseen", "altered")}
+    found[variant.name] = {**manifest, **unsaid}
 print(json.dumps(found))

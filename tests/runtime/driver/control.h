@@ -6,7 +6,7 @@
 
 #define CONTROL __attribute__((visibility("default")))
 
-/* Of one device; tests/runtime/standin.py has the same fields in the same order. */
+/* Of one device; tests/runtime/standin_records.py has the same fields in the same order. */
 struct device {
     char name[64];
     int major, minor;
@@ -78,7 +78,6 @@ CONTROL uint64_t standin_launch_count(void);
 CONTROL int standin_launch(uint64_t index, struct launch *launch);
 CONTROL void standin_clear_log(void);
 CONTROL const char *standin_function_name(int function);
-CONTROL int standin_decode_map(const void *map, uint64_t *fields);
 CONTROL int standin_cubin(const void *image, char *text, size_t capacity);
 
 #endif

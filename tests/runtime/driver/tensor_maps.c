@@ -12,7 +12,7 @@ enum { MAP_BYTES = 128, MOST_RANK = 5 };
 
 static const char MAGIC[8] = "standTMA";
 
-/* 128 bytes, in place of the hardware's secret ones. */
+/* 128 bytes, in place of the hardware's secret ones; tests/runtime/standin_records.py reads them. */
 struct map {
     char magic[8];
     uint64_t address;
@@ -236,30 +236,4 @@ int map_extent(const void *bytes_of_map, uint64_t *address, uint64_t *bytes)
     for (int i = 1; i < map.rank; i++)
         *bytes += map.dims[i] * map.strides[i - 1];
     return 1;
-}
-
-/* Write kind, rank, type, interleave, swizzle, l2, fill, address, dims[5], strides[4], box[5],
- * element strides[5], corners[6] as 33 numbers; tests/runtime/standin.py reads them. */
-int standin_decode_map(const void *bytes_of_map, uint64_t *fields)
-{
-    struct map map;
-    memcpy(&map, bytes_of_map, sizeof map);
-    if (memcmp(map.magic, MAGIC, sizeof MAGIC))
-        return INVALID_VALUE;
-    const uint8_t head[] = {map.kind, map.rank, map.type, map.interleave, map.swizzle,
-                            map.l2_promotion, map.oob_fill};
-    for (size_t i = 0; i < sizeof head; i++)
-        *fields++ = head[i];
-    *fields++ = map.address;
-    for (int i = 0; i < 5; i++)
-        *fields++ = i < map.rank ? (uint64_t)map.dims[i] + 1 : 0;
-    for (int i = 0; i < 4; i++)
-        *fields++ = map.strides[i];
-    for (int i = 0; i < 5; i++)
-        *fields++ = map.box[i];
-    for (int i = 0; i < 5; i++)
-        *fields++ = map.element_strides[i];
-    for (int i = 0; i < 6; i++)
-        *fields++ = (uint64_t)(int64_t)map.corners[i];
-    return CUDA_SUCCESS;
 }

@@ -1,0 +1,162 @@
+"""What two processes gain, what each further variant costs, and what one change costs.
+
+* 200 misses: `--jobs 2` must be at least 1.7 times as fast as `--jobs 1`, on two cores.
+* The command line process: CPU time and memory for each variant, up to 10,000 of them in the store,
+  and 10,000 that are not; at most 200 MB.
+* One kernel changed among 1,000 variants: at most 1.3 times a script that imports JAX and compiles
+  that kernel alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from cold_build import RIVAL
+from filled_store import KERNEL, fill, write_spec
+from harness import Figure, median_ratio, paired, run_benchmark, timed_process
+
+from pallasc.cache.store import Store
+from pallasc.compiler.setup import prepare
+from pallasc.specs.matrix import expand
+from pallasc.specs.wire import variant_to_json
+from pallasc.specs.yaml_loader import load_yaml
+
+MEASURED = """
+import json, resource, sys
+from pallasc.cli.main import main
+code = main(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))
+"""
+ONE_MORE = """\
+  - name: single
+    entry: single.py:add
+    args: {x: "f32[4096, 128]", y: "f32[4096, 128]"}
+    static: {block_size: 2048}
+"""
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
+    """Measure all three."""
+    with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as folder:
+        place = Path(folder)
+        return [
+            *_two_processes(place / "two", options),
+            *_each_variant(place / "each"),
+            *_one_changed(place / "one", options),
+        ]
+
+
+def _two_processes(place: Path, options: argparse.Namespace) -> list[Figure]:
+    spec = write_spec(place, options.misses)
+    stores = iter(range(10_000))
+
+    def build(jobs: int) -> float:
+        store = place / f"store{next(stores)}"
+        command = [*_command(spec, store), "--jobs", str(jobs)]
+        return timed_process(command, stderr=subprocess.DEVNULL)
+
+    one, two = paired(lambda: build(1), lambda: build(2), options.rounds)
+    name = f"{options.misses} misses"
+    return [
+        Figure(f"{name}, --jobs 1", statistics.median(one), "s"),
+        Figure(f"{name}, --jobs 2", statistics.median(two), "s"),
+        Figure("--jobs 1 / --jobs 2", median_ratio(one, two), goal=1.7, at_least=True),
+    ]
+
+
+def _each_variant(place: Path) -> list[Figure]:
+    """Measure the command line process over builds of growing size."""
+    used = {}
+    for count in (1000, 10_000):
+        spec = write_spec(place / f"spec{count}", count)
+        store = place / f"store{count}"
+        fill(Store(store), spec)
+        used[count] = _used(spec, store)
+    missing = _used(spec, place / "empty", "--dry-run")
+    compiled = _used(write_spec(place / "compiled", 50), place / "cold", "--jobs", "1")
+    few = _used(write_spec(place / "few", 10), place / "colder", "--jobs", "1")
+    cpu_s = (used[10_000][0] - used[1000][0]) / 9000
+    return [
+        Figure("CPU time of a further hit", cpu_s * 1e6, "us"),
+        Figure("CPU time of a further compilation", (compiled[0] - few[0]) / 40 * 1e3, "ms"),
+        Figure("memory of a further hit", (used[10_000][1] - used[1000][1]) / 9000 / 1024, "kB"),
+        Figure("memory with 10,000 hits", used[10_000][1] / 1e6, "MB", goal=200),
+        Figure("memory with 10,000 misses", missing[1] / 1e6, "MB", goal=200),
+    ]
+
+
+def _used(spec: Path, store: Path, *more: str) -> tuple[float, float]:
+    """Return CPU seconds and the most memory of a build's own process, without its workers."""
+    command = [sys.executable, "-P", "-c", MEASURED, *_command(spec, store)[4:], *more]
+    told = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True
+    )
+    code, cpu_s, peak_bytes = json.loads(told.stdout)
+    if code:
+        raise SystemExit(f"the build ended with exit code {code}")
+    return cpu_s, peak_bytes
+
+
+def _one_changed(place: Path, options: argparse.Namespace) -> list[Figure]:
+    spec = write_spec(place, 1000)
+    store = place / "store"
+    fill(Store(store), spec)
+    spec.write_text(spec.read_text() + ONE_MORE)
+    source = place / "single.py"
+    single = [v for v in _write_single(source, spec, 0) if v["name"] == "single"]
+    (place / "variants.json").write_text(json.dumps(single))
+    (place / "rival.py").write_text(RIVAL)
+    command = _command(spec, store)
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    changes = iter(range(1, 10_000))
+
+    def ours() -> float:
+        _write_single(source, spec, next(changes))
+        return timed_process(command, stderr=subprocess.DEVNULL)
+
+    with prepare() as setup:
+        environment = dict(setup.environment)
+        rival = [sys.executable, "-P", str(place / "rival.py"), str(place / "variants.json")]
+
+        def theirs() -> float:
+            return timed_process(rival, env=environment)
+
+        theirs()
+        mine, others = paired(ours, theirs, options.rounds + 2)
+    return [
+        Figure("one changed of 1,001", statistics.median(mine), "s"),
+        Figure("JAX and that kernel alone", statistics.median(others), "s"),
+        Figure("one changed / alone", median_ratio(mine, others), goal=1.3),
+    ]
+
+
+def _write_single(source: Path, spec: Path, number: int) -> list[dict[str, object]]:
+    """Write a kernel that no other variant uses, each time another one; return the variants."""
+    body = f"x_ref[part] + y_ref[part] + {number}.0"
+    source.write_text(KERNEL.replace("x_ref[part] + y_ref[part]", body))
+    return [variant_to_json(variant) for variant in expand(load_yaml(spec))]
+
+
+def _command(spec: Path, store: Path) -> list[str]:
+    return [
+        sys.executable, "-P", "-m", "pallasc", "build", str(spec), "--store", str(store)
+    ]  # fmt: skip
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed")
+    parser.add_argument("--misses", type=int, default=200, help="how many variants are compiled")
+
+
+if __name__ == "__main__":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as an installed package has it
+    sys.exit(run_benchmark(__doc__ or "", measure, _options))

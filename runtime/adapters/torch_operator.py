@@ -1,0 +1,126 @@
+"""Kernels as operators of PyTorch: dispatched on CUDA, with a fake kernel for tracing.
+
+`torch.library.Library` is used rather than `custom_op`, whose dispatch takes four times as long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import find_adapter
+from pallasc.runtime.adapters.torch_arrays import TorchAdapter
+from pallasc.runtime.front import parameter_names
+from pallasc.runtime.signature import Signature, input_names
+
+if TYPE_CHECKING:
+    from pallasc.runtime.kernel import Kernel
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+
+# A library is gone with its object, and its operators with it.
+_libraries: list[Any] = []
+
+
+def register(kernel: Kernel, name: str) -> Any:
+    """Register a kernel as `namespace::name` and return the operator.
+
+    Raises:
+        ArgumentError: the name is none, or an operator cannot have such arguments.
+    """
+    import torch
+
+    if _NAME.fullmatch(name) is None:
+        raise ArgumentError(
+            f"{name!r} is not the name of an operator.", hint='Write it like "mylib::matmul".'
+        )
+    namespace, _, own = name.partition("::")
+    signature = kernel.signature
+    operator = _Operator(kernel, signature)
+    library = torch.library.Library(namespace, "FRAGMENT")
+    library.define(f"{own}{operator.schema()}")
+    library.impl(own, operator.launch, "CUDA")
+    torch.library.register_fake(name, operator.pretend, lib=library)
+    _libraries.append(library)
+    return getattr(getattr(torch.ops, namespace), own)
+
+
+class _Operator:
+    """The functions behind one operator."""
+
+    def __init__(self, kernel: Kernel, signature: Signature) -> None:
+        self._kernel = kernel
+        self._signature = signature
+        trees = input_names(signature)
+        output = signature.output_tree
+        if any(tree is not None and type(tree) is not int for _, tree in trees) or not (
+            type(output) is int
+            or (isinstance(output, list) and all(type(tree) is int for tree in output))
+        ):
+            raise ArgumentError(
+                f"{kernel.name} takes or gives arrays in lists or mappings, which an operator of "
+                "torch cannot.",
+                hint="Wrap the kernel in an operator of your own, see torch.library.",
+            )
+        names = parameter_names([name for name, _ in trees])
+        self._names = [
+            name.lstrip("_")
+            for name, (_, tree) in zip(names, trees, strict=True)
+            if type(tree) is int
+        ]
+        self._leaves = [tree for _, tree in trees if type(tree) is int]
+        self._updated = {n for source, n in signature.sources if source == "input"}
+
+    def schema(self) -> str:
+        """Return `(Tensor a, Tensor(b!) b) -> Tensor`; what is updated in place is not returned."""
+        inputs = ", ".join(
+            f"Tensor({chr(97 + leaf)}!) {name}" if leaf in self._updated else f"Tensor {name}"
+            for name, leaf in zip(self._names, self._leaves, strict=True)
+        )
+        count = len(self._signature.results)
+        outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        return f"({inputs}) -> {outputs}"
+
+    def launch(self, *tensors: Any) -> Any:
+        """Launch the kernel."""
+        leaves = sorted(zip(self._leaves, tensors, strict=True))
+        named = [tensor for _, tensor in leaves]
+        result = self._kernel(*self._in_order(named))
+        return self._fresh(result)
+
+    def pretend(self, *tensors: Any) -> Any:
+        """Return what a launch would, without data."""
+        import torch
+
+        adapter = find_adapter(tensors[0], self._kernel.name)
+        if not isinstance(adapter, TorchAdapter):
+            raise ArgumentError(f"{self._kernel.name} was given no tensors.")
+        types = [
+            (adapter.short_dtype(tensor.dtype), tuple(map(int, tensor.shape)))
+            for _, tensor in sorted(zip(self._leaves, tensors, strict=True))
+        ]
+        signature = self._kernel.signature_for(types)
+        made = [
+            torch.empty(one.shape, dtype=adapter.dtypes[one.dtype], device=tensors[0].device)
+            for one in signature.results
+        ]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _in_order(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return positional arguments of the kernel, None where it takes none."""
+        return [None if tree is None else leaves[tree] for _, tree in input_names(self._signature)]
+
+    def _fresh(self, result: Any) -> Any:
+        """Return the results that are not inputs."""
+        tree = self._signature.output_tree
+        leaves = (
+            [result] if type(tree) is int else [result[tree.index(n)] for n in range(len(tree))]
+        )
+        found: dict[int, Any] = {}
+        for (source, number), leaf in zip(self._signature.sources, leaves, strict=True):
+            if source == "result":
+                found.setdefault(number, leaf)
+        made = [found[number] for number in sorted(found)]
+        return made[0] if len(made) == 1 else tuple(made)

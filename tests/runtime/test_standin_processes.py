@@ -1,0 +1,133 @@
+"""The stand-in in processes of its own: found by name, configured by the environment, forked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rig import Rig, code_of
+from standin import SOURCES, Standin, build
+
+FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
+
+_FACTS = """
+import json
+from cuda.bindings import driver
+facts = {"init": int(driver.cuInit(0)[0]), "version": driver.cuDriverGetVersion()[1]}
+error, count = driver.cuDeviceGetCount()
+names = [driver.cuDeviceGetName(64, i)[1].partition(b"\\0")[0].decode() for i in range(count or 0)]
+print(json.dumps({**facts, "count": count, "names": names}))
+"""
+
+
+def _json(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_process_finds_the_stand_in_by_name(fresh_process: FreshProcess) -> None:
+    facts = _json(fresh_process(_FACTS, devices="8.0,10.3", driver=12080))
+    assert facts == {
+        "init": 0,
+        "version": 12080,
+        "count": 2,
+        "names": ["Stand-in A100", "Stand-in B300"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"devices": ""}, 100), ({"init": 803}, 803), ({"faults": [("cuInit", 1, 999)]}, 999)]
+)  # fmt: skip
+def test_a_process_can_be_given_an_init_that_fails(
+    fresh_process: FreshProcess, options: dict[str, Any], code: int
+) -> None:
+    assert _json(fresh_process(_FACTS, **options))["init"] == code
+
+
+_MISSING = """
+from cuda.bindings import driver
+driver.cuInit(0)
+for name in ("cuKernelGetParamInfo", "cuKernelGetParamCount", "cuKernelGetName"):
+    try:
+        getattr(driver, name)(*([0] if name != "cuKernelGetParamInfo" else [0, 0]))
+        print(name, "is there")
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_a_hidden_function_is_missing(fresh_process: FreshProcess) -> None:
+    done = fresh_process(_MISSING, hide=["cuKernelGetParamInfo"], driver=13020)
+    assert done.stdout.splitlines() == [
+        "function cuKernelGetParamInfo is not found",
+        "cuKernelGetParamCount is there",
+        "cuKernelGetName is there",
+    ]
+
+
+def test_an_old_driver_lacks_newer_functions(fresh_process: FreshProcess) -> None:
+    done = fresh_process(_MISSING, driver=12030)
+    assert done.stdout.splitlines() == [
+        "function cuKernelGetParamInfo is not found",
+        "function cuKernelGetParamCount is not found",
+        "cuKernelGetName is there",
+    ]
+
+
+def _in_child(work: Callable[[], int]) -> int:
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_of_a_started_process_has_no_driver(rig: Rig) -> None:
+    driver, kernel = rig.driver, rig.kernel("none")
+    assert _in_child(lambda: code_of(driver.cuInit(0))) == 3
+    assert _in_child(lambda: code_of(driver.cuMemAlloc(16))) == 3
+    assert _in_child(lambda: rig.launch(kernel)) == 3
+    assert rig.launch("none") == 0
+
+
+def test_a_child_that_starts_the_driver_itself_has_one(standin: Standin) -> None:
+    from cuda.bindings import driver
+
+    assert _in_child(lambda: code_of(driver.cuInit(0))) == 0
+
+
+def test_the_build_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build()
+    assert path.name == "libcuda.so.1"
+    build.cache_clear()
+    monkeypatch.setattr(subprocess, "run", None)
+    assert build() == path
+
+
+def test_the_library_exports_only_the_driver_and_its_controls() -> None:
+
+    if shutil.which("nm") is None:
+        pytest.skip("no nm to list symbols with")
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", build()], capture_output=True, text=True, check=True
+    )
+    names = [line.split()[-1] for line in listed.stdout.splitlines()]
+    assert "cuLaunchKernelEx" in names
+    assert [name for name in names if not name.startswith(("cu", "standin_"))] == []
+
+
+def test_no_source_is_long() -> None:
+    long = {
+        path.name: count
+        for path in SOURCES.iterdir()
+        if (count := len(path.read_text().splitlines())) > 400
+    }
+    assert long == {}
