@@ -4,7 +4,8 @@ Each is a program of `tests/cache/programs/`, which the tests run with small cou
 are small too; `--full` takes the great ones, which is a matter of hours on a small machine:
 10,000 kills, 1,000 cases of failing system calls, 200 real builds under such, 100,000 damaged
 files, 1,000 damaged indexes, 1,000,000 operations of 64 processes, 64 processes that open a new
-store, 16 that want the same 20 keys. What is wrong is printed; the figures count it, and each must be 0.
+store, 16 that want the same 20 keys. What is wrong is printed; the figures count it, and each must
+be 0.
 """
 
 from __future__ import annotations

@@ -131,6 +131,10 @@ class Store:
         self._warned: set[str] = set()
         self._prefix = f"{self.folder}/"
 
+    def warn_by(self, warn: Callable[[str], None] | None) -> None:
+        """Have later warnings told to somebody else."""
+        self._warn_user = warn
+
     def path(self, area: str, name: str) -> Path:
         """Return where a blob or record of this name lies, or would."""
         return Path(self._place(area, format.check_name(name)))

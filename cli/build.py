@@ -183,10 +183,10 @@ def command(
 
             for line in github_commands(report):
                 click.echo(line, err=True)
-    if junit is not None:
-        from pallasc.cli.junit import write_junit
+        if junit is not None:
+            from pallasc.cli.junit import write_junit
 
-        write_junit(report, junit)
+            write_junit(report, junit)
     found = None
     if reproduce and not report.exit_code:
         found = _reproduce(variants, reproduce, store, build)
@@ -233,6 +233,7 @@ def _build(variants: list[Variant], store: Store, options: dict[str, Any]) -> Re
     from pallasc.compiler.build import build
 
     with stderr_progress() as progress:
+        store.warn_by(lambda text: progress.say(f"warning: {text}"))
         report = build(variants, store=store, on_event=progress, **options)
     if options["explain"]:
         from pallasc.cli.why_text import explanation_text

@@ -92,18 +92,19 @@ def command(
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
-    from pallasc.cli.progress import stderr_progress, summary
+    from pallasc.cli.progress import stderr_progress
     from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.summary import summary
     from pallasc.compiler.build import build
 
     views = chosen_views(click.get_current_context())
     store = open_store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    progress = stderr_progress(hits=False)
-    report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress)
-    progress.end()
+    with stderr_progress(hits=False) as progress:
+        store.warn_by(lambda text: progress.say(f"warning: {text}"))
+        report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress)
     if len(report.hits) < len(report.results):
-        click.echo(summary(report), err=True)
+        click.echo(summary(report, progress.screen), err=True)
     show(report, views, output)
     return report.exit_code
 

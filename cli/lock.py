@@ -144,6 +144,7 @@ class _Run:
 
         old = read_lock(self._path)
         with stderr_progress(hits=False) as progress:
+            self._store.warn_by(lambda text: progress.say(f"warning: {text}"))
             updated = update_lock(
                 self._variants,
                 old,

@@ -12,7 +12,6 @@ from types import TracebackType
 from pallasc.cli.letters import one_line
 from pallasc.cli.result_text import counter, failure_lines, result_line
 from pallasc.cli.screen import Screen, stderr_screen
-from pallasc.cli.summary import summary as summary
 from pallasc.cli.times import about, elapsed, time_left_s
 from pallasc.compiler.report import Event, Tick, VariantResult
 

@@ -10,7 +10,8 @@ import importlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,34 +19,20 @@ from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.manifest import about
-from pallasc.compiler.report import Event, OnEvent, Report, VariantResult, check_budget
-from pallasc.compiler.setup import Setup, prepare
+from pallasc.compiler.report import OnEvent, Report, VariantResult
+from pallasc.compiler.run import Miss, Options, Run
+from pallasc.compiler.setup import prepare
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.collector import collector_paused
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.limits import Limits
-    from pallasc.compiler.locked import Locked, LockedLookup
-    from pallasc.compiler.why import Explanation
-
+    from pallasc.compiler.locked import Locked
+    from pallasc.compiler.pool import Pool
+    from pallasc.compiler.setup import Setup
 
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How variants are built; the arguments of `build` of the same names."""
-
-    jobs: int | None
-    keep_going: bool
-    ptxas: Path | None
-    timeout_s: float | None
-    memory_bytes: int | None
-    compile: bool
-    frozen: bool
-    explain: bool
-    locked: Locked | None
 
 
 def build(
@@ -110,26 +97,62 @@ def build(
 def _run(run: Run) -> None:
     options = run.options
     limits = _limits() if any(name in os.environ for name in _LIMITS) else None
-    with prepare(options.ptxas) as setup:
+    with ExitStack() as stack:
+        setup = stack.enter_context(prepare(options.ptxas))
+        workers = Workers(run, setup, stack)
+        if not run.store.folder.exists():
+            workers.start(len(run.variants))  # while the toolchain's files are read
         context = setup.context(run.store)
-        with Session(run.store) as session:
-            lookup = Lookup(context, run.store)
-            run.hold(lookup, setup)
-            try:
-                with collector_paused():
-                    look_up(run, lookup, session)
-                if run.misses and options.explain:
-                    _explain(run, lookup)
-                if run.misses and run.may_compile():
-                    from pallasc.compiler.compile_misses import compile_misses
-
-                    compile_misses(run, lookup, setup, session)
-            finally:
-                context.digests.save()
+        stack.callback(context.digests.save)
+        lookup = Lookup(context, run.store)
+        run.hold(lookup, setup)
+        session = stack.enter_context(Session(run.store))
+        with collector_paused():
+            look_up(run, lookup, session, workers)
+        if run.misses and options.explain:
+            _explain(run, lookup)
+        if run.misses and run.may_compile():
+            workers.compile(lookup, session)
     if any(result.status == "compiled" for result in run.results.values()):
         from pallasc.cache.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
+
+
+class Workers:
+    """The workers of a build, started when the first one is needed.
+
+    Args:
+        run: the build.
+        setup: what compiles.
+        stack: ends them.
+    """
+
+    def __init__(self, run: Run, setup: Setup, stack: ExitStack) -> None:
+        self._run, self._setup, self._stack = run, setup, stack
+        self._pool: Pool | None = None
+
+    def start(self, tasks: int) -> Pool | None:
+        """Have workers import JAX while other things go on; does nothing the second time."""
+        if self._pool is None and tasks and self._run.may_compile():
+            from pallasc.compiler.compile_misses import open_pool
+
+            self._pool = self._stack.enter_context(open_pool(self._run.options, self._setup))
+            self._pool.warm(tasks)
+        return self._pool
+
+    def compile(self, lookup: Lookup, session: Session) -> None:
+        """Compile what is missing.
+
+        Raises:
+            ToolError: a compiling process cannot be started.
+        """
+        pool = self.start(len(self._run.misses))
+        if pool is not None:
+            from pallasc.compiler.compile_misses import compile_misses
+
+            pool.context = self._setup.message(lookup.context, self._run.store)
+            compile_misses(self._run, lookup, pool, session)
 
 
 def _limits() -> Limits:
@@ -149,89 +172,7 @@ def _distinct(notes: Iterable[str]) -> Iterator[str]:
             yield note
 
 
-@dataclass(slots=True)
-class Miss:
-    """A request that the store could not answer, and the positions of the variants that ask it."""
-
-    keys: Keys
-    reason: str
-    indices: list[int]
-
-
-class Run:
-    """The state of one build: a result for each variant, by its position.
-
-    Attributes:
-        variants: what is built.
-        store: where artifacts lie.
-        options: how they are built.
-        results: what is finished.
-        misses: what the store does not have, by the key of its folder.
-        notes: warnings about what was compiled.
-        explanations: why misses were misses, where that was asked for.
-    """
-
-    def __init__(
-        self, variants: Sequence[Variant], store: Store, options: Options, on_event: OnEvent
-    ) -> None:
-        self.variants = list(variants)
-        self.store = store
-        self.options = options
-        self.on_event = on_event
-        self.results: dict[int, VariantResult] = {}
-        self.misses: dict[str, Miss] = {}
-        self.notes: list[str] = []
-        self.explanations: dict[str, Explanation] = {}
-        self.locked: LockedLookup | None = None
-        self._failed = False
-
-    def hold(self, lookup: Lookup, setup: Setup) -> None:
-        """Hold the build to its lock, if it has one.
-
-        Raises:
-            NotCachedError: the lock was made with another toolchain.
-        """
-        if self.options.locked is not None:
-            from pallasc.compiler.locked import LockedLookup, require_toolchain
-
-            require_toolchain(self.options.locked, setup, lookup.context)
-            self.locked = LockedLookup(self.options.locked, lookup, self.store)
-
-    def settle(self, index: int, result: VariantResult) -> None:
-        """Take a result; an artifact over its budget, or not as locked, is a failure."""
-        if result.artifact is not None:
-            wrong: PallascError | None = check_budget(result.artifact, result.variant.budget)
-            if wrong is None and self.locked is not None:
-                wrong = self.locked.check(result)
-            if wrong is not None:
-                wrong.location = result.variant.location
-                result = replace(result, status="failed", error=wrong)
-        self._failed = self._failed or result.status == "failed"
-        self.results[index] = result
-        self.tell(result.status, result.variant, result)
-
-    def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
-        """Tell whoever listens what happened to a variant."""
-        event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
-        self.on_event(event)
-
-    def may_compile(self) -> bool:
-        """Tell whether misses are to be compiled, after what has happened so far."""
-        return self.options.compile and (self.options.keep_going or not self._failed)
-
-    def stops(self) -> bool:
-        """Tell whether a failure ends the build."""
-        return self._failed and not self.options.keep_going
-
-    def finished(self) -> tuple[VariantResult, ...]:
-        """Return all results; what was never begun is skipped."""
-        return tuple(
-            self.results.get(index) or VariantResult(variant, "skipped")
-            for index, variant in enumerate(self.variants)
-        )
-
-
-def look_up(run: Run, lookup: Lookup, session: Session) -> None:
+def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:
     """Settle the variants that the store has; group the others by request and folder."""
     importlib.invalidate_caches()
     for index, variant in enumerate(run.variants):
@@ -245,6 +186,7 @@ def look_up(run: Run, lookup: Lookup, session: Session) -> None:
             continue
         if found.artifact is None or found.action_key is None:
             _missing(run, index, keys, found.reason)
+            workers.start(1)
             continue
         session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
         seconds = time.monotonic() - began

@@ -1,8 +1,7 @@
 """Which source files a compilation read: the modules that an entry point reaches.
 
-Every `import` executed in a compiling process is recorded as an edge from the importing module to
-the imported one, also where the module was loaded before, so that the closure of one entry is the
-same whatever the process compiled before. Modules of installed packages stand for their package.
+Modules of installed packages stand for their package. Which module imports which is recorded by
+`imports`, and what modules look at beside others by `recorders`.
 
 What is not there counts too: a module that the user's code asked for in vain may be installed
 later, a package without `__init__.py` may get one, and a file that comes into the spec's folder may
@@ -11,112 +10,30 @@ hide a module of Python or of a package.
 
 from __future__ import annotations
 
-import builtins
-import contextlib
-import importlib
-import importlib.machinery
-import importlib.util
 import itertools
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, TypeGuard
 
 from pallasc.compiler.sources import Sources as Sources
 from pallasc.specs.modules import module_name
 
-_UNRECORDED = (
-    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.modules",
-)  # fmt: skip
 COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
 
 _LIBRARY = "pallasc.specs.library"
 
-_edges: dict[str, set[str]] = {}
-_asked_in_vain: dict[str, set[str]] = {}
-_loaded: dict[str, ModuleType] = {}
+edges: dict[str, set[str]] = {}
+asked_in_vain: dict[str, set[str]] = {}
+loaded: dict[str, ModuleType] = {}
 """Modules that were imported, or made from a spec; they need not be in `sys.modules` any more."""
-
-
-def record_imports() -> None:
-    """Record from now on which module imports which, and reads what; for compiling processes."""
-    from pallasc.compiler.chance import watch_numpy
-    from pallasc.compiler.recorders import record_reads
-
-    plain_import = builtins.__import__
-    plain_import_module = importlib.import_module
-    plain_find_spec = importlib.util.find_spec
-    plain_module_from_spec = importlib.util.module_from_spec
-
-    def recording_import(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> Any:
-        importer = module_of(globals or {})
-        full = name if not level else _absolute(name, globals, level)
-        with _missing(importer):
-            result = plain_import(name, globals, locals, fromlist, level)
-        if full.startswith("numpy"):
-            watch_numpy()
-        items = list(fromlist or ())
-        if "*" in items:
-            items += getattr(sys.modules.get(full), "__all__", ())
-        _record(importer, [full, *(f"{full}.{item}" for item in items)])
-        _record_missing(importer, [i for i in items if i != "*"], full)
-        return result
-
-    def recording_import_module(name: str, package: str | None = None) -> Any:
-        importer = module_of(sys._getframe(1).f_globals)
-        full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
-        with _missing(importer):
-            result = plain_import_module(name, package)
-        _record(importer, [full])
-        return result
-
-    def recording_find_spec(name: str, package: str | None = None) -> Any:
-        result = plain_find_spec(name, package)
-        if result is None:
-            full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
-            importer = module_of(sys._getframe(1).f_globals)
-            _asked_in_vain.setdefault(importer, set()).add(full)
-        return result
-
-    def recording_module_from_spec(spec: Any) -> Any:
-        result = plain_module_from_spec(spec)
-        importer = module_of(sys._getframe(1).f_globals)
-        _loaded[spec.name] = result
-        _record(importer, [spec.name])
-        return result
-
-    builtins.__import__ = recording_import
-    importlib.import_module = recording_import_module
-    importlib.util.module_from_spec = recording_module_from_spec
-    importlib.util.find_spec = recording_find_spec
-    record_reads()
-
-
-def _record(importer: str, names: list[str]) -> None:
-    if is_standard(importer) and not is_standard(names[0]):
-        importer = _on_behalf_of()
-    if importer and not importer.startswith(_UNRECORDED):
-        _edges.setdefault(importer, set()).update(names)
-        _keep(names)
-
-
-def _keep(names: Iterable[str]) -> None:
-    """Keep modules with their packages, for somebody may take them out of `sys.modules`."""
-    for name in names:
-        while name:
-            module = sys.modules.get(name)
-            if module is not None:
-                _loaded[name] = module
-            name = name.rpartition(".")[0]
 
 
 def module_of(globals: Mapping[str, Any]) -> str:
@@ -124,62 +41,6 @@ def module_of(globals: Mapping[str, Any]) -> str:
     spec = globals.get("__spec__")
     name = spec.name if type(spec) is ModuleSpec else globals.get("__name__")
     return name if isinstance(name, str) else ""
-
-
-@contextlib.contextmanager
-def _missing(importer: str) -> Iterator[None]:
-    """Record the module that is not there, if that is why an import fails."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name:
-            _asked_in_vain.setdefault(importer, set()).add(error.name)
-        raise
-
-
-def _record_missing(importer: str, items: Sequence[str], full: str) -> None:
-    """Record the submodules that `from … import …` will not find."""
-    module = sys.modules.get(full)
-    if items and module is not None and not importer.startswith(_UNRECORDED):
-        missing = {f"{full}.{item}" for item in items if not hasattr(module, item)}
-        if missing:
-            _asked_in_vain.setdefault(importer, set()).update(missing)
-
-
-def _on_behalf_of() -> str:
-    """Return the module that had Python's own library import something, as `pkgutil` does."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        name = module_of(frame.f_globals)
-        if name and name != __name__ and not is_standard(name):
-            return name
-        frame = frame.f_back
-    return ""
-
-
-def read_sources_afresh() -> None:
-    """Never load bytecode of files outside the installed packages from now on.
-
-    Bytecode counts as fresh while size and modification time, in whole seconds, are those of the
-    source: an edit right after an import would not be seen.
-    """
-    external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
-    plain = external["cache_from_source"]
-
-    def cache_from_source(path: Any, *arguments: Any, **options: Any) -> Any:
-        if not is_installed(str(path)) and not is_pythons(str(path)):
-            raise NotImplementedError("no bytecode for this file")
-        return plain(path, *arguments, **options)
-
-    external["cache_from_source"] = cache_from_source
-
-
-def _absolute(name: str, globals: Any, level: int) -> str:
-    package = globals.get("__package__") or globals.get("__name__", "").rpartition(".")[0]
-    try:
-        return importlib.util.resolve_name("." * level + name, package)
-    except ImportError:
-        return name
 
 
 def closure(entries: Iterable[str]) -> set[str]:
@@ -195,14 +56,14 @@ def closure(entries: Iterable[str]) -> set[str]:
         parent = name.rpartition(".")[0]
         waiting += [other for other in (parent, module_of(_vars(module))) if other]
         if name.split(".")[0] not in COVERED and not is_standard(name):
-            waiting += _edges.get(name, ())
+            waiting += edges.get(name, ())
     return found
 
 
 def _module(name: str) -> Any:
     """Return a module, which may be anything that was put in its place, None if there is none."""
     module = sys.modules.get(name)
-    return _loaded.get(name) if module is None else module
+    return loaded.get(name) if module is None else module
 
 
 def _vars(module: Any) -> Mapping[str, Any]:
@@ -286,7 +147,7 @@ def _is_namespace(name: str) -> bool:
 def _asked_for(names: Iterable[str]) -> set[str]:
     """Return what the user's own modules among these asked for in vain."""
     own = (name for name in names if not is_installed(_file(_module(name))))
-    return {asked for name in own for asked in _asked_in_vain.get(name, ())}
+    return {asked for name in own for asked in asked_in_vain.get(name, ())}
 
 
 def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
@@ -300,8 +161,7 @@ def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
         # A folder that was opened was walked or synchronised, not read.
         as_what = reads.IS if (kind, seen) == (reads.FILE, "folder") else kind
         label = reads.label_of(as_what, path, base_dir)
-        place = label.partition(reads.INSTALLED)[2]
-        if place.partition(os.sep)[0] in covered or is_pythons(os.path.join(path, "_")):
+        if reads.package_in(label) in covered or is_pythons(os.path.join(path, "_")):
             continue
         if kind == reads.LINK and reads.leads_to(path, base_dir):
             continue  # which may lie elsewhere tomorrow

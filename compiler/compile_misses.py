@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from pallasc.cache.uses import Session
-from pallasc.compiler.build import Miss, Run
 from pallasc.compiler.lookup import Lookup, stored_artifact
 from pallasc.compiler.manifest import about, data_digests, request_fields
 from pallasc.compiler.messages import blobs_from_json, error_from_json
 from pallasc.compiler.pool import Answer, Pool, Task
 from pallasc.compiler.report import Status, Tick, VariantResult
+from pallasc.compiler.run import Miss, Options, Run
 from pallasc.compiler.setup import Setup
 from pallasc.errors import CompileError, PallascError
 from pallasc.specs.artifact import Artifact
@@ -22,44 +22,40 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
 
 
-def compile_misses(run: Run, lookup: Lookup, setup: Setup, session: Session) -> None:
+def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> None:
     """Compile the misses of a build, each request of a folder once.
 
     Raises:
         ToolError: a compiling process cannot be started.
     """
     misses = list(run.misses.values())
-    pool = pool_for(run, len(misses), setup)
-    with pool:
-        pool.context = setup.message(lookup.context, run.store)
-        compiled_s: list[float] = []
-        tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
-        for kind, task, answer in pool.run(tasks):
-            if kind == "tick" or task is None:
-                run.on_event(_tick(run, misses, pool, compiled_s))
-                continue
-            miss = misses[task.label]
-            if answer is None:
-                run.tell("started", run.variants[miss.indices[0]], None)
-                continue
-            for position, index in enumerate(miss.indices):
-                result = _result(run, session, miss, index, answer, first=position == 0)
-                if result.status == "compiled":
-                    compiled_s.append(result.seconds)
-                run.settle(index, result)
-            if run.stops():
-                return
+    compiled_s: list[float] = []
+    tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
+    for kind, task, answer in pool.run(tasks):
+        if kind == "tick" or task is None:
+            run.on_event(_tick(run, misses, pool, compiled_s))
+            continue
+        miss = misses[task.label]
+        if answer is None:
+            run.tell("started", run.variants[miss.indices[0]], None)
+            continue
+        for position, index in enumerate(miss.indices):
+            result = _result(run, session, miss, index, answer, first=position == 0)
+            if result.status == "compiled":
+                compiled_s.append(result.seconds)
+            run.settle(index, result)
+        if run.stops():
+            return
 
 
-def pool_for(run: Run, tasks: int, setup: Setup) -> Pool:
-    """Return the pool that compiles a number of tasks as a build's options say."""
+def open_pool(options: Options, setup: Setup) -> Pool:
+    """Return the pool that a build's options ask for; its workers start when there is work."""
     import inspect
 
-    options = run.options
-    jobs = options.jobs or max(1, min(2, tasks))
+    jobs = options.jobs or 2
     if "timeout_s" not in inspect.signature(Pool).parameters:
         return Pool(jobs, setup.environment)
-    from pallasc.compiler.capacity import default_jobs, default_memory_bytes
+    from pallasc.compiler.capacity import default_memory_bytes
 
     memory = options.memory_bytes or default_memory_bytes(jobs)
     return Pool(jobs, setup.environment, timeout_s=options.timeout_s, memory_bytes=memory)

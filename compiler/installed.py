@@ -67,7 +67,7 @@ def _changed_ns(folder: str) -> int:
 
 @lru_cache(maxsize=64)
 def _dist_infos(folder: str, changed_ns: int) -> tuple[str, ...]:
-    """Return the `.dist-info` folders of a folder, in lower case, as it was when it changed last."""
+    """Return the names of `.dist-info` folders, in lower case, as of the folder's last change."""
     try:
         names = os.listdir(folder) if changed_ns else []
     except OSError:

@@ -39,7 +39,7 @@ from pallasc.cache.format import is_name
 from pallasc.cache.store import Store
 from pallasc.compiler.installed import find_package
 from pallasc.compiler.lookup import Found, Keys, Lookup, stored_artifact
-from pallasc.compiler.manifest import Context
+from pallasc.compiler.manifest import Context, fields_in
 from pallasc.compiler.report import VariantResult
 from pallasc.compiler.setup import Setup
 from pallasc.compiler.toolchain import tool_version
@@ -304,15 +304,24 @@ class LockedLookup:
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Say what differs between two manifests of a variant."""
-    request, files = _labels(before, now, "request"), _labels(before, now, "files")
+    request = _told(before, now, "request")
+    files = _labels(before, now, "files")
     packages, opened = _labels(before, now, "packages"), _labels(before, now, "opened")
     changed = [f"its spec differs in {label}" for label in request]
     changed += [f"{label.partition(':')[2]} has changed" for label in (*files, *opened)]
     changed += [f"the installed package {label} has changed" for label in packages]
-    return changed or [f"its key differs in {x}" for x in _labels(before, now, "fields")]
+    return changed or [f"its key differs in {x}" for x in _told(before, now, "fields")]
 
 
 def _labels(before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> list[str]:
     """Return the labels of one part of two manifests whose values differ."""
-    first, second = before.get(part, {}), now.get(part, {})
+    return _differing(before.get(part, {}), now.get(part, {}))
+
+
+def _told(before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> list[str]:
+    """Return the labels of the fields of a key, in two manifests, whose values differ."""
+    return _differing(fields_in(before, part), fields_in(now, part))
+
+
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     return sorted(x for x in {*first, *second} if first.get(x) != second.get(x))

@@ -16,13 +16,14 @@ Manifest, schema 2:
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
-  miss can be explained
+  miss can be explained; as a text of JSON, which is read only then
 
 Schema 1 had no `read`, and its request key was over every field of the toolchain one by one.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -250,6 +251,20 @@ def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
         label: value if len(value) <= _LONGEST_FIELD else f"sha256:{digest(value.encode())}"
         for label, value in fields.items()
     }
+
+
+def fields_text(fields: Mapping[str, str]) -> str:
+    """Return labelled fields as a manifest holds them."""
+    return canonical_text(short_fields(fields))
+
+
+def fields_in(manifest: Mapping[str, Any], part: str) -> dict[str, str]:
+    """Return the labelled fields that a manifest has in `request` or `fields`; none if damaged."""
+    try:
+        fields = json.loads(manifest.get(part, "{}"))
+    except (TypeError, ValueError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def named_entries(variant: Variant) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Worker processes: start them, feed them, notice when one dies, stop them all.
+"""The pool: worker processes that are started, fed, watched, replaced and stopped.
 
 Workers are grouped by architecture (Mosaic takes one a process) and by the spec's folder (whose
 modules would clash with those of another). A worker that dies takes its request with it and
@@ -8,161 +8,29 @@ nothing else.
 from __future__ import annotations
 
 import contextlib
-import os
-import selectors
 import signal
-import subprocess
-import sys
-import tempfile
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from selectors import BaseSelector, DefaultSelector
 from types import TracebackType
-from typing import IO, Any
+from typing import Any, Literal
 
-from pallasc.compiler.messages import decode, encode
-from pallasc.errors import CompileError, ToolError
+from pallasc.compiler.endings import explain_memory
+from pallasc.compiler.schedule import Pace, Queue
+from pallasc.compiler.scratch import Scratch
+from pallasc.compiler.supervision import Limits, Watch, receive
+from pallasc.compiler.tasks import Answer as Answer
+from pallasc.compiler.tasks import Group as Group
+from pallasc.compiler.tasks import Task as Task
+from pallasc.compiler.worker_process import PROGRAM, Worker
+from pallasc.errors import PallascError
 
-_TAIL_BYTES = 4000
-_END_S = 10.0
-
-Group = tuple[str, str]
-"""Architecture and folder of the spec."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A request to a worker of a group.
-
-    Attributes:
-        label: for the caller to know it by.
-        group: a worker serves one group only.
-        message: what the worker is sent.
-        doing: what a worker that dies meanwhile is called.
-    """
-
-    label: int
-    group: Group
-    message: Mapping[str, Any]
-    doing: str = "the compiling process"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a task: the worker's answer, or the error that took its place.
-
-    `output` is the tail of what the worker wrote meanwhile.
-    """
-
-    task: Task
-    message: dict[str, Any] | None
-    error: CompileError | None
-    output: str
-
-
-class Worker:
-    """One worker process.
-
-    Args:
-        environment: its environment variables.
-    """
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")  # noqa: SIM115
-        requests_read, requests_write = os.pipe()
-        answers_read, answers_write = os.pipe()
-        os.set_blocking(answers_read, False)
-        self._requests = os.fdopen(requests_write, "wb", buffering=0)
-        self.answers = answers_read
-        self._partial = b""
-        self._start = 0
-        self.group: Group | None = None
-        self.task: Task | None = None
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pallasc.compiler.worker",
-                 str(requests_read), str(answers_write), str(os.getpid())],
-                pass_fds=(requests_read, answers_write), env=dict(environment),
-                stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            self._close()
-            raise ToolError(f"a compiling process cannot be started: {error}") from error
-        finally:
-            os.close(requests_read)
-            os.close(answers_write)
-        self.ended = _process_descriptor(self._process.pid)
-
-    @property
-    def descriptors(self) -> list[int]:
-        """What becomes readable when the worker answers or ends."""
-        return [self.answers] if self.ended is None else [self.answers, self.ended]
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; a worker that is gone is noticed when its answer is read."""
-        with contextlib.suppress(BrokenPipeError):
-            data = encode(message)
-            while data:
-                data = data[self._requests.write(data) :]
-
-    def assign(self, task: Task) -> None:
-        """Give the worker a task."""
-        if self.task is not None:
-            self._start = os.fstat(self.log.fileno()).st_size
-        self.group, self.task = task.group, task
-        self.send(task.message)
-
-    def read(self) -> bytes | None:
-        """Return a whole answer, b"" if there is none yet, None if the worker is gone."""
-        # Somebody whom it started may hold the pipe open after its end.
-        ended = self._process.poll() is not None
-        while True:
-            try:
-                data = os.read(self.answers, 1 << 20)
-            except BlockingIOError:
-                return None if ended else b""
-            if not data:
-                return None
-            self._partial += data
-            line, newline, rest = self._partial.partition(b"\n")
-            if newline:
-                self._partial = rest
-                return line
-
-    def output(self) -> str:
-        """Return the tail of what it wrote since its task began."""
-        end = os.fstat(self.log.fileno()).st_size
-        start = max(self._start, end - _TAIL_BYTES)
-        return os.pread(self.log.fileno(), end - start, start).decode("utf-8", "replace")
-
-    def ending(self) -> str:
-        """Return how the process ended, in words."""
-        try:
-            code = self._process.wait(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            return "closed its end of the pipe"
-        if code >= 0:
-            return f"ended with exit code {code}"
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-
-    def stop(self) -> None:
-        """Kill the process and what it started, and wait for it."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._close()
-        if self.ended is not None:
-            os.close(self.ended)
-
-    def _close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._requests.close()
-        os.close(self.answers)
-        self.log.close()
+Event = (
+    tuple[Literal["started"], Task, None]
+    | tuple[Literal["done"], Task, Answer]
+    | tuple[Literal["tick"], None, None]
+)
 
 
 @dataclass(slots=True)
@@ -173,12 +41,26 @@ class Pool:
         jobs: how many workers run at the same time.
         environment: of the workers.
         context: the message that every worker gets first, None until it is known.
+        timeout_s: what one task may take, without what its worker takes to get ready.
+        memory_bytes: what a worker and all that it started may hold.
+        tick_s: how often `run` says that time goes on, None for never.
+        program: the module that the workers are.
     """
 
     jobs: int
     environment: Mapping[str, str]
     context: Mapping[str, Any] | None = None
-    _workers: list[Worker] = field(default_factory=list)
+    timeout_s: float | None = field(default=None, kw_only=True)
+    memory_bytes: int | None = field(default=None, kw_only=True)
+    tick_s: float | None = field(default=1.0, kw_only=True)
+    program: str = field(default=PROGRAM, kw_only=True)
+    _workers: list[Worker] = field(default_factory=list, init=False)
+    _busy: list[Worker] = field(default_factory=list, init=False)
+    _ending: list[Worker] = field(default_factory=list, init=False)
+    _queue: Queue = field(default_factory=Queue, init=False)
+    _pace: Pace = field(default_factory=Pace, init=False)
+    _repeated: set[int] = field(default_factory=set, init=False)
+    _scratch: Scratch = field(default_factory=Scratch, init=False)
 
     def __enter__(self) -> Pool:
         return self
@@ -189,137 +71,172 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        while self._workers:
-            self._workers.pop().stop()
+        with _uninterrupted():
+            for worker in list(self._workers):
+                self._end(worker)
+            while self._ending:
+                self._ending[-1].finish()
+                self._ending.pop()
+            self._scratch.remove()
 
     def warm(self, count: int) -> None:
         """Start workers that import JAX while the caller is still getting ready."""
         for _ in range(min(count, self.jobs)):
-            worker = Worker(self.environment)
-            self._workers.append(worker)
-            worker.send({"op": "warm"})
+            self._new_worker().send({"op": "warm"})
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Task, Answer | None]]:
-        """Carry out tasks; yields ("started", task, None) and ("done", task, answer)."""
-        waiting: dict[Group, deque[Task]] = {}
-        for task in tasks:
-            waiting.setdefault(task.group, deque()).append(task)
-        fresh = list(self._workers)
-        with selectors.DefaultSelector() as selector:
-            busy: list[Worker] = []
-            while waiting or busy:
-                while waiting and len(busy) < self.jobs:
-                    task = self._start(waiting, fresh, busy, selector)
-                    yield "started", task, None
-                for worker in dict.fromkeys(key.data for key, _ in selector.select()):
-                    answer = _receive(worker)
-                    if answer is None:
-                        continue
-                    for descriptor in worker.descriptors:
-                        selector.unregister(descriptor)
-                    busy.remove(worker)
-                    self._keep(worker, answer, waiting, fresh)
-                    yield "done", answer.task, answer
+    def running(self) -> list[tuple[Task, float]]:
+        """Return what is being done and for how many seconds, the slowest first."""
+        now_s = time.monotonic()
+        found = [(w.task, now_s - w.began_s) for w in self._busy if w.task is not None]
+        return sorted(found, key=lambda item: -item[1])
 
-    def _start(
-        self,
-        waiting: dict[Group, deque[Task]],
-        fresh: list[Worker],
-        busy: list[Worker],
-        selector: selectors.BaseSelector,
-    ) -> Task:
-        group = self._next_group(waiting, fresh, busy)
-        task = waiting[group].popleft()
-        if not waiting[group]:
-            del waiting[group]
-        worker = self._worker(group, fresh, waiting)
-        busy.append(worker)
-        for descriptor in worker.descriptors:
-            selector.register(descriptor, selectors.EVENT_READ, worker)
-        worker.assign(task)
-        return task
+    def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
+        """Carry out tasks.
 
-    @staticmethod
-    def _next_group(
-        waiting: dict[Group, deque[Task]], fresh: list[Worker], busy: list[Worker]
-    ) -> Group:
-        """Choose a group: one that an idle worker already serves, else the most behind."""
-        for worker in fresh:
-            if worker.group in waiting:
-                return worker.group
-        serving = [worker.group for worker in busy]
-        return max(waiting, key=lambda g: len(waiting[g]) / (1 + serving.count(g)))
+        Yields ("started", task, None), ("done", task, answer) and, every `tick_s` seconds,
+        ("tick", None, None). A task during which its worker died is done once more, in a worker of
+        its own, where what the worker did before may have been the cause.
+        """
+        for worker in list(self._busy):  # of a run that was given up
+            self._busy.remove(worker)
+            self._end(worker)
+        self._queue = Queue()
+        self._queue.add(tasks)
+        watch = Watch(self._limits())
+        told_s = time.monotonic()
+        with DefaultSelector() as selector:
+            while self._queue or self._busy:
+                yield from self._begin(selector)
+                left_s = watch.pause_s()
+                if self.tick_s is not None:
+                    left_s = min(left_s, max(0.0, told_s + self.tick_s - time.monotonic()))
+                yield from self._hear(selector, watch, left_s)
+                if self.tick_s is not None and time.monotonic() >= told_s + self.tick_s:
+                    told_s = time.monotonic()
+                    yield "tick", None, None
 
-    def _worker(
-        self, group: Group, idle: list[Worker], waiting: Mapping[Group, deque[Task]]
-    ) -> Worker:
-        for wanted in (group, None):
-            for worker in idle:
-                if worker.group == wanted:
-                    idle.remove(worker)
-                    return self._introduced(worker)
-        for worker in [worker for worker in idle if worker.group not in waiting]:
-            idle.remove(worker)
-            self._stop(worker)
-        worker = Worker(self.environment)
-        self._workers.append(worker)
-        return self._introduced(worker)
+    # ---- beginning
 
-    def _introduced(self, worker: Worker) -> Worker:
+    def _begin(self, selector: BaseSelector) -> Iterator[Event]:
+        """Give tasks to workers as long as there are places for them."""
+        while self._queue and len(self._busy) < self.jobs:
+            idle = [worker for worker in self._workers if worker not in self._busy]
+            now_s = time.monotonic()
+            serving = [(worker.group, now_s - worker.began_s) for worker in self._busy]
+            group = self._queue.next_group([w.group for w in idle], serving, self._pace)
+            if group is None:
+                return
+            task = self._queue.take(group)
+            if id(task) not in self._repeated:
+                yield "started", task, None
+            try:
+                message = task.make_message()
+            except PallascError as error:
+                yield "done", task, Answer(task, None, error, "")
+                continue
+            worker = self._worker(group, idle)
+            worker.assign(task, message)
+            self._busy.append(worker)
+            _register(selector, worker)
+
+    def _worker(self, group: Group, idle: Sequence[Worker]) -> Worker:
+        """Return a worker for a group: one of its own, a warm one, or a new one."""
+        for worker in idle:
+            is_left_over = worker.group not in (None, group) and worker.group not in self._queue
+            if is_left_over or not worker.is_fit():
+                self._end(worker)
+        left = [worker for worker in idle if worker in self._workers]
+        worker = (
+            next((w for wanted in (group, None) for w in left if w.group == wanted), None)
+            or self._new_worker()
+        )
         if worker.group is None and self.context is not None:
-            worker.send(self.context)
+            worker.introduce(self.context)
         return worker
 
-    def _keep(
-        self,
-        worker: Worker,
-        answer: Answer,
-        waiting: dict[Group, deque[Task]],
-        idle: list[Worker],
-    ) -> None:
-        """Keep a worker that lives and whose group has more to do; stop it otherwise.
+    def _new_worker(self) -> Worker:
+        data_bytes = self._limits().data_bytes()
+        with _uninterrupted():
+            folder = self._scratch.make_folder()
+            worker = Worker(self.environment, folder, data_bytes=data_bytes, program=self.program)
+            self._workers.append(worker)
+        return worker
+
+    # ---- hearing
+
+    def _hear(self, selector: BaseSelector, watch: Watch, timeout_s: float) -> Iterator[Event]:
+        """Wait for answers; look after the workers when it is time."""
+        for worker in dict.fromkeys(key.data for key, _ in selector.select(timeout_s)):
+            answer = receive(worker)
+            if answer is not None:
+                yield from self._settle(selector, worker, answer)
+            else:
+                _register(selector, worker)
+        if not watch.pause_s():
+            for worker, answer in watch.look(self._busy):
+                yield from self._settle(selector, worker, answer)
+            self._bury()
+
+    def _settle(self, selector: BaseSelector, worker: Worker, answer: Answer) -> Iterator[Event]:
+        """Note what became of a task, and decide what becomes of its worker."""
+        _register(selector, worker, events={})
+        self._busy.remove(worker)
+        self._pace.add_task(worker.release())
+        if worker.served == 1 and worker.start_s is not None:
+            self._pace.add_start(worker.start_s)
+        if not self._is_kept(worker, answer):
+            self._end(worker)
+        if answer.repeat and id(answer.task) not in self._repeated:
+            self._repeated.add(id(answer.task))
+            self._queue.put_back(answer.task)
+        else:
+            explain_memory(answer.message or {}, self.memory_bytes)
+            yield "done", answer.task, answer
+
+    def _is_kept(self, worker: Worker, answer: Answer) -> bool:
+        """Tell whether a worker may go on: it lives, and its group has more to do.
 
         One whose settings the user's code has changed would compile the next variant with them.
         """
         usable = answer.message is not None and not answer.message.get("spoilt")
-        if usable and worker.group in waiting:
-            idle.append(worker)
-        else:
-            self._stop(worker)
+        return usable and worker.group in self._queue and not self._limits().are_near(worker)
 
-    def _stop(self, worker: Worker) -> None:
+    # ---- ending
+
+    def _end(self, worker: Worker) -> None:
+        """Have a worker killed without waiting for that."""
+        worker.end()
+        self._ending.append(worker)
         self._workers.remove(worker)
-        worker.stop()
+
+    def _bury(self) -> None:
+        """Give up what belongs to workers that have ended."""
+        for worker in [worker for worker in self._ending if worker.is_over()]:
+            worker.finish()
+            self._ending.remove(worker)
+
+    def _limits(self) -> Limits:
+        return Limits(self.timeout_s, self.memory_bytes)
 
 
-def _process_descriptor(process: int) -> int | None:
-    """Return a descriptor that becomes readable when a process ends, where there are such."""
+def _register(
+    selector: BaseSelector, worker: Worker, events: Mapping[int, int] | None = None
+) -> None:
+    """Have a selector wait for what a worker may do next, or for the given events."""
+    wanted = worker.events() if events is None else events
+    known = selector.get_map()
+    for descriptor in worker.descriptors:
+        if descriptor in known and descriptor not in wanted:
+            selector.unregister(descriptor)
+        elif descriptor in wanted and descriptor not in known:
+            selector.register(descriptor, wanted[descriptor], worker)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off signals that end a build until the block is through."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        return os.pidfd_open(process)
-    except OSError:
-        return None
-
-
-def _receive(worker: Worker) -> Answer | None:
-    """Return the answer of a worker that has written or ended, None if there is more to come."""
-    task = worker.task
-    if task is None:
-        raise CompileError("a worker answered without having been asked")
-    line = worker.read()
-    if line == b"":
-        return None
-    if line is None:
-        output = worker.output()
-        return Answer(task, None, CompileError(_death(task, worker.ending(), output)), output)
-    try:
-        return Answer(task, decode(line), None, worker.output())
-    except ValueError:
-        error = CompileError("the worker process answered with something that is no message")
-        return Answer(task, None, error, worker.output())
-
-
-def _death(task: Task, ending: str, output: str) -> str:
-    """Say how a worker died, with the compiler's last word where it left one."""
-    said = [line for line in output.splitlines() if "ERROR" in line or "rror:" in line]
-    last = f": {said[-1].strip()}" if said else ""
-    return f"{task.doing} {ending}{last}"
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

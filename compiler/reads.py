@@ -129,6 +129,13 @@ def name_of(label: str) -> str:
     return label.partition(":")[2].removeprefix(INSTALLED)
 
 
+def package_in(label: str) -> str:
+    """Return the first part of a path below the folder of installed packages, "" elsewhere."""
+    place = label.removeprefix(IS).removeprefix(LINK)
+    inside = place.removeprefix(INSTALLED)
+    return "" if inside == place else inside.partition(os.sep)[0]
+
+
 def _nature(path: str) -> str | None:
     """Return what lies at a path, links followed."""
     try:

@@ -56,9 +56,11 @@ _ACTS = {
     "subprocess.Popen": _PROGRAM,
 }
 """Audit events of what has no digest, and what they say of a module."""
-_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+"""Flags with which nothing can be read that was there before."""
 
-_written: set[str] = set()
+_written: set[tuple[str, str]] = set()
+"""Who wrote which file: what a module reads of its own making is no input."""
 
 
 def record_reads() -> None:
@@ -80,11 +82,11 @@ def record_reads() -> None:
     watch_chance()
 
 
-def _look_up(kind: type) -> Callable[[Any, Any], Any]:
+def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
     def look_up(environment: Any, name: Any) -> Any:
         module = reader(sys._getframe(1))
         if module and isinstance(name, kind):  # `subprocess` asks for bytes too, in vain
-            of_module(module).variables.add(os.fsdecode(name))  # type: ignore[type-var]
+            of_module(module).variables.add(os.fsdecode(name))
         return super(type(environment), environment).__getitem__(name)
 
     return look_up
@@ -127,7 +129,7 @@ def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
         if place is None:
             return  # a descriptor, which was opened by name before
         if writing:
-            _written.add(place)
+            _written.add((module, place))
         elif not place.startswith(_NO_DIGEST) or reader(frame):
             _read(module, place, kind)
             of_module(module).relative |= not os.path.isabs(os.fsdecode(path))
@@ -140,7 +142,7 @@ def _read(module: str, place: str, kind: str) -> None:
         say(module, f"read {place}")
     elif place in _CHANCE:
         say(module, "drew random numbers without a seed")
-    elif place not in _written and not place.startswith(_NO_INPUTS):
+    elif (module, place) not in _written and not place.startswith(_NO_INPUTS):
         of_module(module).look(kind, place)
 
 
@@ -151,7 +153,7 @@ def _stat(
     path, folder = _path(arguments, options), options.get("dir_fd")
     place = absolute(path, folder)
     between = functions_between(frame)
-    if place in (None, os.devnull) or place in _written or "realpath" in between:
+    if place in (None, os.devnull) or (module, place) in _written or "realpath" in between:
         return  # where links lead is what matters to `realpath`; it asks for that too
     relative = folder is None and not os.path.isabs(os.fsdecode(path))
     if relative and is_importing(frame):

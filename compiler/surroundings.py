@@ -83,8 +83,8 @@ class Surroundings:
 
     def _has_finders(self) -> bool:
         """Tell whether modules are found in a way that is neither Python's nor a package's."""
-        added = [finder for finder in sys.meta_path if finder not in self.finders]
-        added += [hook for hook in sys.path_hooks if hook not in self.finders]
+        now: list[Any] = [*sys.meta_path, *sys.path_hooks]
+        added = [finder for finder in now if finder not in self.finders]
         makers = [str(getattr(finder, "__module__", "")) for finder in added]
         return any(is_users(maker) for maker in makers)
 

@@ -13,6 +13,7 @@ from pallasc.compiler.lookup import Lookup
 from pallasc.compiler.manifest import (
     Context,
     changed_sources,
+    fields_in,
     request_fields,
     short_fields,
 )
@@ -112,9 +113,9 @@ def _compare(
         return Explanation(variant.id, False, "no kernel of this name was compiled yet", key)
     nearest = min(
         same,
-        key=lambda m: (len(differences(m["request"], fields)), m["variant"] != variant.id),
+        key=lambda m: (len(differences(fields_in(m, "request"), fields)), m["variant"] != variant.id),
     )
-    found = tuple(differences(nearest["request"], fields))
+    found = tuple(differences(fields_in(nearest, "request"), fields))
     labels = ", ".join(difference.label for difference in found)
     reason = f"its key differs from that of {nearest['variant']} in: {labels}"
     return Explanation(variant.id, False, reason, key, nearest["variant"], found)

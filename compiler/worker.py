@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler import closure
+from pallasc.compiler import closure, imports
 from pallasc.compiler.chance import forget_seeds
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
@@ -29,11 +29,11 @@ from pallasc.compiler.lookup import stored_artifact
 from pallasc.compiler.manifest import (
     about,
     data_digests,
+    fields_text,
     folder_key,
     import_folders,
     make_manifest,
     named_entries,
-    short_fields,
 )
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
 from pallasc.compiler.reads import name_of
@@ -68,8 +68,8 @@ def main(arguments: list[str]) -> int:
     requests, answers, parent = (int(text) for text in arguments)
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    closure.record_imports()
-    closure.read_sources_afresh()
+    imports.record_imports()
+    imports.read_sources_afresh()
     with os.fdopen(requests, "rb") as source, os.fdopen(answers, "wb") as target:
         _serve(source, target)
     return 0
@@ -211,8 +211,8 @@ def _remember(
         name=variant.name,
         variant=variant.id,
         about={**about(variant).to_json(), "seconds": seconds},
-        request=short_fields(message["fields"]),
-        fields=short_fields(fields),
+        request=fields_text(message["fields"]),
+        fields=fields_text(fields),
     )
     for name in (folder_key(message["request"], variant.base_dir), message["request"]):
         session.store.put_manifest(name, manifest)

@@ -58,6 +58,8 @@ class Call:
             for adapter, array, what in zip(adapters, self.arrays, whats, strict=True)
         ]
         ordinal = self._device(views, paths)
+        if ordinal is None:
+            _check_copied(self.kernel.name, paths, adapters)
         types = [(view.dtype, view.shape) for view in views]
         route = self.kernel.route(current_device() if ordinal is None else ordinal, types)
         _check_contiguous(self.kernel.name, route.signature.inputs, views)
@@ -177,6 +179,16 @@ def _view(adapter: Adapter, array: Any, what: str) -> ArrayView:
         return adapter.view(array)
     except ArgumentError as error:
         raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
+
+
+def _check_copied(name: str, paths: Sequence[str], adapters: Sequence[Adapter]) -> None:
+    """Check that arrays on the host are such that are copied."""
+    for path, adapter in zip(paths, adapters, strict=True):
+        if not getattr(adapter, "is_copied", False):
+            raise ArgumentError(
+                f"{name}: {path} is {adapter.name} on the host.",
+                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
+            )
 
 
 def _check_contiguous(name: str, bindings: Sequence[Binding], views: Sequence[ArrayView]) -> None:

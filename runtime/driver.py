@@ -82,6 +82,11 @@ class Driver:
         """
         try:
             result = getattr(self.bindings, function)(*arguments)
+        except ValueError as error:
+            raise DeviceError(
+                f"{what}: {function} answers what this cuda-bindings does not know: {error}.",
+                hint="Run pip install --upgrade cuda-bindings.",
+            ) from error
         except RuntimeError as error:
             raise DeviceError(
                 f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",

@@ -20,6 +20,14 @@ from pallasc.specs.plan import Binding
 
 Function = Callable[..., Any]
 
+BUILTINS: Mapping[str, Any] = {
+    "_type": type,
+    "_len": len,
+    "_sequences": (tuple, list),
+    "_MISSING": MISSING,
+}
+"""What generated code uses under names that no parameter has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -125,7 +133,7 @@ class _Writer:
             **dialect.values,
             "_Kind": dialect.kind,
             "_kinds": dialect.other_kinds,
-            "_MISSING": MISSING,
+            **BUILTINS,
             "_plans": route.plans,
             "_bind": route.bind,
             "_retry": route.retry,
@@ -203,7 +211,7 @@ class _Writer:
             return [], [], ["out"]
         names = [f"_out{n}" for n in range(len(tree))]
         lines = [
-            f"if type(out) in (tuple, list) and len(out) == {len(tree)}:",
+            f"if _type(out) in _sequences and _len(out) == {len(tree)}:",
             f"    {', '.join(names)}, = out",
             "else:",
             f"    {' = '.join(names)} = _MISSING",
@@ -219,7 +227,7 @@ class _Writer:
         return lines, tests, [results[n] for n in sorted(results)]
 
     def _tests(self, name: str, binding: Binding) -> list[str]:
-        tests = [f"(type({name}) is _Kind or type({name}) in _kinds)"]
+        tests = [f"(_type({name}) is _Kind or _type({name}) in _kinds)"]
         if self.checks:
             dtype, shape = f"_dtype_{binding.dtype}", f"_shape{len(self.values)}"
             self.values[dtype] = self.dialect.dtypes[binding.dtype]

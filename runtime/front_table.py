@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.front import (
+    BUILTINS,
     Dialect,
     Fronts,
     Function,
@@ -85,7 +85,7 @@ class FrontTable:
             getattr(self._dialect, what).format(x=by_leaf[leaf]) for leaf, what in self._questions
         ]
         is_kind = " and ".join(
-            f"(type({by_leaf[leaf]}) is _Kind or type({by_leaf[leaf]}) in _kinds)"
+            f"(_type({by_leaf[leaf]}) is _Kind or _type({by_leaf[leaf]}) in _kinds)"
             for leaf in dict.fromkeys(leaf for leaf, _ in self._questions)
         )
         out = "out=_MISSING, " if kind == "into" else ""
@@ -103,7 +103,7 @@ class FrontTable:
             **self._dialect.values,
             "_Kind": self._dialect.kind,
             "_kinds": self._dialect.other_kinds,
-            "_MISSING": MISSING,
+            **BUILTINS,
             "_table": self._tables[kind],
             "_slow": self._slow[kind],
         }

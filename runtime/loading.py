@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.errors import CorruptError, DeviceError, DriverError
+from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
 from pallasc.runtime.devices import Device, active
 from pallasc.runtime.driver import Driver, forget_on_fork, version_text
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.cubin import Cubin, Kernel, parse_cubin
+from pallasc.specs.drivers import minimum_driver
 from pallasc.specs.plan import Launch, Pointer
 
 _PARAMETER_QUERIES = 12040
@@ -26,6 +27,7 @@ _FORCED_LOADING = 12040
 _DEFAULT_SMEM_BYTES = 48 * 1024
 _PORTABLE_CLUSTER = 8
 _INVALID_VALUE = 1
+_INVALID_CLUSTER_SIZE = 912
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
 
 def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
     found = _libraries.get(digest)
-    if found is None:
+    if found is not None:
+        check_cubin(found.cubin, artifact, driver.version)
+    else:
         data = artifact.blob(digest)
         cubin = parse_cubin(data)
         check_cubin(cubin, artifact, driver.version)
@@ -90,12 +94,19 @@ def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
         raise CorruptError(f"the artifact is for {arch}, and its cubin for sm_{cubin.sm}")
     major = cubin.toolkit.partition(".")[0]
     if major.isdecimal() and int(major) > driver_version // 1000:
-        package = (artifact.record.get("minimum_driver") or {}).get("linux", f"for CUDA {major}")
         raise DeviceError(
             f"the cubin was made by CUDA toolkit {cubin.toolkit}, and the driver is for CUDA "
             f"{version_text(driver_version)}.",
-            hint=f"Install NVIDIA driver {package} or newer.",
+            hint=f"Install NVIDIA driver {_package(cubin)} or newer.",
         )
+
+
+def _package(cubin: Cubin) -> str:
+    """Return the driver package that a cubin needs."""
+    try:
+        return minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm)["linux"]
+    except CompileError:
+        return f"for CUDA {cubin.toolkit}"
 
 
 def _check_own_parameters(kernel: Kernel, launch: Launch) -> None:
@@ -168,13 +179,23 @@ def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device
         raise CorruptError(
             f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of {shape}"
         )
-    what = f"clusters of {launch.kernel} cannot be counted"
-    config = launch_config(driver, launch, 0)
-    if int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what)) < 1:
+    if _count_clusters(driver, function, launch) < 1:
         raise DeviceError(
             f"a cluster of {shape} blocks of {launch.kernel} is too large for {device}: none fits.",
-            hint="Compile with a smaller cluster, or free the other part of a divided GPU.",
+            hint="Compile with a smaller cluster.",
         )
+
+
+def _count_clusters(driver: Driver, function: Any, launch: Launch) -> int:
+    """Return how many clusters of a launch run at a time."""
+    what = f"clusters of {launch.kernel} cannot be counted"
+    config = launch_config(driver, launch, 0)
+    try:
+        return int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))
+    except DriverError as error:
+        if error.code == _INVALID_CLUSTER_SIZE:
+            return 0
+        raise
 
 
 def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.runtime.driver import Driver
-from pallasc.runtime.tensor_maps import MAP_ALIGNMENT, Encode, make_encoder
+from pallasc.runtime.tensor_maps import MAP_ALIGNMENT, Encode, encoder_name, make_encoder
 from pallasc.specs.plan import MAP_BYTES, Bytes, Launch, Pointer
 
 _BLOCKS_AT_A_TIME = 16
@@ -29,6 +29,7 @@ class _Map:
     buffer: int
     offset: int
     encode: Encode
+    function: str
     kernel: str
     is_aligned: bool
 
@@ -83,6 +84,7 @@ class ParameterBlocks:
                     tensor_map.buffer,
                     tensor_map.offset,
                     make_encoder(self._driver, tensor_map),
+                    encoder_name(tensor_map),
                     kernel,
                     (start + offset) % MAP_ALIGNMENT == 0,
                 )
@@ -117,8 +119,8 @@ class ParameterBlocks:
             code = one.encode(aside, address)
             ctypes.memmove(where, aside, MAP_BYTES)
         if code:
-            what = f"a tensor map of {one.kernel} cannot be encoded for address {address:#x}"
-            raise self._driver.error(code, "cuTensorMapEncode", what)
+            what = f"a tensor map of {one.kernel} cannot be encoded"
+            raise self._driver.error(code, one.function, what)
 
     def _take(self) -> tuple[Any, int]:
         with self._lock:

@@ -22,7 +22,7 @@ from pallasc.runtime.parameters import ParameterBlocks
 from pallasc.runtime.selection import Candidate
 from pallasc.runtime.signature import Signature
 from pallasc.specs.artifact import Artifact
-from pallasc.specs.plan import Copy, Fill, Launch
+from pallasc.specs.plan import Copy, Fill, Launch, Step
 
 BoundPlan = Callable[[], tuple[Any, ...]]
 """A plan for one set of addresses and one stream."""
@@ -42,7 +42,10 @@ def load_program(candidate: Candidate, device: Device) -> Program:
     with _lock:
         own = _programs.setdefault(candidate.artifact, {})
         if device.ordinal not in own:
-            own[device.ordinal] = Program(candidate.id, candidate.artifact, device)
+            try:
+                own[device.ordinal] = Program(candidate.id, candidate.artifact, device)
+            except CorruptError as error:
+                raise CorruptError(f"{candidate.id}: {error.message}", hint=error.hint) from error
         return own[device.ordinal]
 
 
@@ -74,12 +77,12 @@ class Program:
         self._driver = open_driver()
         self._plan = artifact.plan
         self._signature = Signature.of(self._plan)
+        self._steps = [one for one in self._plan.steps if isinstance(one, Launch) or one.size]
         launches = self._plan.launches
         self._functions = [
             ready_function(self._driver, artifact, launch, device) for launch in launches
         ]
-        with active(device):  # the driver encodes tensor maps in a context only
-            self._blocks = ParameterBlocks(self._driver, launches)
+        self._blocks = ParameterBlocks(self._driver, launches)
         self._constants = _upload_constants(name, artifact, device)
         self._temporaries, self.workspace_bytes = _lay_out(artifact)
         self._configs: dict[int, list[Any]] = {}
@@ -88,7 +91,8 @@ class Program:
         """Return the calls for arrays at these addresses.
 
         Args:
-            stream: the stream's handle.
+            stream: the stream's handle. A context must be current: the driver encodes tensor maps
+                in one only.
             pointers: addresses of the inputs, then of the outputs that are not inputs.
             workspace: address of `workspace_bytes` for temporaries.
 
@@ -103,12 +107,12 @@ class Program:
         owner, base = self._blocks.make(addresses)
         calls = []
         launched = iter(zip(self._functions, configs, self._blocks.starts, strict=True))
-        for step in self._plan.steps:
+        for step in self._steps:
             if isinstance(step, Launch):
                 function, config, start = next(launched)
                 launch = self._driver.bindings.cuLaunchKernelEx
                 calls.append(partial(launch, config, function, base + start, 0))
-            elif step.size:
+            else:
                 calls.append(self._memory_call(step, addresses, stream))
         if len(calls) != 1:
             return _in_order(calls, self._driver.success, owner)
@@ -118,10 +122,11 @@ class Program:
 
     def error(self, result: tuple[Any, ...]) -> DeviceError:
         """Return the error for what a bound plan answered."""
-        step = f", step {result[1]}" if len(result) > 1 else ""
-        return self._driver.error(
-            int(result[0]), "cuLaunchKernelEx", f"{self.name}{step} cannot be launched"
-        )
+        if len(result) == 1:
+            what = f"{self.name} cannot be launched"
+            return self._driver.error(int(result[0]), "cuLaunchKernelEx", what)
+        what = f"step {result[1]} of {self.name} cannot be launched"
+        return self._driver.error(int(result[0]), _function(self._steps[result[1]]), what)
 
     def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
         addresses = [0] * len(self._plan.buffers)
@@ -151,8 +156,17 @@ class Program:
             source = at(addresses[step.source] + step.source_offset)
             return partial(bindings.cuMemcpyDtoDAsync, target, source, step.size, handle)
         start = at(addresses[step.buffer] + step.offset)
-        fill = bindings.cuMemsetD8Async if step.width == 1 else bindings.cuMemsetD32Async
+        fill = getattr(bindings, _function(step))
         return partial(fill, start, step.value, step.size // step.width, handle)
+
+
+def _function(step: Step) -> str:
+    """Return the function of the driver that a step calls."""
+    if isinstance(step, Launch):
+        return "cuLaunchKernelEx"
+    if isinstance(step, Copy):
+        return "cuMemcpyDtoDAsync"
+    return "cuMemsetD8Async" if step.width == 1 else "cuMemsetD32Async"
 
 
 def _in_order(

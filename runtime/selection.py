@@ -117,8 +117,9 @@ def refusal(
     """Return why a variant cannot be used, None where it can."""
     return (
         _params_refusal(candidate, params)
-        or device_refusal(candidate, device)
+        or _arch_refusal(candidate, device)
         or (None if arrays is None else _arrays_refusal(candidate, arrays))
+        or device_refusal(candidate, device)
     )
 
 
@@ -126,10 +127,14 @@ def device_refusal(candidate: Candidate, device: Device) -> str | None:
     """Return why a variant cannot run on a GPU, None where it can."""
     artifact = candidate.artifact
     return (
-        arch_refusal(str(artifact.target.get("arch")), device.major, device.minor)
+        _arch_refusal(candidate, device)
         or _driver_refusal(artifact.record.get("minimum_driver"), device.driver_version)
         or _launch_refusal(artifact, device)
     )
+
+
+def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
+    return arch_refusal(str(candidate.artifact.target.get("arch")), device.major, device.minor)
 
 
 def arch_refusal(arch: str, major: int, minor: int) -> str | None:

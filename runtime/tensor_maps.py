@@ -28,6 +28,11 @@ Encode = Callable[[int, int], int]
 """Writes a tensor map: (where, address of the array) -> the driver's code."""
 
 
+def encoder_name(tensor_map: TensorMap) -> str:
+    """Return the function of the driver that encodes a tensor map."""
+    return "cuTensorMapEncodeTiled" if tensor_map.im2col is None else "cuTensorMapEncodeIm2col"
+
+
 def make_encoder(driver: Driver, tensor_map: TensorMap) -> Encode:
     """Return the function that encodes a tensor map, all but the two addresses fixed.
 
@@ -44,7 +49,7 @@ def make_encoder(driver: Driver, tensor_map: TensorMap) -> Encode:
 
 
 def _tiled(driver: Driver, m: TensorMap) -> Encode:
-    encode = _function(driver, "cuTensorMapEncodeTiled", 12)
+    encode = _function(driver, encoder_name(m))
     dtype, rank = _int(_DTYPES[m.dtype]), _int(_rank(m, len(m.strides) + 1, len(m.box)))
     dims, strides = _longs(m.dims), _longs(m.strides)
     box, steps, modes = _ints(m.box), _ints(m.element_strides), _modes(m)
@@ -58,7 +63,7 @@ def _tiled(driver: Driver, m: TensorMap) -> Encode:
 
 
 def _im2col(driver: Driver, m: TensorMap, window: Mapping[str, Any]) -> Encode:
-    encode = _function(driver, "cuTensorMapEncodeIm2col", 14)
+    encode = _function(driver, encoder_name(m))
     rank = _int(_rank(m, len(m.strides) + 1))
     middle: tuple[Any, ...] = (
         _longs(m.dims),
@@ -98,7 +103,7 @@ def _modes(m: TensorMap) -> tuple[Any, ...]:
     )
 
 
-def _function(driver: Driver, name: str, arguments: int) -> Callable[..., int]:
+def _function(driver: Driver, name: str) -> Callable[..., int]:
     """Return the driver's function; it takes values that are ctypes objects already.
 
     It holds the interpreter's lock: it only fills in 128 bytes.

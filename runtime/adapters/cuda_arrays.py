@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.adapters.arrays import ArrayView, is_row_major
 from pallasc.runtime.adapters.device_arrays import OwnMemory
 from pallasc.runtime.devices import device_of
@@ -37,10 +37,17 @@ class CudaArrayAdapter(OwnMemory):
             dtype=dtype,
             shape=shape,
             is_contiguous=is_row_major(shape, told.get("strides"), unit),
-            device=device_of(int(pointer or 0)),
+            device=_device(int(pointer or 0)),
             is_writable=not is_read_only,
             stream=told.get("stream"),
         )
+
+
+def _device(pointer: int) -> int:
+    try:
+        return device_of(pointer)
+    except DriverError as error:
+        raise ArgumentError(f"no GPU has memory at {pointer:#x}, where it says it lies.") from error
 
 
 def read_typestr(typestr: str) -> tuple[str, int]:

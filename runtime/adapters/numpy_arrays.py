@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
 
@@ -12,9 +13,18 @@ class NumpyAdapter:
     """Arrays of numpy, on the host."""
 
     name = "a numpy array"
+    is_copied = True
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of an array; its address is on the host."""
+        """Return what the runtime needs to know of an array; its address is on the host.
+
+        Raises:
+            ArgumentError: it is a scalar of numpy.
+        """
+        if not hasattr(array, "ctypes"):
+            raise ArgumentError(
+                f"a {type(array).__name__} is no array.", hint="Pass numpy.asarray of it."
+            )
         return ArrayView(
             pointer=int(array.ctypes.data),
             dtype=short_dtype(array.dtype),

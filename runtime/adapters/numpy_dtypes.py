@@ -10,6 +10,8 @@ from pallasc.specs.dtypes import parse_dtype
 
 def short_dtype(dtype: Any) -> str:
     """Return the short name of a dtype of numpy's, its own name where there is none."""
+    if not getattr(dtype, "isnative", True):
+        return str(dtype)
     name = str(getattr(dtype, "name", dtype))
     try:
         return "bool" if name == "bool" else parse_dtype(name).name

@@ -1,19 +1,24 @@
-"""The pool: how many workers, which of them, and how they end."""
+"""The pool: how many workers, which of them, how they end, and what is told meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import sys
-from collections import deque
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pallasc.compiler.pool import Answer, Pool, Task, Worker
-from pallasc.errors import ToolError
+from pallasc.compiler.pool import Answer, Pool, Task
+from pallasc.compiler.worker_process import Worker
+from pallasc.errors import SpecError, ToolError
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 SPEC = """
 import pallasc
@@ -25,6 +30,38 @@ def run(x):
     return x
 """
 
+WHO = "import os; value = os.getpid()"
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which `fake_worker` can be imported."""
+    places = [os.environ.get("PYTHONPATH", ""), str(PROGRAMS)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+
+def fakes(jobs: int = 1, **options: Any) -> Pool:
+    """Return a pool of workers that execute the code that they are sent."""
+    return Pool(jobs, environment(), program="fake_worker", **options)
+
+
+def code(text: str, number: int = 0, group: str = "") -> Task:
+    return Task(number, ("", group), {"op": "do", "code": text})
+
+
+def answers(pool: Pool, *tasks: Task) -> list[Answer]:
+    """Return the answers, in the order of the tasks."""
+    done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
+    return sorted(done, key=lambda answer: answer.task.label)
+
+
+def values(pool: Pool, *tasks: Task) -> list[Any]:
+    found = answers(pool, *tasks)
+    assert [str(answer.error) for answer in found if answer.error] == []
+    return [answer.message["value"] for answer in found if answer.message]
+
+
+# ---- real workers
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -32,55 +69,36 @@ def folder(tmp_path: Path) -> Path:
     texts = {
         "fine": "",
         "exits": "import os; os._exit(7)",
-        "aborts": "import os; os.abort()",
-        "real_time": "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 2)",
         "talks": "print('hello')",
         "says_why": "import os, sys; print('ERROR: no disk', file=sys.stderr, flush=True); "
         "os._exit(8)",
-        "answers": "import os, sys; os.write(int(sys.argv[2]), b'no message\\n')",
     }
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(SPEC.format(before=text))
     return tmp_path
 
 
-def task(folder: Path, name: str, number: int = 0, group: str = "") -> Task:
+def read(folder: Path, name: str, number: int = 0, group: str = "") -> Task:
     return Task(number, ("", group), {"op": "collect", "path": str(folder / f"{name}.py")})
-
-
-def answers(pool: Pool, *tasks: Task) -> list[Answer]:
-    return [answer for kind, _, answer in pool.run(tasks) if answer is not None and kind == "done"]
 
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    """Return a pool of one worker."""
+    """Return a pool of one real worker."""
     with Pool(1, os.environ) as pool:
         yield pool
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("exits", "the compiling process ended with exit code 7"),
-        ("aborts", "the compiling process was killed by SIGABRT"),
-        ("real_time", f"the compiling process was killed by signal {signal.SIGRTMIN + 2}"),
-        ("says_why", "the compiling process ended with exit code 8: ERROR: no disk"),
-        ("answers", "the worker process answered with something that is no message"),
-    ],
-)
-def test_an_end_without_an_answer_is_put_into_words(
-    folder: Path, pool: Pool, name: str, message: str
-) -> None:
-    first, second = answers(pool, task(folder, name), task(folder, "fine", 1))
+def test_the_last_word_of_a_worker_that_ends_is_told(folder: Path, pool: Pool) -> None:
+    first, second = answers(pool, read(folder, "says_why"), read(folder, "fine", 1))
     assert first.message is None
-    assert str(first.error) == message
+    assert str(first.error) == "the compiling process ended with exit code 8: ERROR: no disk"
     assert second.message is not None
     assert second.message["ok"]
 
 
 def test_a_worker_is_used_again_and_its_output_is_told_apart(folder: Path, pool: Pool) -> None:
-    first, second = answers(pool, task(folder, "talks"), task(folder, "fine", 1))
+    first, second = answers(pool, read(folder, "talks"), read(folder, "fine", 1))
     assert (first.output, second.output) == ("hello\n", "")
 
 
@@ -92,62 +110,225 @@ def test_a_dead_worker_is_called_what_its_task_says(folder: Path, pool: Pool) ->
 def test_there_are_never_more_workers_than_jobs(folder: Path) -> None:
     counts = []
     groups = ["a", "a", "a", "b", "b", "c"]
-    tasks = [task(folder, "fine", n, group) for n, group in enumerate(groups)]
+    tasks = [read(folder, "fine", n, group) for n, group in enumerate(groups)]
     done = []
     with Pool(2, os.environ) as pool:
         pool.warm(5)
         for kind, which, answer in pool.run(tasks):
             counts.append(len(pool._workers))
-            if kind == "done" and answer is not None and answer.message is not None:
+            if kind == "done" and which and answer and answer.message is not None:
                 done.append(which.label)
     assert sorted(done) == list(range(len(tasks)))
     assert max(counts) == 2
 
 
-def test_workers_are_stopped_when_the_caller_goes_away_early(folder: Path) -> None:
-    with Pool(2, os.environ) as pool:
-        for _ in pool.run([task(folder, "fine", n) for n in range(3)]):
-            break
-        workers = [worker._process for worker in pool._workers]
-    assert workers
-    assert all(process.returncode == -signal.SIGKILL for process in workers)
+# ---- ends
 
 
-@pytest.mark.parametrize(
-    ("waiting", "idle", "busy", "chosen"),
-    [
-        ({"a": 1, "b": 3}, [], [], "b"),
-        ({"a": 2, "b": 3}, [], ["b"], "a"),
-        ({"a": 1, "b": 3}, ["a"], [], "a"),
-        ({"a": 1, "b": 3}, ["c"], [], "b"),
-        ({"a": 1, "b": 9}, [], ["b"], "b"),
-    ],
-)
-def test_the_group_that_is_most_behind_is_served_next(
-    waiting: dict[str, int], idle: list[str], busy: list[str], chosen: str
-) -> None:
-    class Fake:
-        def __init__(self, name: str) -> None:
-            self.group = ("sm_90a", name)
-
-    tasks: Any = {("sm_90a", name): deque(range(count)) for name, count in waiting.items()}
-    fakes: Any = [Fake(name) for name in idle]
-    others: Any = [Fake(name) for name in busy]
-    assert Pool._next_group(tasks, fakes, others) == ("sm_90a", chosen)
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_workers_are_stopped_when_the_caller_goes_away_early(error: Any) -> None:
+    tasks = [code(f"{WHO}; import signal; n = {n}; n and signal.pause()", n) for n in range(3)]
+    with contextlib.suppress(RuntimeError, KeyboardInterrupt), fakes(2) as pool:
+        for kind, _, answer in pool.run(tasks):
+            if kind == "done" and answer and answer.message:
+                process = answer.message["value"]
+                workers = [worker.process for worker in pool._workers]
+                if error is not None:
+                    raise error
+                break
+    for one in [process, *filter(None, workers)]:
+        assert not Path(f"/proc/{one}").exists()
 
 
 def test_a_worker_that_cannot_be_started_leaves_nothing_open(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ToolError, match="cannot be started"):
-        Worker({})
+        Worker({}, tmp_path)
+    with pytest.raises(ToolError, match="cannot be started"), fakes() as pool:
+        answers(pool, code(""))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_workers_leave_no_descriptor_open(folder: Path) -> None:
+def test_workers_leave_no_descriptor_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with Pool(2, os.environ) as pool:
-        answers(pool, task(folder, "fine"), task(folder, "exits", 1, "b"))
+    with fakes(2) as pool:
+        pool.warm(1)
+        answers(pool, code(""), code("import os; os._exit(1)", 1, "b"), code("", 2, "c"))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ---- which worker does what
+
+
+@pytest.mark.parametrize(("jobs", "groups"), [(1, 1), (2, 1), (1, 20), (2, 20)])
+def test_no_worker_is_started_twice_for_a_group(jobs: int, groups: int) -> None:
+    tasks = [code(WHO, n, str(n % groups)) for n in range(200)]
+    with fakes(jobs) as pool:
+        found = values(pool, *tasks)
+    served: dict[int, set[str]] = {}
+    for task, process in zip(tasks, found, strict=True):
+        served.setdefault(process, set()).add(task.group[1])
+    assert all(len(names) == 1 for names in served.values())
+    assert len(served) == groups if groups > 1 else 1 <= len(served) <= jobs
+
+
+def test_workers_of_one_group_share_its_tasks_where_they_take_long() -> None:
+    slow = "import os, time; time.sleep(0.1); value = os.getpid()"
+    with fakes(2) as pool:
+        found = Counter(values(pool, *(code(slow, n) for n in range(16))))
+    assert len(found) == 2
+    assert min(found.values()) >= 4
+
+
+def test_a_warm_worker_is_the_first_to_be_used() -> None:
+    with fakes(2) as pool:
+        pool.warm(1)
+        (warm,) = pool._workers
+        (process,) = values(pool, code(WHO))
+        assert warm.process == process
+
+
+def test_a_warm_worker_that_has_died_is_replaced() -> None:
+    with fakes() as pool:
+        pool.warm(1)
+        (warm,) = pool._workers
+        warm.end()
+        while not warm.is_over():
+            time.sleep(0.01)
+        (process,) = values(pool, code(WHO))
+        assert pool._workers == []
+    assert process != warm.process
+
+
+def test_a_worker_that_says_it_is_spoilt_is_replaced(tmp_path: Path) -> None:
+    spoilt = 'import os\nos.write(answers, b\'{"ok":true,"value":1,"spoilt":true}\\n\')\n'
+    first = f"{spoilt}import signal; signal.pause()"
+    with fakes() as pool:
+        one, two = values(pool, code(first), code(WHO, 1))
+    assert one == 1
+    assert two > 1
+
+
+def test_what_a_worker_says_unasked_is_no_answer_to_the_next_task() -> None:
+    twice = 'import os; os.write(answers, b\'{"ok":true,"value":1}\\n\'); value = 2'
+    with fakes() as pool:
+        assert values(pool, code(twice), code("value = 3", 1), code("value = 4", 2)) == [1, 3, 4]
+
+
+def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> None:
+    tasks = [
+        code("kept['bomb'] = 1; value = 'armed'", 0),
+        code("import os\nif kept: os._exit(9)\nvalue = 'innocent'", 1),
+        code("kept['bomb'] = 1; value = 'armed'", 2),
+        code("import os; os._exit(9)", 3),
+        code("value = 'last'", 4),
+    ]
+    with fakes() as pool:
+        events = list(pool.run(tasks))
+    told = Counter((kind, task.label) for kind, task, _ in events if task)
+    assert set(told.values()) == {1}
+    done = {task.label: answer for kind, task, answer in events if task and answer}
+    said = [answer.message and answer.message["value"] for _, answer in sorted(done.items())]
+    assert said == ["armed", "innocent", "armed", None, "last"]
+    assert str(done[3].error) == "the compiling process ended with exit code 9"
+
+
+# ---- talking
+
+
+def test_a_message_is_made_when_it_is_sent() -> None:
+    made: list[int] = []
+
+    def message(number: int) -> dict[str, Any]:
+        made.append(number)
+        return {"op": "do", "code": f"value = {number}"}
+
+    tasks = [Task(n, ("", ""), lambda n=n: message(n)) for n in range(3)]  # type: ignore[misc]
+    with fakes(tick_s=None) as pool:
+        for _, task, answer in pool.run(tasks):
+            assert task is not None
+            assert made == list(range(task.label + (answer is not None)))
+            assert not answer or (answer.message and answer.message["value"] == task.label)
+
+
+def test_a_message_that_cannot_be_made_fails_its_task_alone() -> None:
+    def message() -> dict[str, Any]:
+        raise SpecError("table.txt is gone")
+
+    with fakes() as pool:
+        wrong, fine = answers(pool, Task(0, ("", ""), message), code("value = 1", 1))
+    assert str(wrong.error) == "table.txt is gone"
+    assert fine.message is not None
+
+
+def test_a_run_after_one_that_was_given_up_begins_afresh() -> None:
+    with fakes(2) as pool:
+        for _ in pool.run([code("import signal; signal.pause()", n) for n in range(4)]):
+            break
+        assert values(pool, code("value = 1"), code("value = 2", 1)) == [1, 2]
+
+
+def test_a_worker_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    text = f"{'#' * 3_000_000}\nvalue = 1"
+    with fakes(2, context={"op": "context", "code": f"open({str(fifo)!r}).read()"}) as pool:
+        events = pool.run([code(text, 0, "a"), code(text, 1, "b")])
+        assert [next(events)[0] for _ in range(2)] == ["started", "started"]
+        assert any(worker.events().get(worker.requests) for worker in pool._workers)
+        writer = threading.Thread(target=open_for_all, args=(fifo, pool))
+        writer.start()
+        done = [answer for kind, _, answer in events if kind == "done" and answer]
+        writer.join()
+    assert [answer.message and answer.message["value"] for answer in done] == [1, 1]
+
+
+def open_for_all(fifo: Path, pool: Pool) -> None:
+    """Let every worker read to the end of a pipe with a name, one after the other."""
+    while any(worker.ready_s is None for worker in pool._busy):
+        try:
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody reads just now
+            time.sleep(0.01)
+
+
+# ---- what is told meanwhile
+
+
+def test_the_pool_says_that_time_goes_on_and_what_is_running(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    tasks = [code(f"open({str(fifo)!r}).read()", n, str(n)) for n in range(2)]
+    ticks = []
+    with fakes(2, tick_s=0.05) as pool:
+        for kind, _, _ in pool.run(tasks):
+            if kind == "tick" and len(ticks) < 4:
+                ticks.append((time.monotonic(), pool.running()))
+            elif kind == "tick":
+                try:
+                    os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+                except OSError:
+                    continue
+        assert pool.running() == []
+    for _, running in ticks[1:]:
+        assert [task.label for task, _ in running] == [0, 1]
+        assert running[0][1] >= running[1][1] > 0
+    assert ticks[-1][0] - ticks[0][0] < 3
+    assert ticks[-1][1][0][1] > ticks[1][1][0][1]
+
+
+def test_a_pool_that_shall_be_silent_is() -> None:
+    with fakes(tick_s=None) as pool:
+        kinds = [kind for kind, _, _ in pool.run([code("import time; time.sleep(0.6)")])]
+    assert kinds == ["started", "done"]
+
+
+def test_ticks_come_while_answers_do() -> None:
+    tasks = [code("import time; time.sleep(0.02)", n) for n in range(20)]
+    with fakes(tick_s=0.1) as pool:
+        kinds = Counter(kind for kind, _, _ in pool.run(tasks))
+    assert kinds["done"] == 20
+    assert kinds["tick"] >= 3

@@ -243,5 +243,5 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(
-    max_examples=100, stateful_step_count=25, deadline=None, database=None
+    max_examples=150, stateful_step_count=30, deadline=None, database=None
 )

@@ -64,14 +64,14 @@ def test_a_second_build_compiles_nothing(run: RunCommand, built: Any) -> None:
         "[1/2] hit       add[m=1024,dtype=f32]@h100-sxm",
         "[2/2] hit       add[m=1024,dtype=bf16]@h100-sxm",
     ]
-    assert re.fullmatch(r"2 variants in \d+\.\d s: 2 hits", lines[2])
+    assert re.fullmatch(r"2 variants in \d+\.\d s: 2 hits \(100 %\), .* s saved", lines[2])
 
 
 def test_the_store_is_found_through_the_environment(
     run: RunCommand, built: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store))
-    assert run("build", built.spec).err.endswith(": 2 hits\n")
+    assert ": 2 hits (100 %), " in run("build", built.spec).err.splitlines()[-1]
 
 
 def test_the_report_is_json(run: RunCommand, built: Any) -> None:
@@ -79,7 +79,7 @@ def test_the_report_is_json(run: RunCommand, built: Any) -> None:
     data = json.loads(result.out)
     (variant,) = data["variants"]
     assert (data["schema"], data["notes"]) == (1, [])
-    assert data["totals"] == {"compiled": 0, "failed": 0, "hit": 1, "skipped": 0}
+    assert data["totals"] == {"compiled": 0, "failed": 0, "hit": 1, "missing": 0, "skipped": 0}
     assert variant["id"] == "add[m=1024,dtype=f32]@h100-sxm"
     assert (variant["status"], variant["error"]) == ("hit", None)
     assert re.fullmatch("[0-9a-f]{64}", variant["digest"])
@@ -104,7 +104,10 @@ def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
         f'        5 | raise ValueError(f"no kernel for {{x.shape}}")\n'
     ) in text
     assert "failed    exits@h100-sxm\n" in text
-    assert "ended with exit code 3\n    output:\n    last words\n" in text
+    alone = f"pallasc build {spec} -k exits@h100-sxm --jobs 1 --target h100-sxm"
+    assert (
+        f"ended with exit code 3\n      To see it alone: {alone}\n    output:\n    last words\n"
+    ) in text
     assert text.endswith(": 2 failed\n")
     assert "Traceback" not in text
     raises, exits = json.loads(result.out)["variants"]

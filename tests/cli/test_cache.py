@@ -80,7 +80,7 @@ def test_why_names_the_source_file_that_changed(
     helper.write_text("from pallasc.specs.library.elementwise import add  # changed\n")
     result = run("cache", "why", spec, "--store", store)
     assert result.out == (
-        "miss  own@h100-sxm: helper has changed\n"
+        "miss  own@h100-sxm: helper (helper.py) has changed\n"
         "      a build lowers it again, and compiles only if that gives something else\n"
     )
     assert "1 hit" in process("build", spec, "--store", store).err

@@ -27,6 +27,11 @@ EXIT_CODES = {
     "SpecError": 2,
     "NotCachedError": 3,
     "ToolError": 4,
+    "DeviceError": 4,
+    "DriverError": 4,
+    "OutOfMemoryError": 4,
+    "SelectionError": 4,
+    "ArgumentError": 2,
     "CorruptError": 5,
     "BudgetError": 5,
 }
@@ -110,10 +115,16 @@ def test_a_wrong_number_of_jobs_is_a_usage_mistake(run: RunCommand, jobs: str) -
 def test_every_error_ends_with_its_exit_code_and_its_text(
     run: RunCommand, failing: Callable[[BaseException], None], name: str, code: int
 ) -> None:
-    failing(getattr(errors, name)("it broke.", location=Location("a.yaml", 3), hint="Mend it."))
+    kind = getattr(errors, name)
+    if issubclass(kind, errors.DriverError):
+        error = kind("it broke.", code=700, hint="Mend it.")
+    else:
+        error = kind("it broke.", location=Location("a.yaml", 3), hint="Mend it.")
+    failing(error)
     result = run("list", "kernels.yaml")
     assert (result.code, result.out) == (code, "")
-    assert result.err == "error: a.yaml:3: it broke.\n  Mend it.\n"
+    where = "a.yaml:3: " if error.location else ""
+    assert result.err == f"error: {where}it broke.\n  Mend it.\n"
 
 
 def test_every_error_class_has_an_exit_code_in_the_table() -> None:

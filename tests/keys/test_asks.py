@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.callers import Asked
 from pallasc.compiler.reads import digest_of
 from pallasc.compiler.recorders import absolute
+from pallasc.errors import ToolError
 
 NOTES = "HERE / 'notes.txt'"
 LATER = "HERE / 'later.txt'"
@@ -71,6 +72,8 @@ NOBODYS = {
     "numpy's seed": ("import numpy as np", "np.random.seed(1); np.random.rand(2)",
                      "np.random.default_rng(3).random(); np.random.RandomState(4).rand()"),
     "a package": ("import clocked",),
+    "python's sets": ("assert os.stat in os.supports_dir_fd & os.supports_follow_symlinks",
+                      "assert os.access in os.supports_effective_ids"),
     "its own file": ("(HERE / 'own').write_text('1')", "assert (HERE / 'own').exists()"),
 }  # fmt: skip
 CLOCKS = {
@@ -125,6 +128,8 @@ OTHERS = {
     "bytes": ("os.environb.get(b'CHOICE')",),
     "made after the question": (f"if not ({LATER}1).exists(): ({LATER}1).write_text('')".replace(
         "'later.txt'1", "'later1.txt'"),),
+    "opened to be read and written": ("open(HERE / 'notes.txt', 'r+').close()",),
+    "written by another": ("import writing", "assert (HERE / 'made.txt').read_text()"),
     "gone after it was read": (
         "(HERE / 'gone.txt').read_text()", "(HERE / 'gone.txt').unlink()"),
     "listed and added to": ("os.listdir(HERE / 'grouped')", "(HERE / 'grouped/n').touch()"),
@@ -140,6 +145,7 @@ FILES = {
     "site/clocked.py": "import os, random, time\nBEGAN = time.time(), random.random()\n"
     "os.path.exists('odr')\n\n\ndef now():\n    return time.time()\n",
     "specs/gone.txt": "",
+    "specs/writing.py": "open(__file__[:-10] + 'made.txt', 'w').write('1')\n",
 }
 
 CASES: dict[str, tuple[str, ...]] = {
@@ -333,6 +339,12 @@ def test_a_variable_that_is_looked_up_in_bytes_is_recorded(gallery: Gallery) -> 
     assert gallery.manifests["bytes"]["variables"] == {"CHOICE": digest("a")}
 
 
+def test_a_file_that_was_written_counts_where_somebody_else_reads_it(gallery: Gallery) -> None:
+    assert gallery.manifests["written by another"]["opened"] == {"file:made.txt": digest("1")}
+    opened = gallery.manifests["opened to be read and written"]["opened"]
+    assert opened == {"file:notes.txt": digest("nothing\n")}
+
+
 @pytest.mark.parametrize(
     ("name", "label"),
     [
@@ -355,11 +367,8 @@ def test_a_question_that_cannot_be_recorded_is_said_and_does_no_harm(gallery: Ga
     ]
 
 
-def test_replaced_functions_are_still_functions_of_python(tmp_path: Path, trace: Any) -> None:
-    """What the standard library asks about `os.stat` has the answer that it always had."""
-    del tmp_path
-    module = importlib.import_module("pallasc.compiler.callers")
-    asked = module.Asked(os.stat, lambda *arguments: None)
+def test_a_replaced_function_becomes_no_method() -> None:
+    asked = Asked(os.stat, lambda *arguments: None)
     assert asked.__name__ == "stat"
     assert asked.__doc__ == os.stat.__doc__
     holder = type("Holder", (), {"stat": asked})
@@ -376,6 +385,4 @@ def test_an_unreadable_file_differs_from_a_missing_one(tmp_path: Path) -> None:
 
 
 def _no_digest(path: Path) -> str:
-    from pallasc.errors import ToolError
-
     raise ToolError(f"{path}: no digest")

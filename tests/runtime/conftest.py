@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import made as artifacts
 import rig as programs
 import standin as control
 
@@ -38,12 +40,18 @@ def standin(_library: control.Standin) -> Iterator[control.Standin]:
 
 @pytest.fixture
 def fresh_process(_library: control.Standin) -> FreshProcess:
-    """Run Python code in a process that finds the stand-in; keywords as of `environment`."""
+    """Run Python code in a process that finds the stand-in; keywords as of `environment`.
+
+    The code can `import standin` and steer the driver with `standin.load()`; `reset` there would
+    also undo what the keywords say.
+    """
 
     def run(code: str, *arguments: str, timeout_s: float = 60, **options: Any) -> Any:
+        environment = control.environment(**options)
+        path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
         return subprocess.run(
             [sys.executable, "-P", "-c", code, *arguments],
-            env=control.environment(**options),
+            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -56,3 +64,17 @@ def fresh_process(_library: control.Standin) -> FreshProcess:
 def rig(standin: control.Standin) -> programs.Rig:
     """Give a started driver with one device (9.0), its context and loaded kernels."""
     return programs.Rig(standin, programs.cubin("sm_90a")).start()
+
+
+@pytest.fixture
+def runtime(standin: control.Standin) -> Iterator[control.Standin]:
+    """Give the stand-in to a runtime that has opened no driver yet."""
+    artifacts.forget()
+    yield standin
+    artifacts.forget()
+
+
+@pytest.fixture
+def framework(runtime: control.Standin) -> artifacts.Framework:
+    """Give a framework whose tensors the runtime knows."""
+    return artifacts.install()

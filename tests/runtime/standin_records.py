@@ -1,4 +1,4 @@
-"""What the stand-in driver tells: calls, launches, tensor maps; and the C structures behind them."""
+"""What the stand-in driver tells, as data: calls, launches, tensor maps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Options(ctypes.Structure):
         for name in (
             *("driver_version", "init_code", "log", "raw_speed", "check_pointers"),
             *("null_pointers", "pointer_alignment", "eager_loading", "poison", "kernel_ns"),
-            "deinitialized",
+            *("deinitialized", "strict_context"),
         )
     )
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import standin
 
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden")
+_LINK = ("-shared", "-Wl,-soname,libcuda.so.1", "-lpthread")
 _SOURCE = Path(__file__).parent / "cudart"
 
 # Functions of the driver that PyTorch asks for by name when it starts, and does not call here.
@@ -65,7 +67,7 @@ def build(folder: Path) -> tuple[Path, Path]:
     )
     driver = folder / "libcuda.so.1"
     sources = sorted(map(str, standin.SOURCES.glob("*.c")))
-    subprocess.run([cc, *standin._FLAGS, *sources, stubs, "-o", driver, *standin._LINK], check=True)
+    subprocess.run([cc, *_FLAGS, *sources, stubs, "-o", driver, *_LINK], check=True)
     return driver, _build_runtime(cc, folder, runtime)
 
 

@@ -71,40 +71,47 @@ def test_the_older_launch_functions_are_recorded_alike(standin: Standin, rig: Ri
     assert second.attributes[0][0] == COOPERATIVE
 
 
-# name, kernel, what to change in the launch, result code
-REFUSALS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
-    ("no blocks", "none", {"grid": (0, 1, 1)}, 1),
-    ("grid too deep", "none", {"grid": (1, 1, 65536)}, 1),
-    ("grid too wide", "none", {"grid": (1 << 31, 1, 1)}, 1),
-    ("no threads", "none", {"block": (1, 0, 1)}, 1),
-    ("block too wide", "none", {"block": (1025, 1, 1)}, 1),
-    ("block too deep", "none", {"block": (1, 1, 65)}, 1),
-    ("too many threads", "none", {"block": (512, 2, 2)}, 1),
-    ("more threads than .maxntid", "bounded", {"block": (512, 1, 1)}, 701),
-    ("as many threads as .maxntid", "bounded", {"block": (256, 1, 1)}, 0),
-    ("other threads than .reqntid", "exact", {"block": (32, 1, 1)}, 1),
-    ("the threads of .reqntid", "exact", {"block": (64, 1, 1)}, 0),
-    ("48 kB of shared memory", "none", {"smem_bytes": 49152}, 0),
-    ("shared memory not allowed before", "none", {"smem_bytes": 49153}, 1),
-    ("a cluster", "none", {"grid": (8, 1, 1), "attributes": [(CLUSTER, 8, 1, 1)]}, 0),
-    ("a cluster of nothing", "none", {"attributes": [(CLUSTER, 0, 1, 1)]}, 1),
-    ("a grid of part clusters", "none", {"grid": (9, 1, 1), "attributes": [(CLUSTER, 2, 1, 1)]}, 1),
-    ("not portable", "none", {"grid": (16, 1, 1), "attributes": [(CLUSTER, 16, 1, 1)]}, 912),
-    ("no cluster where required", "ranked", {}, 912),
-    ("above .maxclusterrank", "ranked", {"grid": (8, 1, 1), "attributes": [(CLUSTER, 8, 1, 1)]}, 912),
-    ("up to .maxclusterrank", "ranked", {"grid": (4, 1, 1), "attributes": [(CLUSTER, 4, 1, 1)]}, 0),
-    ("another cluster", "clustered", {"grid": (8, 8, 1), "attributes": [(CLUSTER, 2, 1, 1)]}, 912),
-    ("the kernel's cluster", "clustered", {"grid": (8, 8, 1), "attributes": [(CLUSTER, 4, 2, 1)]}, 0),
-    ("the kernel's cluster, unsaid", "clustered", {"grid": (8, 8, 1)}, 0),
-    ("the kernel's cluster, grid", "clustered", {"grid": (8, 1, 1)}, 1),
-    ("a cooperative grid", "none", {"grid": (132, 1, 1), "attributes": [(COOPERATIVE, 1)]}, 0),
-    ("too large together", "none", {"grid": (1 << 20, 1, 1), "attributes": [(COOPERATIVE, 1)]}, 720),
-    ("a bad stream", "none", {"stream": 0x1234}, 400),
-)  # fmt: skip
+def _cluster(grid: tuple[int, int, int], *cluster: int) -> dict[str, Any]:
+    return {"grid": grid, "attributes": [(CLUSTER, *cluster)]}
 
 
-@pytest.mark.parametrize(("kernel", "changes", "code"), [case[1:] for case in REFUSALS],
-                         ids=[case[0] for case in REFUSALS])  # fmt: skip
+def _together(blocks: int) -> dict[str, Any]:
+    return {"grid": (blocks, 1, 1), "attributes": [(COOPERATIVE, 1)]}
+
+
+# kernel, what to change in the launch, result code
+REFUSALS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "no blocks": ("none", {"grid": (0, 1, 1)}, 1),
+    "a grid too deep": ("none", {"grid": (1, 1, 65536)}, 1),
+    "a grid too wide": ("none", {"grid": (1 << 31, 1, 1)}, 1),
+    "no threads": ("none", {"block": (1, 0, 1)}, 1),
+    "a block too wide": ("none", {"block": (1025, 1, 1)}, 1),
+    "a block too deep": ("none", {"block": (1, 1, 65)}, 1),
+    "too many threads": ("none", {"block": (512, 2, 2)}, 1),
+    "more threads than .maxntid": ("bounded", {"block": (512, 1, 1)}, 701),
+    "as many threads as .maxntid": ("bounded", {"block": (256, 1, 1)}, 0),
+    "other threads than .reqntid": ("exact", {"block": (32, 1, 1)}, 1),
+    "the threads of .reqntid": ("exact", {"block": (64, 1, 1)}, 0),
+    "48 kB of shared memory": ("none", {"smem_bytes": 49152}, 0),
+    "more shared memory than was allowed": ("none", {"smem_bytes": 49153}, 1),
+    "a cluster": ("none", _cluster((8, 1, 1), 8, 1, 1), 0),
+    "a cluster of nothing": ("none", _cluster((1, 1, 1), 0, 1, 1), 1),
+    "a grid of part clusters": ("none", _cluster((9, 1, 1), 2, 1, 1), 1),
+    "a cluster that is not portable": ("none", _cluster((16, 1, 1), 16, 1, 1), 912),
+    "no cluster where one is needed": ("ranked", {}, 912),
+    "above .maxclusterrank": ("ranked", _cluster((8, 1, 1), 8, 1, 1), 912),
+    "up to .maxclusterrank": ("ranked", _cluster((4, 1, 1), 4, 1, 1), 0),
+    "another cluster than the kernel's": ("clustered", _cluster((8, 8, 1), 2, 1, 1), 912),
+    "the kernel's cluster": ("clustered", _cluster((8, 8, 1), 4, 2, 1), 0),
+    "the kernel's cluster, unsaid": ("clustered", {"grid": (8, 8, 1)}, 0),
+    "part of the kernel's cluster": ("clustered", {"grid": (8, 1, 1)}, 1),
+    "a cooperative grid": ("none", _together(132), 0),
+    "a cooperative grid too large": ("none", _together(1 << 20), 720),
+    "an unknown stream": ("none", {"stream": 0x1234}, 400),
+}
+
+
+@pytest.mark.parametrize(("kernel", "changes", "code"), REFUSALS.values(), ids=REFUSALS)
 def test_a_launch_is_checked(rig: Rig, kernel: str, changes: dict[str, Any], code: int) -> None:
     made = {**changes, "attributes": [attribute(*row) for row in changes.get("attributes", ())]}
     assert rig.launch(kernel, **made) == code
@@ -205,6 +212,19 @@ def test_a_kernel_runs_in_the_context_of_the_stream_and_a_function_only_in_its_o
     assert [launch.device for launch in standin.launches] == [1]
 
 
+def test_a_thread_without_a_context_can_launch_on_a_stream_unless_told_otherwise(
+    standin: Standin, rig: Rig
+) -> None:
+    stream = value_of(rig.driver.cuStreamCreate(1))
+    function = value_of(rig.driver.cuKernelGetFunction(rig.kernel("none")))
+    assert code_of(rig.driver.cuCtxSetCurrent(0)) == 0
+    for target in ("none", function):
+        assert rig.launch(target, stream=stream) == 0
+        assert rig.launch(target) == 201
+    standin.configure(strict_context=1)
+    assert rig.launch("none", stream=stream) == 201
+
+
 def test_occupancy_follows_the_limits(rig: Rig) -> None:
     driver = rig.driver
     function = value_of(driver.cuKernelGetFunction(rig.kernel("none")))
@@ -253,16 +273,6 @@ def test_a_kernel_can_fail_with_any_code_and_breaks_the_context(standin: Standin
     assert [launch.code for launch in standin.launches] == [710, 710]
 
 
-BAD_ADDRESSES: tuple[tuple[str, Callable[[Rig], int]], ...] = (
-    ("null", lambda rig: 0),
-    ("host memory", lambda rig: np.zeros(64).ctypes.data),
-    ("behind the end", lambda rig: rig.allocate(4096) + 4096),
-    ("before the start", lambda rig: rig.allocate(4096) - 1),
-    ("freed", lambda rig: _freed(rig)),
-    ("of another device", lambda rig: _elsewhere(rig)),
-)
-
-
 def _freed(rig: Rig) -> int:
     address = rig.allocate()
     assert code_of(rig.driver.cuMemFree(address)) == 0
@@ -276,8 +286,17 @@ def _elsewhere(rig: Rig) -> int:
     return address
 
 
-@pytest.mark.parametrize("address", [case[1] for case in BAD_ADDRESSES],
-                         ids=[case[0] for case in BAD_ADDRESSES])  # fmt: skip
+BAD_ADDRESSES: dict[str, Callable[[Rig], int]] = {
+    "null": lambda rig: 0,
+    "host memory": lambda rig: int(np.zeros(64).ctypes.data),
+    "behind the end": lambda rig: rig.allocate(4096) + 4096,
+    "before the start": lambda rig: rig.allocate(4096) - 1,
+    "freed": _freed,
+    "of another device": _elsewhere,
+}
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES.values(), ids=BAD_ADDRESSES)
 def test_a_pointer_outside_live_memory_breaks_the_context(
     standin: Standin, address: Callable[[Rig], int]
 ) -> None:

@@ -40,11 +40,16 @@ def test_a_process_finds_the_stand_in_by_name(fresh_process: FreshProcess) -> No
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "code"), [({"devices": ""}, 100), ({"init": 803}, 803), ({"faults": [("cuInit", 1, 999)]}, 999)]
-)  # fmt: skip
+INITS: dict[int, dict[str, Any]] = {
+    100: {"devices": ""},
+    803: {"init": 803},
+    999: {"faults": [("cuInit", 1, 999)]},
+}
+
+
+@pytest.mark.parametrize(("code", "options"), INITS.items(), ids=map(str, INITS))
 def test_a_process_can_be_given_an_init_that_fails(
-    fresh_process: FreshProcess, options: dict[str, Any], code: int
+    fresh_process: FreshProcess, code: int, options: dict[str, Any]
 ) -> None:
     assert _json(fresh_process(_FACTS, **options))["init"] == code
 
@@ -77,6 +82,16 @@ def test_an_old_driver_lacks_newer_functions(fresh_process: FreshProcess) -> Non
         "function cuKernelGetParamCount is not found",
         "cuKernelGetName is there",
     ]
+
+
+def test_a_process_can_steer_the_driver_that_it_found(fresh_process: FreshProcess) -> None:
+    done = fresh_process(
+        "import standin\n"
+        "from cuda.bindings import driver\n"
+        "assert int(driver.cuInit(0)[0]) == 0\n"
+        "print([call.name for call in standin.load().calls()])"
+    )
+    assert done.stdout == "['cuInit']\n", done.stderr
 
 
 def _in_child(work: Callable[[], int]) -> int:

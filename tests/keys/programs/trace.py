@@ -10,13 +10,13 @@ import json
 import site
 import sys
 
-from pallasc.compiler import closure
+from pallasc.compiler import closure, imports
 
 site.USER_SITE = sys.argv[2]
 sys.path.insert(0, sys.argv[2])
 closure.site_folders.cache_clear()
-closure.record_imports()
-closure.read_sources_afresh()
+imports.record_imports()
+imports.read_sources_afresh()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
 from pallasc.compiler.chance import forget_seeds  # noqa: E402

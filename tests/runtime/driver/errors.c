@@ -70,7 +70,8 @@ static const struct result results[] = {
     R(907, "ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream")
     R(908, "ERROR_STREAM_CAPTURE_WRONG_THREAD",
       "attempt to terminate a thread-local capture sequence from another thread")
-    R(912, "ERROR_INVALID_CLUSTER_SIZE", "invalid cluster size")
+    R(912, "ERROR_INVALID_CLUSTER_SIZE",
+      "a kernel launch error has occurred due to cluster misconfiguration")
     R(999, "ERROR_UNKNOWN", "unknown error")
 };
 

@@ -87,6 +87,8 @@ static int find_target(CUhandle f, CUhandle stream_handle, struct kernel **kerne
     *kernel = function ? function->kernel : find_handle(KIND_KERNEL, f);
     if (!*kernel)
         return INVALID_HANDLE;
+    if (options.strict_context && !current_context())
+        return missing_context();
     int code = check_stream(stream_handle, stream, context);
     if (code)
         return code;

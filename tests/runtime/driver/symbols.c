@@ -21,6 +21,9 @@ static const struct row {
 #define FUNCTION(symbol, name, since, needs) {#symbol, #name, since, symbol, symbol##_ptsz},
 #include "functions.h"
 #undef FUNCTION
+    /* Signatures that exist between those above and are not offered. */
+    {"cuCtxCreate_v3", "cuCtxCreate", 11040, NULL, NULL},
+    {"cuLaunchHostFunc_v2", "cuLaunchHostFunc", 13020, NULL, NULL},
 };
 
 /* A binding looks everything up once, so this is a matter of the process, not of one test: all
@@ -66,7 +69,7 @@ static int look_up(const char *name, void **function, int version, uint64_t flag
             best = row;
     }
     *function = NULL;
-    if (!best)
+    if (!best || !best->function)
         return status;
     int per_thread = flags & PER_THREAD_DEFAULT_STREAM && best->per_thread;
     *function = (void *)(per_thread ? best->per_thread : best->function);

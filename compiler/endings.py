@@ -1,0 +1,96 @@
+"""Say why a worker gave no answer: how it died, or which limit it was stopped at."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pallasc.errors import CompileError, Location
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
+_STACK = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+ .*\(most recent call first\):$")
+_SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
+_SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
+_MOST_FRAMES = 8
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def exit_in_words(code: int) -> str:
+    """Return how a process ended, from its exit code; a negative one is a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL (perhaps out of memory)"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def died(doing: str, ending: str, output: str) -> CompileError:
+    """Return the error for a worker that died, with the last word of what ran in it."""
+    lines = [line.strip() for line in output.splitlines()]
+    said = [line for line in lines if _SAYS_WHY.search(line) and not _SAYS_NOTHING.match(line)]
+    return CompileError(f"{doing} {ending}{f': {said[-1]}' if said else ''}")
+
+
+def too_slow(doing: str, timeout_s: float) -> CompileError:
+    """Return the error for a worker that was stopped because it took too long."""
+    return CompileError(
+        f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
+        hint="If it needs more time, raise --timeout.",
+    )
+
+
+def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
+    """Return the error for a worker that was stopped because it held too much memory."""
+    return CompileError(
+        f"{doing} held {size(held_bytes)} of memory, more than the {size(limit_bytes)} that one "
+        "may hold (--memory), and was stopped",
+        hint="If it needs that much, raise --memory, with fewer --jobs where memory is short.",
+    )
+
+
+def explain_memory(message: Mapping[str, Any], limit_bytes: int | None) -> None:
+    """Add to an answer that memory ran out because the kernel was told to give no more."""
+    error = message.get("error") or {}
+    if limit_bytes and "MemoryError" in str(error.get("message")) and not error.get("hint"):
+        error["hint"] = (
+            f"One compiling process may hold {size(limit_bytes)} of memory; --memory sets how much."
+        )
+
+
+def no_message(doing: str) -> CompileError:
+    """Return the error for a worker that wrote something else than an answer."""
+    return CompileError(f"{doing} answered with something that is no message")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people: `2.1 GB`."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{count} bytes"
+
+
+def place(output: str, folders: Sequence[str]) -> Location | None:
+    """Return the innermost place below `folders` in the stack that a dying process printed."""
+    for line in output.splitlines():
+        frame = _FRAME.match(line)
+        if frame and frame["file"].startswith(tuple(f"{f.rstrip('/')}/" for f in folders if f)):
+            return Location(frame["file"], int(frame["line"]))
+    return None
+
+
+def shortened(output: str) -> str:
+    """Return output without the far end of the stacks in it, and the list of extension modules."""
+    kept, frames = [], 0
+    for line in output.splitlines(keepends=True):
+        frames = frames + 1 if _FRAME.match(line) else 0
+        if frames == _MOST_FRAMES + 1:
+            kept.append("  …\n")
+        if frames <= _MOST_FRAMES and not line.startswith("Extension modules: "):
+            kept.append(line)
+    return "".join(kept)

@@ -1,0 +1,71 @@
+"""The temporary files of workers: a folder for each, in one of the build.
+
+    <temporary folder>/pallasc-workers-<token>-<random>/<number>/
+
+The token (`cache/process`) names the build's process, so that what a build that was killed has left
+is known as such: the next one removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from pallasc.cache import process
+from pallasc.cache.leases import is_over
+from pallasc.errors import ToolError
+
+_PREFIX = "pallasc-workers-"
+
+
+class Scratch:
+    """The folder of one build, made when a worker first needs it."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._count = 0
+
+    def make_folder(self) -> Path:
+        """Make an empty folder for one worker.
+
+        Raises:
+            ToolError: it cannot be made.
+        """
+        try:
+            if self._folder is None:
+                remove_left_folders()
+                prefix = f"{_PREFIX}{process.token()}-"
+                self._folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+            self._count += 1
+            made = self._folder / str(self._count)
+            made.mkdir(mode=0o700)
+        except OSError as error:
+            raise ToolError(f"no folder for temporary files can be made: {error}") from error
+        return made
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def remove_left_folders() -> None:
+    """Remove what builds that were killed have left; those of other users are left alone."""
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and _is_left(entry):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_left(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):
+        status = entry.stat(follow_symlinks=False)
+        name = entry.name.removeprefix(_PREFIX)
+        is_ours = entry.is_dir(follow_symlinks=False) and status.st_uid == os.geteuid()
+        return is_ours and is_over(name, status.st_mtime_ns, now_ns=time.time_ns())
+    return False

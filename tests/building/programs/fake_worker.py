@@ -1,0 +1,31 @@
+"""A worker that imports next to nothing and executes the code that it is sent.
+
+Becomes a worker by way of the warden, as the real one does. `{"op": "context"}` makes it say that
+it is ready, `{"op": "warm"}` nothing; any other message is answered with what its `code` leaves in
+`value`. The code sees the descriptor `answers`, and a dictionary `kept` that lives as long as the
+worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+
+def main(arguments: list[str]) -> int:
+    requests, answers, _ = (int(text) for text in arguments)
+    kept: dict[str, Any] = {}
+    with os.fdopen(requests, "rb") as source:
+        for line in source:
+            message = json.loads(line)
+            if message["op"] == "warm":
+                continue
+            scope = {"answers": answers, "kept": kept}
+            exec(message.get("code", ""), scope)
+            if message["op"] == "context":
+                answer = {"ready": True}
+            else:
+                answer = {"ok": True, "value": scope.get("value"), "task": message["task"]}
+            os.write(answers, json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+    return 0

@@ -1,0 +1,320 @@
+"""What kernels do to the process that compiles them, and what becomes of the others then."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler import supervision, worker_process
+from pallasc.compiler.pool import Answer, Pool, Task
+from pallasc.errors import Location
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIMIT_BYTES = 300_000_000
+TIMEOUT_S = 3.0
+
+SPEC = """
+import pallasc
+
+{before}
+
+@pallasc.kernel(args=["f32[8]"], targets=["sm_90a"])
+def run(x):
+    return x
+"""
+
+FINE = "fine"
+HOSTILE = {
+    "is_killed": (
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        r"the compiling process was killed by SIGKILL \(perhaps out of memory\)",
+    ),
+    "kills_its_group": (
+        "import os, signal; os.killpg(0, signal.SIGKILL)",
+        r"the compiling process was killed by SIGKILL \(perhaps out of memory\)",
+    ),
+    "kills_its_warden": (
+        "import os, signal; os.kill(os.getppid(), signal.SIGKILL); signal.pause()",
+        r"the compiling process was killed by SIGKILL \(perhaps out of memory\)",
+    ),
+    "segfaults": ("import ctypes; ctypes.string_at(0)", "the .* process was killed by SIGSEGV"),
+    "aborts": ("import os; os.abort()", "the compiling process was killed by SIGABRT"),
+    "exits_with_0": ("import os; os._exit(0)", "the compiling process ended with exit code 0"),
+    "exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "is_interrupted": (
+        "raise KeyboardInterrupt",
+        "the compiling process was killed by SIGINT: KeyboardInterrupt",
+    ),
+    "recurses": ("def f(): f()\nf()", "RecursionError: maximum recursion depth exceeded"),
+    "loops": (
+        "while True: pass",
+        r"the compiling process took longer than 3 s \(--timeout\) and was stopped",
+    ),
+    "is_stopped": (
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        r"the compiling process took longer than 3 s \(--timeout\) and was stopped",
+    ),
+    "prints_without_end": (
+        "import os, time\n"
+        "while time.sleep(0.01) is None: os.write(1, b'all work and no play\\n' * 50_000)",
+        r"the compiling process took longer than 3 s \(--timeout\) and was stopped",
+    ),
+    "allocates_without_end": (
+        "import time\nkept = []\n"
+        "while time.sleep(0.02) is None: kept.append(bytearray(b'x' * 5_000_000))",
+        r"the compiling process held \d+(\.\d)? MB of memory, more than the 300 MB that one may "
+        r"hold \(--memory\), and was stopped",
+    ),
+    "starts_what_allocates": (
+        "import subprocess, sys\ncode = 'import time\\nkept = []\\n'\n"
+        "code += 'while not time.sleep(.02): kept.append(bytearray(b\"x\" * 5_000_000))'\n"
+        "subprocess.run([sys.executable, '-c', code])",
+        "the compiling process held .* of memory, more than the 300 MB .*",
+    ),
+    "allocates_at_once": ("bytearray(12 << 30)", "MemoryError"),
+    "writes_into_descriptors": (
+        "import contextlib, os\nfor number in range(3, 200):\n"
+        "    with contextlib.suppress(OSError): os.write(number, b'rubbish\\n')",
+        FINE,
+    ),
+    "answers_itself": (
+        "import os, sys; os.write(int(sys.argv[2]), b'no message\\n')",
+        "the compiling process answered with something that is no message",
+    ),
+    "answers_json": (
+        "import os, sys; os.write(int(sys.argv[2]), b'{\"ok\": 1}\\n')",
+        "the compiling process answered with something that is no message",
+    ),
+    "answers_a_list": (
+        "import os, sys; os.write(int(sys.argv[2]), b'[true]\\n')",
+        "the compiling process answered with something that is no message",
+    ),
+    "closes_everything": (
+        "import os; os.closerange(0, 5000)",
+        "the compiling process ended with exit code 1",
+    ),
+    "closes_everything_and_stays": (
+        "import os, signal; os.closerange(0, 5000); signal.pause()",
+        r"the compiling process took longer than 3 s \(--timeout\) and was stopped",
+    ),
+    "goes_on_twice": ("import os; os.fork()", FINE),
+    "leaves_a_child": (
+        "import os, signal\nif not os.fork():\n    os.setsid()\n"
+        "    if not os.fork(): signal.pause()\n    os._exit(0)",
+        FINE,
+    ),
+    "leaves_a_thread": (
+        "import threading; threading.Thread(target=threading.Event().wait).start()",
+        FINE,
+    ),
+    "replaces_its_output": (
+        "import io, sys\nsys.stdout.close(); sys.stderr.close()\nsys.stdout = io.StringIO()",
+        FINE,
+    ),
+    "prints": ("print('{\"ok\": false}')", FINE),
+    "works_in_a_folder_that_is_gone": (
+        "import os, tempfile\nplace = tempfile.mkdtemp(); os.chdir(place); os.rmdir(place)",
+        FINE,
+    ),
+}
+"""What a spec file does when it is read, and the error for it."""
+
+
+@pytest.fixture(scope="module")
+def answers(
+    tmp_path_factory: pytest.TempPathFactory, _own_temporary_folder: Path
+) -> dict[str, Answer]:
+    """Return the answers for all hostile files, and for a good one after each."""
+    folder = tmp_path_factory.mktemp("hostile")
+    names = []
+    for name, (before, _) in HOSTILE.items():
+        (folder / f"{name}.py").write_text(SPEC.format(before=before))
+        (folder / f"after_{name}.py").write_text(SPEC.format(before=""))
+        names += [name, f"after_{name}"]
+    tasks = [
+        Task(number, ("", str(folder)), {"op": "collect", "path": str(folder / f"{name}.py")})
+        for number, name in enumerate(names)
+    ]
+    with Pool(2, os.environ, timeout_s=TIMEOUT_S, memory_bytes=LIMIT_BYTES) as pool:
+        done = [(task, answer) for kind, task, answer in pool.run(tasks) if kind == "done"]
+    assert sorted(task.label for task, _ in done) == list(range(len(tasks)))
+    assert list(_own_temporary_folder.glob("pallasc*")) == []
+    return {names[task.label]: answer for task, answer in done}
+
+
+def said(answer: Answer) -> str:
+    """Return the error of an answer, `FINE` if there is none."""
+    if answer.error is not None:
+        return answer.error.message
+    assert answer.message is not None
+    return FINE if answer.message["ok"] else str(answer.message["error"]["message"])
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_that_harms_its_process_fails_alone(answers: Any, name: str) -> None:
+    assert re.match(f"({HOSTILE[name][1]})($|: )", said(answers[name])), said(answers[name])
+    assert said(answers[f"after_{name}"]) == FINE
+
+
+def test_the_place_where_a_process_was_is_known(answers: dict[str, Answer]) -> None:
+    places = {name: answers[name].place for name in HOSTILE if answers[name].place}
+    folder = answers["loops"].task.group[1]
+    assert {name: place.line for name, place in places.items() if place} == {
+        "aborts": 4,
+        "segfaults": 4,
+        "loops": 4,
+        "prints_without_end": 5,
+        "allocates_without_end": 6,
+        "starts_what_allocates": 7,
+    }
+    assert places["loops"] == Location(f"{folder}/loops.py", 4)
+
+
+def test_the_tail_of_the_output_is_told_and_no_more(answers: dict[str, Answer]) -> None:
+    printed = answers["prints_without_end"].output
+    assert len(printed) <= supervision.TAIL_BYTES
+    assert "all work and no play" in printed
+    assert "line 5 in <module>" in printed
+    assert "KeyboardInterrupt" in answers["is_interrupted"].output
+    assert answers["is_killed"].output == ""
+
+
+def test_memory_that_the_kernel_refused_is_explained(answers: dict[str, Answer]) -> None:
+    message = answers["allocates_at_once"].message
+    assert message is not None
+    assert "may hold 300 MB of memory" in message["error"]["hint"]
+
+
+# ---- limits
+
+
+def fakes(jobs: int = 1, **options: Any) -> Pool:
+    """Return a pool of workers that execute the code that they are sent."""
+    places = [os.environ.get("PYTHONPATH", ""), str(PROGRAMS)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    return Pool(jobs, variables, program="fake_worker", **options)
+
+
+def run(pool: Pool, *codes: str) -> list[Any]:
+    """Return the values that code leaves, or the errors that take their place."""
+    tasks = [Task(n, ("", ""), {"op": "do", "code": code}) for n, code in enumerate(codes)]
+    done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
+    return [a.message["value"] if a.message else str(a.error) for a in done]
+
+
+WHO = "import os; value = os.getpid()"
+
+
+def test_the_time_to_get_ready_does_not_count() -> None:
+    context = {"op": "context", "code": "import time; time.sleep(1.5)"}
+    with fakes(timeout_s=1, context=context) as pool:
+        assert run(pool, "value = 1", "value = 2") == [1, 2]
+
+
+def test_a_worker_that_never_gets_ready_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_START_S", 0.2)
+    context = {"op": "context", "code": "import signal; signal.pause()"}
+    with fakes(timeout_s=0.2, context=context) as pool:
+        (error,) = run(pool, "value = 1")
+    assert error.startswith("the compiling process took longer than 0.2 s (--timeout)")
+
+
+def test_a_task_that_takes_too_long_is_not_tried_again() -> None:
+    with fakes(timeout_s=1) as pool:
+        error, fine = run(pool, "import signal; signal.pause()", "value = 1")
+        assert "(--timeout)" in error
+        assert fine == 1
+        assert run(pool, "kept['used'] = 1", f"if kept: {WHO}; import signal; signal.pause()")[
+            1
+        ].startswith("the compiling process took longer than 1 s")
+
+
+def test_a_worker_that_has_grown_is_replaced_before_its_next_task() -> None:
+    grows = f"kept.setdefault('memory', bytearray()).extend(bytes(%d_000_000)); {WHO}"
+    with fakes(memory_bytes=220_000_000) as pool:
+        first, second, third, fourth = run(pool, grows % 60, WHO, grows % 120, WHO)
+    assert first == second == third
+    assert third != fourth
+
+
+def test_what_children_share_with_their_worker_counts_once() -> None:
+    code = (
+        "import os, time\nmemory = bytearray(b'x' * 150_000_000)\n"
+        "for _ in range(3):\n    if not os.fork(): time.sleep(60)\n"
+        "time.sleep(1.0)\nvalue = 'fine'"
+    )
+    with fakes(memory_bytes=400_000_000) as pool:
+        assert run(pool, code) == ["fine"]
+
+
+def test_a_worker_that_closes_its_pipe_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_CLOSED_S", 0.2)
+    with fakes() as pool:
+        closed, fine = run(
+            pool, "import os, signal; os.closerange(3, 5000); signal.pause()", "value = 1"
+        )
+    assert closed == "the compiling process closed its end of the pipe"
+    assert fine == 1
+
+
+def test_an_answer_without_an_end_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "_LONGEST_ANSWER_BYTES", 1 << 20)
+    with fakes() as pool:
+        endless, fine = run(
+            pool, "import os\nwhile True: os.write(answers, b'x' * 65536)", "value = 1"
+        )
+    assert endless == "the compiling process answered with something that is no message"
+    assert fine == 1
+
+
+# ---- builds
+
+KERNELS = {
+    "good_1": "def run(x): return x * 2\n",
+    "is_killed": "import os, signal\ndef run(x): os.kill(os.getpid(), signal.SIGKILL)\n",
+    "segfaults": "import ctypes\ndef run(x): ctypes.string_at(0)\n",
+    "loops": "def run(x):\n    while True: x = x\n",
+    "allocates": (
+        "import time\ndef run(x):\n    kept = []\n"
+        "    while True: time.sleep(.01); kept.append(bytearray(b'x' * 10_000_000))\n"
+    ),
+    "exits": "import os\nos._exit(0)\ndef run(x): return x\n",
+    "talks": (
+        "import os\ndef run(x):\n    print('{\"ok\": false}')\n"
+        "    for number in range(1, 200):\n"
+        "        try: os.write(number, b'rubbish\\n')\n"
+        "        except OSError: pass\n"
+        "    return x * 3\n"
+    ),
+    "good_2": "def run(x): return x * 4\n",
+}
+ERRORS = {
+    "is_killed": "the compiling process was killed by SIGKILL (perhaps out of memory)",
+    "segfaults": "the compiling process was killed by SIGSEGV",
+    "loops": "the compiling process took longer than 5 s (--timeout) and was stopped",
+    "allocates": "of memory, more than the 900 MB that one may hold (--memory), and was stopped",
+    "exits": "the compiling process ended with exit code 0",
+}
+
+
+def test_a_kernel_that_harms_its_compiler_fails_alone_and_is_reported(
+    project: Any, results: Any
+) -> None:
+    for name, text in KERNELS.items():
+        project.write(f"{name}.py", text)
+    project.spec(*({"name": name, "entry": f"{name}.py:run"} for name in KERNELS))
+    report = project.build(jobs=2, timeout_s=5, memory_bytes=900_000_000)
+    found = results(report)
+    assert {name for name, result in found.items() if result.status == "failed"} == set(ERRORS)
+    assert len(report.compiled) == len(KERNELS) - len(ERRORS)
+    assert report.exit_code == 1
+    for name, message in ERRORS.items():
+        assert message in found[name].error.message, name
+        assert found[name].error.location is not None
+    assert "allocates.py" in found["allocates"].output
+    assert f'File "{project.folder}/loops.py", line 2 in run' in found["loops"].output
+    assert f'File "{project.folder}/segfaults.py", line 2 in run' in found["segfaults"].output

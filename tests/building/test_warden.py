@@ -1,0 +1,142 @@
+"""The warden: what a worker is given, and that nothing it starts outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.pool import Answer, Pool, Task
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+LEAVES = """
+import os, signal
+ends, started = os.pipe()
+for session in (False, True):
+    if not os.fork():
+        if session:
+            os.setsid()
+        if not os.fork():  # its parent ends at once, so nobody here is its parent any more
+            os.write(started, b"%d " % os.getpid())
+            signal.pause()
+        os._exit(0)
+text = b""
+while text.count(b" ") < 2:
+    text += os.read(ends, 100)
+value = [os.getpid(), os.getppid(), *map(int, text.split())]
+"""
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which `fake_worker` can be imported."""
+    places = [os.environ.get("PYTHONPATH", ""), str(PROGRAMS)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+
+def ask(*codes: str, **limits: Any) -> list[Answer]:
+    """Have one worker execute each of `codes`."""
+    tasks = [Task(n, ("", ""), {"op": "do", "code": code}) for n, code in enumerate(codes)]
+    with Pool(1, environment(), program="fake_worker", **limits) as pool:
+        return [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer]
+
+
+def value(answer: Answer) -> Any:
+    assert answer.message is not None, answer
+    return answer.message["value"]
+
+
+def is_gone(process: int) -> bool:
+    """Wait for the end of a process that is no child of this one."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 10)[0])
+    finally:
+        os.close(descriptor)
+
+
+def test_nothing_that_a_worker_started_outlives_the_pool() -> None:
+    (answer,) = ask(LEAVES)
+    assert len(value(answer)) == 4
+    assert all(map(is_gone, value(answer)))
+
+
+def test_nothing_that_a_worker_started_outlives_the_worker() -> None:
+    left, dead, after = ask(LEAVES, "import os; os._exit(3)", "value = 1")
+    assert str(dead.error) == "the compiling process ended with exit code 3"
+    assert value(after) == 1
+    assert all(map(is_gone, value(left)))
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_a_build_that_is_killed(
+    start_program: Callable[..., subprocess.Popen[str]], tmp_path: Path, end: signal.Signals
+) -> None:
+    code = f"{LEAVES}\nimport tempfile; tempfile.mkstemp(); value.append(tempfile.gettempdir())"
+    variables = {**environment(), "TMPDIR": str(tmp_path)}
+    process = start_program("pool.py", code, **variables)
+    assert process.stdout is not None
+    *processes, folder = json.loads(process.stdout.readline())
+    assert Path(folder).parent.parent == tmp_path
+    process.send_signal(end)
+    process.communicate(timeout=30)
+    assert process.returncode == -end
+    assert all(map(is_gone, processes))
+    assert is_gone(processes[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_files_of_a_worker_have_a_folder_that_its_code_does_not_see_as_changed() -> None:
+    (answer,) = ask(
+        "import os, subprocess, tempfile\n"
+        "shell = subprocess.run(['sh', '-c', 'printf %s \"$TMPDIR\"'], capture_output=True)\n"
+        "value = [tempfile.gettempdir(), shell.stdout.decode(), os.environ['TMPDIR']]"
+    )
+    python, others, variable = value(answer)
+    assert python == others
+    assert Path(python).parent.parent == Path(tempfile.gettempdir()).resolve()
+    assert variable == tempfile.gettempdir()
+    assert not Path(python).parent.exists()
+
+
+def test_a_worker_leaves_no_core_and_is_the_first_to_go_when_memory_runs_out() -> None:
+    code = (
+        "import resource\n"
+        "value = [resource.getrlimit(resource.RLIMIT_CORE)[0],\n"
+        "         resource.getrlimit(resource.RLIMIT_DATA)[0],\n"
+        "         int(open('/proc/self/oom_score_adj').read())]"
+    )
+    assert value(ask(code)[0]) == [0, -1, 500]
+    core, data, score = value(ask(code, memory_bytes=1 << 30)[0])
+    assert (core, score) == (0, 500)
+    assert (1 << 30) + (512 << 20) < data < (1 << 40)
+
+
+def test_a_copy_that_a_kernel_made_by_fork_does_not_answer() -> None:
+    twice = "import os\nchild = os.fork()\nvalue = 'both'"
+    first, *later = ask(twice, "value = 2", "value = 3")
+    assert value(first) == "both"
+    assert list(map(value, later)) == [2, 3]
+
+
+def test_a_worker_begins_with_no_signal_blocked_or_descriptor_to_spare() -> None:
+    (answer,) = ask(
+        "import os, signal\n"
+        "value = [list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),\n"
+        "         sorted(n for n in map(int, os.listdir('/proc/self/fd')) if n < 700)]"
+    )
+    blocked, descriptors = value(answer)
+    assert blocked == []
+    assert descriptors[:3] == [0, 1, 2]
+    assert len(descriptors) <= 4  # one lists the folder

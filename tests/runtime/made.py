@@ -1,0 +1,298 @@
+"""Artifacts made by hand around cubins from ptxas, and the smallest framework there can be."""
+
+from __future__ import annotations
+
+import functools
+import math
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import rig
+
+from pallasc.runtime import driver as runtime_driver
+from pallasc.runtime.adapters import arrays
+from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+from pallasc.runtime.front import Dialect
+from pallasc.runtime.opening import Kernels
+from pallasc.specs.arrays import resolve_array
+from pallasc.specs.artifact import Artifact, KernelResources, kernel_to_json
+from pallasc.specs.canonical import digest
+from pallasc.specs.cubin import parse_cubin
+from pallasc.specs.plan import (
+    Binding,
+    Buffer,
+    Bytes,
+    Launch,
+    LaunchPlan,
+    Parameter,
+    Pointer,
+    Step,
+    TensorMap,
+    plan_to_json,
+)
+from pallasc.specs.targets import resolve_target
+
+_ENTRIES = """
+.visible .entry one(.param .u64 p0) { ret; }
+.visible .entry two(.param .u64 p0, .param .u64 p1) { ret; }
+.visible .entry three(.param .u64 p0, .param .u64 p1, .param .u64 p2) { ret; }
+.visible .entry four(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) { ret; }
+.visible .entry mapped(.param .u64 p0, .param .align 64 .b8 p1[512]) { ret; }
+.visible .entry shifted(.param .align 64 .b8 p0[192], .param .u64 p1) { ret; }
+.visible .entry valued(.param .u32 p0, .param .u64 p1) { ret; }
+.visible .entry none() { ret; }
+"""
+
+
+@functools.cache
+def cubin(arch: str = "sm_90a") -> bytes:
+    """Return a cubin with the entries above."""
+    version = "8.8" if int(arch.removeprefix("sm_").rstrip("af")) >= 90 else "8.0"
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "made.ptx", Path(folder) / "made.cubin"
+        head = f".version {version}\n.target {arch}\n.address_size 64\n"
+        source.write_text(head + _ENTRIES)
+        subprocess.run([rig.ptxas(), "-arch", arch, source, "-o", made], check=True)
+        return made.read_bytes()
+
+
+def launch(kernel: str, *parameters: Parameter | int, **changes: Any) -> Launch:
+    """Return a launch; a number stands for the pointer to a buffer."""
+    made = Launch(
+        kernel=kernel,
+        cubin="",
+        grid=(1, 1, 1),
+        cluster=None,
+        block=(128, 1, 1),
+        dynamic_smem_bytes=0,
+        pdl=False,
+        parameters=tuple(Pointer(one, 0) if type(one) is int else one for one in parameters),
+    )
+    return replace(made, **changes)
+
+
+def tensor_map(buffer: int, *, offset: int = 0, dims: tuple[int, ...] = (64, 32)) -> TensorMap:
+    """Return a map of a row-major f16 matrix."""
+    strides = tuple(2 * math.prod(dims[: n + 1]) for n in range(len(dims) - 1))
+    return TensorMap(buffer, offset, "float16", dims, strides, (8,) * len(dims), (1,) * len(dims))
+
+
+def maps(*described: TensorMap, size: int | None = None, step: int = 128, first: int = 0) -> Bytes:
+    """Return a parameter of tensor maps, one behind the other."""
+    placed = tuple((first + step * n, one) for n, one in enumerate(described))
+    return Bytes(size or 128 * len(described), "", placed)
+
+
+def artifact(
+    *steps: Step,
+    inputs: Mapping[str, str] | None = None,
+    outputs: Sequence[str] = ("f32[4, 64]",),
+    temporaries: Sequence[int] = (),
+    constants: Sequence[bytes] = (),
+    target: str = "h100-sxm",
+    arch: str | None = None,
+    code: bytes | None = None,
+    input_tree: Any = None,
+    output_tree: Any = None,
+    **record: Any,
+) -> Artifact:
+    """Return an artifact whose buffers are inputs, new outputs, temporaries, then constants.
+
+    An output that is the name of an input is that input, updated in place.
+    """
+    inputs = {"a": "f32[4, 64]", "b": "f32[4, 64]"} if inputs is None else inputs
+    model = resolve_target(target)
+    image = code if code is not None else cubin(model.arch)
+    blobs = {digest(image): image, **{digest(data): data for data in constants}}
+    buffers: list[Buffer] = []
+    bound = [_bind(buffers, name, text, "input") for name, text in inputs.items()]
+    names = list(inputs)
+    results = []
+    for number, text in enumerate(outputs):
+        path = "out" if len(outputs) == 1 else f"out.{number}"
+        if text in inputs:
+            source = bound[names.index(text)]
+            results.append(replace(source, path=path))
+        else:
+            results.append(_bind(buffers, path, text, "output"))
+    buffers += [Buffer("temporary", size) for size in temporaries]
+    buffers += [Buffer("constant", len(data), digest=digest(data)) for data in constants]
+    done = [replace(s, cubin=digest(image)) if isinstance(s, Launch) else s for s in steps]
+    plan = LaunchPlan(
+        tuple(buffers),
+        tuple(bound),
+        tuple(results),
+        tuple(done),
+        dict(zip(names, range(len(names)), strict=True)) if input_tree is None else input_tree,
+        (0 if len(outputs) == 1 else list(range(len(outputs))))
+        if output_tree is None
+        else output_tree,
+    )
+    made = {
+        "schema": 1,
+        "target": {**model.figures(), "name": model.name, **({"arch": arch} if arch else {})},
+        "toolchain": {},
+        "minimum_driver": {"cuda": "13.0", "linux": "580.65.06"},
+        "plan": plan_to_json(plan),
+        "kernels": [kernel_to_json(one) for one in _resources(plan, image)],
+        "blobs": {key: len(data) for key, data in blobs.items()},
+        **record,
+    }
+    return Artifact(made, blobs.__getitem__)
+
+
+def _bind(buffers: list[Buffer], path: str, text: str, role: Any) -> Binding:
+    array = resolve_array(text)
+    buffers.append(Buffer(role, array.nbytes))
+    return Binding(path, array.dtype, array.shape, len(buffers) - 1)
+
+
+def _resources(plan: LaunchPlan, image: bytes) -> list[KernelResources]:
+    found = {}
+    try:
+        own = parse_cubin(image).kernels
+    except Exception:
+        own = {}
+    for step in plan.launches:
+        static = own[step.kernel].static_smem_bytes if step.kernel in own else 0
+        found[step.kernel] = KernelResources(
+            name=step.kernel,
+            cubin=step.cubin,
+            ptx=None,
+            origin="mosaic",
+            registers=32,
+            stack_bytes=0,
+            spill_store_bytes=0,
+            spill_load_bytes=0,
+            static_smem_bytes=static,
+            dynamic_smem_bytes=step.dynamic_smem_bytes,
+            barriers=0,
+        )
+    return list(found.values())
+
+
+def add(**changes: Any) -> Artifact:
+    """Return the artifact of a kernel `three` over a, b and out."""
+    return artifact(launch("three", 0, 1, 2), **changes)
+
+
+def kernel(made: Artifact, *, checks: bool = True, **params: Any) -> Any:
+    """Return the kernel `made` of one artifact."""
+    return Kernels([("made", params, made)], checks=checks)["made"]
+
+
+# ---- a framework
+
+
+@dataclass(eq=False)
+class Tensor:
+    """An array of a framework: memory of the stand-in, or of the host."""
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    device_number: int = 0
+    contiguous: bool = True
+
+    @property
+    def device(self) -> int:
+        return self.device_number
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+    def get_device(self) -> int:
+        return self.device_number
+
+    def is_contiguous(self) -> bool:
+        return self.contiguous
+
+    @property
+    def nbytes(self) -> int:
+        return resolve_array(f"{self.dtype}[{', '.join(map(str, self.shape))}]").nbytes
+
+    def numpy(self) -> Any:
+        """View the memory."""
+        import ctypes
+
+        import numpy
+
+        memory = (ctypes.c_ubyte * self.nbytes).from_address(self.pointer)
+        return numpy.frombuffer(memory, dtype=numpy_dtype(self.dtype)).reshape(self.shape)
+
+
+class Framework:
+    """Tensors, a current stream and a current device."""
+
+    name = "a tensor"
+    has_pool = True
+
+    def __init__(self) -> None:
+        self.current_stream = 0
+        self.kept: list[Tensor] = []
+
+    def tensor(self, text: str, *, device: int = 0, values: Any = None) -> Tensor:
+        """Return a tensor in memory of a device of the stand-in, filled with values."""
+        array = resolve_array(text)
+        made = self.empty(array.shape, dtype=array.dtype, device=device)
+        if values is not None:
+            made.numpy()[...] = values
+        return made
+
+    def empty(
+        self, shape: Any, dtype: str = "f32", device: int = 0, stream: int | None = None
+    ) -> Tensor:
+        """Allocate through the driver, as frameworks do."""
+        from pallasc.runtime.devices import active, get_device
+
+        made = Tensor(0, dtype, tuple(shape), device)
+        with active(get_device(device)) as driver:
+            made.pointer = int(driver.call("cuMemAlloc", max(1, made.nbytes), what="a tensor"))
+        self.kept.append(made)
+        return made
+
+    def view(self, array: Tensor) -> ArrayView:
+        place = None if array.device_number < 0 else array.device_number
+        return ArrayView(array.pointer, array.dtype, array.shape, array.contiguous, place)
+
+    def stream(self, device: int) -> int:
+        return self.current_stream
+
+    def dialect(self) -> Dialect:
+        from pallasc.runtime.devices import current_device
+        from pallasc.specs.dtypes import DTYPES
+
+        return Dialect(
+            kind=Tensor,
+            other_kinds=frozenset(),
+            dtypes={name: name for name in DTYPES},
+            dtype="{x}.dtype",
+            shape="{x}.shape",
+            is_contiguous="{x}.is_contiguous()",
+            device="{x}.get_device()",
+            pointer="{x}.data_ptr()",
+            stream="_stream({d})",
+            current_device="_current_device()",
+            empty=self.empty,
+            values={"_stream": self.stream, "_current_device": current_device},
+        )
+
+
+def install() -> Framework:
+    """Make the framework known to the runtime."""
+    made = Framework()
+    arrays._by_type[Tensor] = made
+    return made
+
+
+def forget() -> None:
+    """Make the runtime as it is in a new process."""
+    for forgetter in runtime_driver._forgetters:
+        forgetter()
+    runtime_driver._opened = None
+    runtime_driver._forked = False

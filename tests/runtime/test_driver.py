@@ -1,0 +1,153 @@
+"""The driver: opened once, its answers in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pallasc.errors import DriverError, OutOfMemoryError
+from pallasc.runtime.driver import STICKY, open_driver, version_text
+
+_OPEN = """
+from pallasc.errors import PallascError
+from pallasc.runtime.devices import get_device
+try:
+    print(get_device(0))
+except PallascError as error:
+    print(type(error).__name__, error.exit_code, error)
+"""
+
+
+def test_versions_are_written_with_a_point() -> None:
+    assert [version_text(n) for n in (12000, 12080, 13020)] == ["12.0", "12.8", "13.2"]
+
+
+def test_a_call_returns_what_the_driver_gives(runtime: Any) -> None:
+    driver = open_driver()
+    assert driver.version == 13000
+    assert driver is open_driver()
+    assert driver.call("cuDeviceGetCount", what="nothing") == 1
+    runtime.configure(driver_version=12080)
+    assert open_driver().version == 13000
+
+
+@pytest.mark.parametrize("code", [*sorted(STICKY - {702, 721}), 1, 2, 201, 999])
+def test_an_error_has_name_number_and_text(code: int, runtime: Any) -> None:
+    driver = open_driver()
+    runtime.fault("cuDeviceGetCount", code)
+    with pytest.raises(DriverError) as caught:
+        driver.call("cuDeviceGetCount", what="the count fails")
+    error = caught.value
+    assert error.code == code
+    assert "the count fails: cuDeviceGetCount answers CUDA_ERROR_" in error.message
+    assert f" ({code}), " in error.message
+    assert isinstance(error, OutOfMemoryError) == (code == 2)
+    assert ("earlier asynchronous error" in str(error)) == (code in STICKY)
+
+
+def test_a_function_that_the_driver_has_not(fresh_process: Any) -> None:
+    done = fresh_process(_OPEN, hide=["cuDevicePrimaryCtxRetain"])
+    assert done.stdout == (
+        "DeviceError 4 GPU 0 cannot be read: the driver for CUDA 13.0 has no "
+        "cuDevicePrimaryCtxRetain.\n  Install a newer NVIDIA driver.\n"
+    )
+
+
+def test_no_driver_at_all() -> None:
+    if _real_driver():
+        pytest.skip("this machine has an NVIDIA driver")
+    hidden = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _OPEN], env=hidden, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (
+        "DeviceError 4 no NVIDIA driver here: libcuda.so.1 cannot be loaded.\n"
+        "  Install the NVIDIA driver, 525.60.13 or newer; in a container, start it with --gpus "
+        "all.\n"
+    )
+
+
+def _real_driver() -> bool:
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def test_no_cuda_bindings(fresh_process: Any) -> None:
+    done = fresh_process("import sys; sys.modules['cuda'] = None\n" + _OPEN)
+    assert done.stdout.startswith("DeviceError 4 cuda-bindings cannot be imported: ")
+    assert done.stdout.endswith("\n  Run pip install cuda-bindings.\n")
+
+
+def test_two_threads_open_it_once(fresh_process: Any) -> None:
+    code = """
+import threading
+from pallasc.runtime.driver import open_driver
+found, gate = [], threading.Barrier(8)
+def work():
+    gate.wait()
+    found.append(open_driver())
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(set(map(id, found))), len(found))
+"""
+    assert fresh_process(code).stdout == "1 8\n"
+
+
+def test_a_fork_is_refused_with_a_reason(fresh_process: Any) -> None:
+    code = """
+import os
+from pallasc.runtime.devices import get_device
+get_device(0)
+child = os.fork()
+if child == 0:
+    try:
+        get_device(0)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(get_device(0))
+"""
+    assert fresh_process(code).stdout == (
+        "DeviceError this process was forked from one that uses the GPU; CUDA does not work in "
+        'it.\n  Start processes with multiprocessing.get_context("spawn").\n'
+        "GPU 0 (Stand-in H100, sm_90)\n"
+    )
+
+
+def test_a_fork_before_the_driver_is_opened_does_no_harm(fresh_process: Any) -> None:
+    code = """
+import os
+from pallasc.runtime.devices import get_device
+child = os.fork()
+if child == 0:
+    print(get_device(0), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(get_device(0))
+"""
+    assert fresh_process(code).stdout == "GPU 0 (Stand-in H100, sm_90)\n" * 2
+
+
+def test_an_old_driver_without_newer_functions_works(fresh_process: Any) -> None:
+    """12.0 has neither cuFuncLoad nor cuKernelGetParamInfo."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import made
+framework = made.install()
+older = made.cubin().replace(b"release 13", b"release 12")
+kernel = made.kernel(made.add(minimum_driver=None, code=older))
+a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
+print(kernel(a, b).shape)
+"""
+    from pathlib import Path
+
+    done = fresh_process(code, str(Path(__file__).parent), driver=12000)
+    assert done.stdout == "(4, 64)\n", done.stderr

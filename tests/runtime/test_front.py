@@ -1,0 +1,246 @@
+"""Generated functions: the usual case never reaches the slow path, the unusual always does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import ArgumentError, DriverError
+from pallasc.runtime.front import parameter_names
+from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.opening import Kernels
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Count what reaches the slow path."""
+    seen: list[str] = []
+    start = Kernel._start
+
+    def counting(self: Kernel, *args: Any, **named: Any) -> Any:
+        seen.append(self.name)
+        return start(self, *args, **named)
+
+    monkeypatch.setattr(Kernel, "_start", counting)
+    return seen
+
+
+def _warm(framework: Any, **options: Any) -> tuple[Any, list[Any]]:
+    kernel = made.kernel(made.add(), **options)
+    arrays = [framework.tensor("f32[4, 64]") for _ in range(3)]
+    kernel.into(*arrays[:2], out=arrays[2])
+    return kernel, arrays
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_later_calls_are_fast(checks: bool, slow: list[str], runtime: Any, framework: Any) -> None:
+    kernel, (a, b, out) = _warm(framework, checks=checks)
+    slow.clear()
+    kernel.into(a, b, out=out)
+    kernel.into(b=a, a=b, out=out)
+    kernel(a, b)
+    kernel.into(a, framework.tensor("f32[4, 64]"), out=out)
+    stream = _stream()
+    kernel.into(a, b, out=out, stream=stream)
+    assert slow == []
+    assert [one.stream for one in runtime.launches] == [0, 0, 0, 0, 0, stream]
+
+
+def _stream() -> int:
+    from pallasc.runtime.devices import active, get_device
+
+    with active(get_device(0)) as driver:
+        return int(driver.call("cuStreamCreate", 1, what="a stream"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "f16"}, "made: a has dtype f16"),
+        ({"shape": (64, 4)}, r"made: a has shape \[64, 4\]"),
+        ({"contiguous": False}, "made: a is not contiguous"),
+        ({"device_number": 1}, "made: a lies on GPU 1, and b on GPU 0"),
+        ({"device_number": -1}, "made: a lies on the host, and b on GPU 0"),
+        ({"pointer": 0x1004}, "made@h100-sxm: a starts at 0x1004, 4 bytes behind"),
+    ],
+)
+@pytest.mark.parametrize("call", ["into", "call"])
+def test_each_check_of_a_launch_holds_when_everything_is_ready(
+    call: str, change: dict[str, Any], message: str, runtime: Any, framework: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel, (a, b, out) = _warm(framework)
+    kernel(a, b)
+    for name, value in change.items():
+        setattr(a, name, value)
+    with pytest.raises(ArgumentError, match=message):
+        kernel.into(a, b, out=out) if call == "into" else kernel(a, b)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "f16"}, r"out is f16\[4, 64\], and the kernel writes f32"),
+        ({"shape": (256,)}, r"out is f32\[256\], and"),
+        ({"contiguous": False}, "out is not contiguous"),
+        ({"device_number": 1}, "out lies on GPU 1, and the inputs on GPU 0"),
+    ],
+)
+def test_out_is_checked_at_each_launch(
+    change: dict[str, Any], message: str, runtime: Any, framework: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel, (a, b, out) = _warm(framework)
+    for name, value in change.items():
+        setattr(out, name, value)
+    with pytest.raises(ArgumentError, match=message):
+        kernel.into(a, b, out=out)
+
+
+def test_a_stream_of_another_device_is_refused_when_everything_is_ready(
+    runtime: Any, framework: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    from pallasc.runtime.devices import active, get_device
+
+    kernel, (a, b, out) = _warm(framework)
+    with active(get_device(1)) as driver:
+        stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
+    with pytest.raises(ArgumentError, match="belongs to another device than the arrays"):
+        kernel.into(a, b, out=out, stream=stream)
+
+
+def test_the_default_stream_of_a_device_that_is_not_current(runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel, _ = _warm(framework)
+    a, b, out = (framework.tensor("f32[4, 64]", device=1) for _ in range(3))
+    for _ in range(3):
+        kernel.into(a, b, out=out)
+    assert [one.device for one in runtime.launches] == [0, 1, 1, 1]
+
+
+def test_a_thread_without_a_context_gets_one(runtime: Any, framework: Any) -> None:
+    import threading
+
+    framework.current_stream = 0
+    kernel, (a, b, out) = _warm(framework)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            kernel.into(a, b, out=out)
+            kernel.unchecked.into(a, b, out=out)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert failed == []
+    assert len(runtime.launches) == 3
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_an_error_of_the_driver_is_raised(checks: bool, runtime: Any, framework: Any) -> None:
+    kernel, (a, b, out) = _warm(framework, checks=checks)
+    runtime.fault("cuLaunchKernelEx", 700)
+    with pytest.raises(DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        kernel.into(a, b, out=out)
+    assert caught.value.code == 700
+
+
+def test_the_number_of_kept_plans_is_bounded(
+    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallasc.runtime import routes
+
+    monkeypatch.setattr(routes, "MOST_PLANS", 5)
+    kernel, (a, b, _) = _warm(framework)
+    for _ in range(20):
+        kernel.into(a, b, out=framework.tensor("f32[4, 64]"))
+    (route,) = kernel._routes.values()
+    assert len(route.plans) <= 5
+    assert len({one.pointer(2) for one in runtime.launches}) == 21
+
+
+def test_another_framework_still_works(runtime: Any, framework: Any) -> None:
+    import numpy as np
+
+    kernel, _ = _warm(framework)
+    one = np.ones((4, 64), np.float32)
+    assert kernel(one, one).shape == (4, 64)
+    assert kernel.into(one, one, out=np.empty_like(one)).shape == (4, 64)
+
+
+def test_two_devices_keep_their_own_plans_for_one_address(runtime: Any, framework: Any) -> None:
+    """An address may be freed on one device and turn up on another."""
+    runtime.devices("9.0", "9.0")
+    kernel, (a, b, out) = _warm(framework)
+    for one in (a, b, out):
+        one.device_number = 1
+    kernel.into(a, b, out=out)
+    assert [one.device for one in runtime.launches] == [0, 1]
+
+
+def test_names_that_are_no_identifiers_are_replaced() -> None:
+    names = ["a", "class", "out", "stream", "x y", "_key", None, "é", "print"]
+    assert parameter_names(names) == [
+        "a", "_array1", "_array2", "_array3", "_array4", "_array5", "_array6", "é", "print",
+    ]  # fmt: skip
+
+
+def test_hostile_names_do_not_become_code(runtime: Any, framework: Any) -> None:
+    names = ["a): raise SystemExit\ndef f(", "_MISSING"]
+    one = made.artifact(
+        made.launch("three", 0, 1, 2),
+        inputs=dict.fromkeys(names, "f32[4, 64]"),
+    )
+    kernel = made.kernel(one)
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        kernel(a, b)
+    kernel(**{names[0]: a, names[1]: b})
+    assert len(runtime.launches) == 3
+
+
+def test_an_array_called_like_a_name_of_the_code_works(runtime: Any, framework: Any) -> None:
+    for names in (["type", "not_"], ["None_", "len"], ["out", "stream"], ["list", "tuple"]):
+        one = made.artifact(
+            made.launch("three", 0, 1, 2), inputs=dict.fromkeys(names, "f32[4, 64]")
+        )
+        kernel = made.kernel(one)
+        a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+        for _ in range(2):
+            kernel.into(a, b, out=out)
+        last = runtime.launches[-1]
+        assert [last.pointer(n) for n in range(3)] == [a.pointer, b.pointer, out.pointer]
+
+
+def test_variants_by_shape_and_dtype_are_found_fast(
+    slow: list[str], runtime: Any, framework: Any
+) -> None:
+    entries = [
+        ("sum", {"m": m, "dtype": dtype}, made.add(
+            inputs={"a": f"{dtype}[{m}, 64]", "b": f"{dtype}[4, 64]"},
+            outputs=[f"{dtype}[{m}, 64]"],
+        ))
+        for m in (4, 8) for dtype in ("f32", "bf16")
+    ]  # fmt: skip
+    kernel = Kernels(entries)["sum"]
+    rows = [
+        (framework.tensor(f"{dtype}[{m}, 64]"), framework.tensor(f"{dtype}[4, 64]"))
+        for m in (4, 8)
+        for dtype in ("f32", "bf16")
+    ]
+    for a, b in rows:
+        kernel(a, b)
+    slow.clear()
+    for a, b in rows:
+        out = kernel(a, b)
+        assert (out.dtype, out.shape) == (a.dtype, a.shape)
+        kernel.into(a, b, out=out)
+    assert slow == []
+    with pytest.raises(ArgumentError, match="sum: b is not contiguous"):
+        kernel(rows[0][0], made.Tensor(rows[0][1].pointer, "f32", (4, 64), contiguous=False))

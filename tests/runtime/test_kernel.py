@@ -1,0 +1,279 @@
+"""A kernel: calls, results, variants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+
+from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.opening import Kernels, open_artifact
+from pallasc.specs.plan import Copy, Fill
+
+
+def _adds(runtime: Any, shape: tuple[int, ...] = (4, 64)) -> None:
+    @runtime.kernel("three")
+    def add(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", shape) for n in range(3))
+        out[...] = a + b
+
+
+def test_a_call_returns_a_new_array(runtime: Any, framework: Any) -> None:
+    _adds(runtime)
+    kernel = made.kernel(made.add())
+    a, b = (framework.tensor("f32[4, 64]", values=n) for n in (1, 2))
+    for _ in range(3):
+        out = kernel(a, b)
+        assert (out.numpy() == 3).all()
+        assert out is not a
+    assert len(runtime.launches) == 3
+
+
+def test_into_writes_into_out_and_returns_it(runtime: Any, framework: Any) -> None:
+    _adds(runtime)
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor("f32[4, 64]", values=n) for n in (1, 2, 0))
+    for _ in range(3):
+        out.numpy()[...] = 0
+        assert kernel.into(a, b, out=out) is out
+        assert (out.numpy() == 3).all()
+
+
+def test_arrays_go_by_name_too(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    for _ in range(2):
+        kernel.into(b=b, a=a, out=out)
+    kernel.into(a, b=b, out=out)
+    for launch in runtime.launches:
+        assert [launch.pointer(n) for n in range(3)] == [a.pointer, b.pointer, out.pointer]
+
+
+def test_names_in_sorted_order_do_not_change_positions(runtime: Any, framework: Any) -> None:
+    one = made.artifact(
+        made.launch("three", 0, 1, 2),
+        inputs={"x": "f32[4, 64]", "b": "f32[4, 64]"},
+        input_tree={"b": 1, "none": None, "x": 0},
+    )
+    kernel = made.kernel(one)
+    x, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    for _ in range(2):
+        kernel.into(x, b, out=out)
+        kernel.into(x, b, None, out=out)
+    assert {launch.pointer(0) for launch in runtime.launches} == {x.pointer}
+
+
+def test_an_updated_input_comes_back_itself(runtime: Any, framework: Any) -> None:
+    one = made.artifact(made.launch("two", 0, 1), outputs=["b"])
+    kernel = made.kernel(one)
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        assert kernel(a, b) is b
+        assert kernel.into(a, b) is b
+        assert kernel.into(a, b, out=b) is b
+    with pytest.raises(ArgumentError, match="updated in place"):
+        kernel.into(a, b, out=a)
+    assert {(one.pointer(0), one.pointer(1)) for one in runtime.launches} == {
+        (a.pointer, b.pointer)
+    }
+
+
+def test_several_results_come_as_a_tuple(runtime: Any, framework: Any) -> None:
+    one = made.artifact(made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "i8[16]"])
+    kernel = made.kernel(one)
+    a, b, c = (framework.tensor("f32[4, 64]") for _ in range(3))
+    d = framework.tensor("i8[16]")
+    for _ in range(2):
+        first, second = kernel(a, b)
+        assert (first.dtype, first.shape, second.dtype, second.shape) == (
+            "f32", (4, 64), "i8", (16,),
+        )  # fmt: skip
+        assert kernel.into(a, b, out=(c, d)) == (c, d)
+        assert kernel.into(a, b, out=[c, d]) == [c, d]
+    last = runtime.launches[-1]
+    assert [last.pointer(n) for n in (2, 3)] == [c.pointer, d.pointer]
+
+
+def test_an_output_given_twice_is_one_array(runtime: Any, framework: Any) -> None:
+    plan = made.add()
+    record = dict(plan.record)
+    twice = {**record["plan"], "outputs": record["plan"]["outputs"] * 2, "output_tree": [0, 1]}
+    kernel = made.kernel(made.Artifact({**record, "plan": twice}, plan.blob))
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        first, second = kernel(a, b)
+        assert first is second
+
+
+def test_pytrees_go_in_and_out(runtime: Any, framework: Any) -> None:
+    one = made.artifact(
+        made.launch("four", 0, 1, 2, 3),
+        outputs=["f32[4, 64]", "f32[2]"],
+        input_tree={"cache": {"b": 1, "list": [0, None]}},
+        output_tree={"sum": 0, "rest": [1]},
+    )
+    kernel = made.kernel(one)
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        out = kernel({"list": (a, None), "b": b})
+        assert out["sum"].shape == (4, 64)
+        assert out["rest"][0].shape == (2,)
+        assert kernel.into({"list": [a, None], "b": b}, out=out) is out
+    assert {(one.pointer(0), one.pointer(1)) for one in runtime.launches} == {
+        (a.pointer, b.pointer)
+    }
+    with pytest.raises(ArgumentError, match=r"made: cache must be a mapping with the keys"):
+        kernel({"b": b})
+    with pytest.raises(ArgumentError, match=r"made: cache.list must be a list or tuple of 2"):
+        kernel({"b": b, "list": [a]})
+    with pytest.raises(ArgumentError, match=r"made: cache.list.1 must be None"):
+        kernel({"b": b, "list": [a, b]})
+
+
+def test_steps_run_in_order(runtime: Any, framework: Any) -> None:
+    """A fill, a copy and two launches over a temporary."""
+    steps = (
+        Fill(buffer=3, offset=0, size=512, value=0),
+        Fill(buffer=3, offset=512, size=512, value=0x3F800000, width=4),
+        made.launch("two", 0, 3),
+        Copy(source=3, source_offset=0, target=2, target_offset=0, size=1024),
+        made.launch("two", 1, 2),
+    )
+    kernel = made.kernel(made.artifact(*steps, temporaries=[1024]))
+
+    @runtime.kernel("two")
+    def accumulate(launch: Any) -> None:
+        source, target = (launch.array(n, "float32", (4, 64)) for n in (0, 1))
+        target += source
+
+    a, b = (framework.tensor("f32[4, 64]", values=n) for n in (10, 100))
+    for _ in range(3):
+        out = kernel(a, b)
+        assert (out.numpy()[:2] == 110).all()
+        assert (out.numpy()[2:] == 111).all()
+
+
+def test_constants_are_uploaded_once_for_a_device(runtime: Any, framework: Any) -> None:
+    data = np.arange(256, dtype=np.float32).tobytes()
+    one = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[data])
+    kernel = made.kernel(one)
+
+    @runtime.kernel("four")
+    def copy(launch: Any) -> None:
+        launch.array(2, "float32", (4, 64))[...] = launch.array(3, "float32", (4, 64))
+
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(3):
+        assert kernel(a, b).numpy().tobytes() == data
+    assert runtime.count("cuMemcpyHtoD_v2") == 1
+
+
+def test_arrays_of_size_zero_may_lie_anywhere(runtime: Any, framework: Any) -> None:
+    one = made.artifact(
+        Fill(buffer=0, offset=0, size=0),
+        inputs={"a": "f32[0, 64]"},
+        outputs=["f32[0]"],
+    )
+    kernel = made.kernel(one)
+    a = framework.tensor("f32[0, 64]")
+    a.pointer = 3
+    for _ in range(2):
+        assert kernel(a).shape == (0,)
+    assert runtime.calls("cuMemsetD8Async") == []
+
+
+def _matmuls() -> Kernels:
+    entries = [
+        (
+            "matmul",
+            {"m": m, "tile": tile},
+            made.add(inputs={"a": f"f32[{m}, 64]", "b": "f32[4, 64]"}, outputs=[f"f32[{m}, 64]"]),
+        )
+        for m in (4, 8)
+        for tile in (64, 128)
+    ]
+    return Kernels(entries)
+
+
+def test_shapes_choose_the_variant(runtime: Any, framework: Any) -> None:
+    kernel = _matmuls()["matmul"].variant(tile=64)
+    b = framework.tensor("f32[4, 64]")
+    for m in (4, 8, 4, 8):
+        assert kernel(framework.tensor(f"f32[{m}, 64]"), b).shape == (m, 64)
+
+
+def test_a_parameter_by_name_chooses_the_variant(runtime: Any, framework: Any) -> None:
+    kernel = _matmuls()["matmul"]
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        kernel(a, b, tile=64)
+        kernel.into(a, b, out=framework.tensor("f32[4, 64]"), tile=128)
+        with pytest.raises(SelectionError, match="Say which, by name: tile=64"):
+            kernel(a, b)
+    assert kernel.variant(tile=64) is kernel.variant(tile=64)
+    assert [one.params["m"] for one in kernel.variant(tile=64).variants] == [4, 8]
+
+
+def test_unchecked_launches_the_same(runtime: Any, framework: Any) -> None:
+    _adds(runtime)
+    kernel = made.kernel(made.add()).unchecked
+    a, b = (framework.tensor("f32[4, 64]", values=n) for n in (1, 2))
+    for _ in range(3):
+        assert (kernel(a, b).numpy() == 3).all()
+    assert kernel.unchecked is kernel.unchecked
+    assert not kernel.checks
+
+
+def test_unchecked_still_looks_at_the_first_arrays(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add(), checks=False)
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    with pytest.raises(ArgumentError, match="made: b has dtype f16"):
+        kernel(a, framework.tensor("f16[4, 64]"))
+    kernel(a, b)
+    a.pointer += 4
+    with pytest.raises(ArgumentError, match="4 bytes behind a multiple of 256"):
+        kernel(a, b)
+
+
+def test_preload_loads_everything_and_later_calls_load_nothing(
+    runtime: Any, framework: Any
+) -> None:
+    kernels = _matmuls()
+    kernels.preload(0)
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    runtime.clear_log()
+    kernels["matmul"](a, b, tile=64)
+    assert runtime.calls("cuLibraryLoadData", "cuFuncLoad", "cuKernelGetFunction") == []
+
+
+def test_prepare_loads_the_variant_for_shapes(runtime: Any, framework: Any) -> None:
+    kernel = _matmuls()["matmul"]
+    kernel.prepare("f32[8, 64]", b="f32[4, 64]", tile=128)
+    assert runtime.count("cuFuncLoad") == 1
+    with pytest.raises(SelectionError, match="2 variants of matmul fit"):
+        kernel.prepare("f32[8, 64]", "f32[4, 64]")
+
+
+def test_kernels_are_found_by_name(runtime: Any) -> None:
+    kernels = _matmuls()
+    assert list(kernels) == ["matmul"]
+    assert "matmul" in kernels
+    assert kernels.get("other") is None
+    with pytest.raises(ArgumentError, match="there is no kernel 'matmull'") as caught:
+        kernels["matmull"]
+    assert "matmul" in str(caught.value)
+
+
+def test_an_artifact_is_called_as_its_first_kernel(runtime: Any) -> None:
+    assert open_artifact(made.add()).name == "three"
+    assert open_artifact(made.add(), name="sum").name == "sum"
+
+
+def test_a_kernel_without_arrays_needs_out(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("one", 0), inputs={}))
+    out = framework.tensor("f32[4, 64]")
+    assert kernel.into(out=out) is out
+    with pytest.raises(ArgumentError, match="takes no arrays"):
+        kernel()

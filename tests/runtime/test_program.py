@@ -1,0 +1,205 @@
+"""Programs: what the driver gets is what the plan says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import ArgumentError, CorruptError
+from pallasc.runtime.devices import active, get_device
+from pallasc.runtime.program import Program, is_loaded, load_program
+from pallasc.runtime.selection import Candidate
+from pallasc.specs.plan import Bytes, Copy, Fill, Pointer
+
+
+def _program(artifact: Any, device: int = 0) -> Program:
+    return Program("made", artifact, get_device(device))
+
+
+def _run(artifact: Any, *pointers: int) -> None:
+    _launch(_program(artifact), *pointers)
+
+
+def _launch(program: Program, *pointers: int, workspace: int = 0) -> None:
+    with active(program.device):
+        assert int(program.bind(0, pointers, workspace)()[0]) == 0
+
+
+def test_pointers_carry_their_offsets(runtime: Any, framework: Any) -> None:
+    step = made.launch("three", Pointer(0, 16), Pointer(1, 0), Pointer(2, 256))
+    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
+    _run(made.artifact(step), a, b, out)
+    (launch,) = runtime.launches
+    assert [launch.pointer(n) for n in range(3)] == [a + 16, b, out + 256]
+
+
+def test_grid_block_memory_cluster_and_pdl_are_as_in_the_plan(runtime: Any, framework: Any) -> None:
+    step = made.launch(
+        "three", 0, 1, 2, grid=(8, 3, 2), block=(64, 2, 1), cluster=(2, 1, 2),
+        dynamic_smem_bytes=150_000, pdl=True,
+    )  # fmt: skip
+    _run(made.artifact(step), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
+    (launch,) = runtime.launches
+    assert (launch.grid, launch.block, launch.cluster) == ((8, 3, 2), (64, 2, 1), (2, 1, 2))
+    assert (launch.smem_bytes, launch.pdl) == (150_000, True)
+    assert sorted(id_ for id_, _ in launch.attributes) == [4, 6]
+
+
+def test_no_cluster_means_no_attribute(runtime: Any, framework: Any) -> None:
+    _run(made.add(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
+    (launch,) = runtime.launches
+    assert (launch.attributes, launch.cluster, launch.pdl) == ((), None, False)
+
+
+@pytest.mark.parametrize(("dynamic", "sets"), [(0, 0), (49_152, 0), (49_153, 1), (200_000, 1)])
+def test_more_than_48_kb_of_shared_memory_are_allowed_first(
+    dynamic: int, sets: int, runtime: Any, framework: Any
+) -> None:
+    artifact = made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=dynamic))
+    _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
+    assert runtime.count("cuKernelSetAttribute") == sets
+
+
+def test_a_cluster_above_eight_is_allowed_first(runtime: Any, framework: Any) -> None:
+    artifact = made.artifact(made.launch("three", 0, 1, 2, grid=(16, 1, 1), cluster=(16, 1, 1)))
+    _run(artifact, *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
+    assert runtime.count("cuKernelSetAttribute") == 1
+    assert runtime.launches[0].cluster == (16, 1, 1)
+
+
+def test_a_smaller_launch_does_not_lower_what_a_larger_one_was_allowed(
+    runtime: Any, framework: Any
+) -> None:
+    pointers = [framework.tensor("f32[4, 64]").pointer for _ in range(3)]
+    small, large = (
+        made.artifact(made.launch("three", 0, 1, 2, dynamic_smem_bytes=n)) for n in (60_000, 90_000)
+    )
+    program = _program(large)
+    _program(small)
+    _launch(program, *pointers)
+
+
+def test_tensor_maps_are_encoded_at_their_places(runtime: Any, framework: Any) -> None:
+    described = [
+        made.tensor_map(1),
+        made.tensor_map(1, offset=128),
+        made.tensor_map(0, dims=(8, 4, 2)),
+        made.tensor_map(1, dims=(64, 16)),
+    ]
+    step = made.launch("mapped", 0, made.maps(*described))
+    artifact = made.artifact(step, inputs={"a": "f16[64, 64]"}, outputs=["f16[64, 64]"])
+    a, out = (framework.tensor("f16[64, 64]").pointer for _ in range(2))
+    _run(artifact, a, out)
+    (launch,) = runtime.launches
+    found = launch.maps(1)
+    assert [at for at, _ in found] == [0, 128, 256, 384]
+    for (_, got), wanted in zip(found, described, strict=True):
+        assert got.address == (a, out)[wanted.buffer] + wanted.offset
+        for name in ("dtype", "dims", "strides", "box", "element_strides", "swizzle"):
+            assert getattr(got, name) == getattr(wanted, name), name
+
+
+def test_a_map_at_half_its_alignment_is_encoded_too(runtime: Any, framework: Any) -> None:
+    value = Bytes(192, "ab" * 192, ((64, made.tensor_map(0)),))
+    artifact = made.artifact(
+        made.launch("shifted", value, 1), inputs={"a": "f16[32, 64]"}, outputs=["f16[4]"]
+    )
+    a, out = framework.tensor("f16[32, 64]").pointer, framework.tensor("f16[4]").pointer
+    _run(artifact, a, out)
+    (launch,) = runtime.launches
+    assert [(at, found.address) for at, found in launch.maps(0)] == [(64, a)]
+    assert launch.parameters[0][:64] == b"\xab" * 64
+
+
+def test_values_are_passed_byte_by_byte(runtime: Any, framework: Any) -> None:
+    artifact = made.artifact(
+        made.launch("valued", Bytes(4, "01020304", ()), 1), inputs={"a": "f32[4, 64]"}
+    )
+    a, out = (framework.tensor("f32[4, 64]").pointer for _ in range(2))
+    _run(artifact, a, out)
+    assert runtime.launches[0].parameters[0] == bytes([1, 2, 3, 4])
+
+
+def test_temporaries_lie_one_behind_the_other_in_the_workspace(
+    runtime: Any, framework: Any
+) -> None:
+    artifact = made.artifact(
+        made.launch("four", 0, 3, Pointer(4, 4), 2), temporaries=[100, 300], outputs=["f32[4, 64]"]
+    )
+    program = _program(artifact)
+    assert program.workspace_bytes == 256 + 512
+    pointers = [framework.tensor("f32[4, 64]").pointer for _ in range(3)]
+    workspace = framework.tensor("u8[768]").pointer
+    _launch(program, *pointers, workspace=workspace)
+    (launch,) = runtime.launches
+    assert [launch.pointer(n) for n in (1, 2)] == [workspace, workspace + 256 + 4]
+
+
+def test_steps_without_bytes_are_left_out(runtime: Any, framework: Any) -> None:
+    steps = (Fill(0, 0, 0), Copy(0, 0, 2, 0, 0), made.launch("three", 0, 1, 2))
+    _run(made.artifact(*steps), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
+    assert runtime.calls("cuMemsetD8Async", "cuMemcpyDtoDAsync_v2") == []
+
+
+def test_a_plan_without_steps_does_nothing(runtime: Any, framework: Any) -> None:
+    _run(made.artifact(), *(framework.tensor("f32[4, 64]").pointer for _ in range(3)))
+    assert runtime.launches == []
+
+
+def test_the_kernel_is_loaded_at_once(runtime: Any) -> None:
+    _program(made.add())
+    assert runtime.count("cuFuncLoad") == 1
+
+
+def test_a_library_serves_all_devices(runtime: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    artifact = made.add()
+    _program(artifact, 0)
+    _program(artifact, 1)
+    assert runtime.count("cuLibraryLoadData") == 1
+    assert runtime.count("cuKernelGetFunction") == 2
+
+
+def test_a_cubin_that_is_known_is_checked_for_each_artifact(runtime: Any) -> None:
+    _program(made.add())
+    with pytest.raises(CorruptError, match="for sm_100a, and its cubin for sm_90"):
+        _program(made.add(arch="sm_100a"))
+
+
+def test_a_variant_is_loaded_once(runtime: Any) -> None:
+    candidate = Candidate("made", {}, made.add())
+    device = get_device(0)
+    assert not is_loaded(candidate, device)
+    assert load_program(candidate, device) is load_program(candidate, device)
+    assert is_loaded(candidate, device)
+
+
+def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
+    import json
+
+    whole = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[bytes(64)])
+    plan = json.loads(json.dumps(whole.record["plan"]))
+    plan["buffers"][3]["size"] = 128
+    with pytest.raises(CorruptError, match="constant 3 of made has 64 bytes, not 128"):
+        _program(made.Artifact({**whole.record, "plan": plan}, whole.blob))
+
+
+def test_misaligned_addresses_are_refused(runtime: Any, framework: Any) -> None:
+    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
+    program = _program(made.add())
+    with pytest.raises(ArgumentError, match=r"b starts at .*, 8 bytes behind a multiple of 256"):
+        program.bind(0, [a, b + 8, out])
+
+
+def test_blocks_of_plans_do_not_share_bytes(runtime: Any, framework: Any) -> None:
+    """Many plans are bound before any is launched."""
+    program = _program(made.add())
+    rows = [[framework.tensor("f32[4, 64]").pointer for _ in range(3)] for _ in range(50)]
+    with active(program.device):
+        plans = [program.bind(0, row) for row in rows]
+        for plan in plans:
+            plan()
+    found = [[launch.pointer(n) for n in range(3)] for launch in runtime.launches]
+    assert found == rows

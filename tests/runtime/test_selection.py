@@ -1,0 +1,182 @@
+"""The choice of a variant, as a pure decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import SelectionError
+from pallasc.runtime.devices import Device
+from pallasc.runtime.selection import (
+    Candidate,
+    arch_refusal,
+    blocks_per_sm,
+    fitting_candidates,
+    refusal,
+    select,
+)
+from pallasc.specs.plan import Launch
+from pallasc.specs.targets import MODELS
+
+_NAMES = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h100-pcie": "NVIDIA H100 PCIe"}
+
+
+def _device(model: str = "h100-sxm", *, driver: int = 13000, **changes: Any) -> Device:
+    target = MODELS[model]
+    return Device(
+        **{
+            "ordinal": 0,
+            "name": target.description,
+            "major": target.major,
+            "minor": target.minor,
+            "sm_count": target.sm_count,
+            "smem_optin_bytes": target.smem_optin_bytes,
+            "driver_version": driver,
+            **changes,
+        }
+    )
+
+
+def _candidate(target: str = "h100-sxm", params: Any = None, **changes: Any) -> Candidate:
+    return Candidate("sum", params or {}, made.add(target=target, code=b"none", **changes))
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs", "refused"),
+    [
+        ("sm_90a", [(9, 0)], [(8, 0), (8, 9), (10, 0), (12, 0)]),
+        ("sm_100a", [(10, 0)], [(10, 3), (9, 0), (11, 0)]),
+        ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (11, 0), (12, 0)]),
+        ("sm_103f", [(10, 3)], [(10, 0), (12, 1)]),
+        ("sm_120f", [(12, 0), (12, 1)], [(10, 0)]),
+        ("sm_80", [(8, 0), (8, 6), (8, 9)], [(7, 5), (9, 0), (8, 7)]),
+        ("sm_86", [(8, 6), (8, 9)], [(8, 0), (8, 7)]),
+        ("sm_87", [(8, 7)], [(8, 9), (8, 6)]),
+        ("sm_120", [(12, 0), (12, 1)], [(10, 0), (9, 0)]),
+        ("compute_90", [], [(9, 0)]),
+        ("None", [], [(9, 0)]),
+    ],
+)
+def test_an_architecture_runs_on_what_it_was_made_for(
+    arch: str, runs: list[tuple[int, int]], refused: list[tuple[int, int]]
+) -> None:
+    for major, minor in runs:
+        assert arch_refusal(arch, major, minor) is None
+    for major, minor in refused:
+        assert arch_refusal(arch, major, minor)
+
+
+def test_the_likest_variant_is_taken() -> None:
+    candidates = [_candidate(name) for name in ("h200", "h100-pcie", "h100-sxm", "gh200", "b200")]
+    for model in ("h200", "h100-pcie", "h100-sxm", "gh200", "b200"):
+        assert select(candidates, _device(model)).artifact.target["name"] == model
+
+
+def test_a_model_with_as_many_multiprocessors_stands_in() -> None:
+    candidates = [_candidate("h100-pcie"), _candidate("h200")]
+    assert select(candidates, _device("h100-sxm")).artifact.target["name"] == "h200"
+
+
+def test_an_unknown_model_takes_the_nearest_number_of_multiprocessors() -> None:
+    candidates = [_candidate("h100-pcie"), _candidate("h100-sxm")]
+    device = _device(name="NVIDIA H100 NVL", sm_count=120)
+    assert select(candidates, device).artifact.target["name"] == "h100-pcie"
+
+
+def test_the_exact_architecture_goes_before_the_family_and_that_before_older_ones() -> None:
+    exact = _candidate("b300")
+    family = _candidate("b200", arch="sm_100f")
+    assert select([family, exact], _device("b300")) is exact
+    assert select([family], _device("b300")) is family
+    old, newer = _candidate("a100-sxm"), _candidate("a6000")
+    device = _device("l40s")
+    assert select([old, newer], device) is newer
+    assert select([old], device) is old
+
+
+@pytest.mark.parametrize(("driver", "fits"), [(12080, False), (12090, False), (13000, True)])
+def test_an_older_driver_is_refused(driver: int, fits: bool) -> None:
+    assert (refusal(_candidate(), _device(driver=driver), None, {}) is None) == fits
+
+
+def test_a_record_without_a_minimum_driver_is_taken() -> None:
+    assert refusal(_candidate(minimum_driver=None), _device(driver=12000), None, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("grid", "smem", "sms", "fits"),
+    [
+        ((132, 1, 1), 200_000, 132, True),
+        ((132, 1, 1), 200_000, 114, False),
+        ((132, 1, 1), 200_000, 144, True),
+        ((114, 1, 1), 200_000, 114, True),
+        ((133, 1, 1), 200_000, 114, True),  # waits for a free multiprocessor there as well
+        ((132, 1, 1), 100_000, 114, True),  # two to a multiprocessor
+        ((264, 1, 1), 100_000, 114, False),
+        ((4096, 1, 1), 0, 16, True),
+    ],
+)
+def test_blocks_that_all_ran_at_a_time_must_do_so_here(
+    grid: tuple[int, int, int], smem: int, sms: int, fits: bool
+) -> None:
+    step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
+    one = Candidate("sum", {}, made.artifact(step, code=b"none"))
+    assert (refusal(one, _device(sm_count=sms), None, {}) is None) == fits
+
+
+@pytest.mark.parametrize(
+    ("block", "registers", "smem", "blocks"),
+    [
+        (128, 32, 0, 16),
+        (128, 168, 0, 3),
+        (384, 168, 0, 1),
+        (1024, 32, 0, 2),
+        (32, 1, 0, 32),
+        (128, 32, 113_000, 2),
+        (128, 32, 232_448, 1),
+    ],
+)
+def test_blocks_of_a_multiprocessor_are_counted(
+    block: int, registers: int, smem: int, blocks: int
+) -> None:
+    whole = made.artifact(made.launch("three", 0, 1, 2), code=b"none")
+    (kernel,) = whole.kernels
+    from dataclasses import replace
+
+    launch: Launch = replace(whole.plan.launches[0], block=(block, 1, 1), dynamic_smem_bytes=smem)
+    kernel = replace(kernel, registers=registers)
+    assert blocks_per_sm(launch, kernel, whole.target) == blocks
+
+
+def test_parameters_pick_by_value_and_type() -> None:
+    candidates = [_candidate(params={"n": value}) for value in (1, True, "1")]
+    for one, value in zip(candidates, (1, True, "1"), strict=True):
+        assert select(candidates, _device(), params={"n": value}) is one
+    with pytest.raises(SelectionError, match=r"its n is 1, not 1\.0"):
+        select(candidates, _device(), params={"n": 1.0})
+    with pytest.raises(SelectionError, match="it has no parameter m"):
+        select(candidates, _device(), params={"m": 1})
+
+
+def test_variants_that_cannot_run_here_leave_no_doubt() -> None:
+    here, elsewhere = _candidate(params={"n": 1}), _candidate("b200", params={"n": 2})
+    assert select([here, elsewhere], _device()) is here
+    assert fitting_candidates([here, elsewhere], _device()) == [here]
+
+
+def test_each_point_has_one_fitting_candidate() -> None:
+    ones = [_candidate(name, params={"n": n}) for n in (1, 2) for name in ("h200", "h100-sxm")]
+    found = fitting_candidates(ones, _device())
+    assert [(one.params["n"], one.artifact.target["name"]) for one in found] == [
+        (1, "h100-sxm"),
+        (2, "h100-sxm"),
+    ]
+    with pytest.raises(SelectionError, match="no variant of sum fits"):
+        fitting_candidates(ones, _device("b200"))
+
+
+def test_another_number_of_arrays_is_a_reason() -> None:
+    with pytest.raises(SelectionError, match="it takes 2 arrays, not 1"):
+        select([_candidate()], _device(), [("f32", (4, 64))])
