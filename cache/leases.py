@@ -93,11 +93,12 @@ def held_by_leases(folder: Path, *, now_ns: int) -> Held:
     """Return what the leases of all living processes hold together.
 
     Raises:
-        OSError: if the leases cannot be listed.
+        OSError: if the leases cannot be listed, or one of them cannot be read: what it holds is not
+            known then.
     """
     held = Held()
     for path in list_folder(folder / "leases"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):  # its build is over
             status = os.lstat(path)
             if not is_over(path.name, status.st_mtime_ns, now_ns=now_ns):
                 held |= Held(_named(path), status.st_mtime_ns)

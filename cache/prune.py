@@ -233,7 +233,7 @@ def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str],
     try:
         return held_by_pins(store), held_by_leases(store.folder, now_ns=now_ns)
     except OSError as error:
-        faults.append(f"{error.filename}: cannot be listed: {error.strerror or error}")
+        faults.append(f"{error.filename}: cannot be read: {error.strerror or error}")
         return frozenset(), Held()
 
 

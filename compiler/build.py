@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.pool import Pool
     from pallasc.compiler.setup import Setup
 
+_A_PATH = re.compile(r"/[^\s:']+")
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 
 
@@ -137,7 +139,9 @@ class Workers:
         if self._pool is None and tasks and self._run.may_compile():
             from pallasc.compiler.compile_misses import open_pool
 
-            self._pool = self._stack.enter_context(open_pool(self._run.options, self._setup))
+            self._pool = self._stack.enter_context(
+                open_pool(self._run.options, self._setup, len(self._run.variants))
+            )
             self._pool.warm(tasks)
         return self._pool
 
@@ -166,7 +170,7 @@ def _distinct(notes: Iterable[str]) -> Iterator[str]:
     """Yield notes without those that differ from an earlier one in the name of a file only."""
     seen = set()
     for note in notes:
-        kind = note.partition("'")[0]
+        kind = _A_PATH.sub("", note)
         if kind not in seen:
             seen.add(kind)
             yield note

@@ -82,7 +82,8 @@ def _ask_worker(path: str) -> dict[str, Any]:
         for kind, _, answer in pool.run([task]):
             if kind == "done" and answer is not None:
                 if answer.error is not None:
-                    raise SpecError(answer.error.message, location=Location(path))
+                    where = answer.error.location or answer.place or Location(path)
+                    raise SpecError(answer.error.message, location=where, hint=answer.error.hint)
                 if answer.message is not None and not answer.message["ok"]:
                     raise error_from_json(answer.message["error"])
                 return answer.message or {}

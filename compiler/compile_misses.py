@@ -9,17 +9,21 @@ from dataclasses import replace
 from typing import Any
 
 from pallasc.cache.uses import Session
+from pallasc.compiler.capacity import find_capacity
 from pallasc.compiler.lookup import Lookup, stored_artifact
 from pallasc.compiler.manifest import about, data_digests, request_fields
 from pallasc.compiler.messages import blobs_from_json, error_from_json
-from pallasc.compiler.pool import Answer, Pool, Task
+from pallasc.compiler.pool import Pool
 from pallasc.compiler.report import Status, Tick, VariantResult
 from pallasc.compiler.run import Miss, Options, Run
 from pallasc.compiler.setup import Setup
+from pallasc.compiler.tasks import Answer, Task
 from pallasc.errors import CompileError, PallascError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
+
+_TICK_S = 0.25
 
 
 def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> None:
@@ -48,17 +52,20 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> No
             return
 
 
-def open_pool(options: Options, setup: Setup) -> Pool:
-    """Return the pool that a build's options ask for; its workers start when there is work."""
-    import inspect
+def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
+    """Return the pool that a build's options ask for; its workers start when there is work.
 
-    jobs = options.jobs or 2
-    if "timeout_s" not in inspect.signature(Pool).parameters:
-        return Pool(jobs, setup.environment)
-    from pallasc.compiler.capacity import default_memory_bytes
-
-    memory = options.memory_bytes or default_memory_bytes(jobs)
-    return Pool(jobs, setup.environment, timeout_s=options.timeout_s, memory_bytes=memory)
+    Args:
+        options: of the build.
+        setup: what compiles.
+        tasks: how many variants there may be to compile.
+    """
+    capacity = find_capacity()
+    jobs = options.jobs or capacity.jobs(tasks)
+    memory = options.memory_bytes or capacity.memory_bytes(jobs)
+    return Pool(
+        jobs, setup.environment, timeout_s=options.timeout_s, memory_bytes=memory, tick_s=_TICK_S
+    )
 
 
 def _tick(run: Run, misses: list[Miss], pool: Pool, compiled_s: list[float]) -> Tick:
@@ -73,7 +80,7 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
     variant = run.variants[miss.indices[0]]
     folders = os.pathsep.join([variant.base_dir, *lookup.folders(variant)])
 
-    def message() -> Mapping[str, Any]:  # TODO
+    def message() -> Mapping[str, Any]:
         data = data_digests(variant, lookup.context.digests)
         return {
             "op": "compile",
@@ -83,7 +90,7 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
             "data": data,
         }
 
-    return Task(label, (variant.target.arch, folders), message())
+    return Task(label, (variant.target.arch, folders), message)
 
 
 def _result(
@@ -119,8 +126,9 @@ def _error(variant: Variant, answer: Answer) -> PallascError:
         error = error_from_json(answer.message["error"])
     else:
         error = answer.error or CompileError("the worker gave no answer")
-        error.hint = error.hint or f"To see it alone: {reproduction(variant)}"
-    error.location = error.location or variant.location
+        alone = f"To see it alone: {reproduction(variant)}"
+        error.hint = f"{error.hint} {alone}" if error.hint else alone
+    error.location = error.location or answer.place or variant.location
     return error
 
 

@@ -127,8 +127,11 @@ def _compared(first: VariantResult, second: VariantResult) -> Reproduced:
         return Reproduced(name, "different" if found else "same", one.digest, two.digest, found)
     if error is None:
         return Reproduced(name, "skipped")
-    digests = [artifact.digest if artifact else None for artifact in (one, two)]
-    return Reproduced(name, "failed", *digests, error=str(error))
+    return Reproduced(name, "failed", _digest(one), _digest(two), error=str(error))
+
+
+def _digest(artifact: Artifact | None) -> str | None:
+    return artifact.digest if artifact else None
 
 
 def differences(first: Artifact, second: Artifact) -> Iterator[str]:

@@ -113,7 +113,10 @@ def _compare(
         return Explanation(variant.id, False, "no kernel of this name was compiled yet", key)
     nearest = min(
         same,
-        key=lambda m: (len(differences(fields_in(m, "request"), fields)), m["variant"] != variant.id),
+        key=lambda m: (
+            len(differences(fields_in(m, "request"), fields)),
+            m["variant"] != variant.id,
+        ),
     )
     found = tuple(differences(fields_in(nearest, "request"), fields))
     labels = ", ".join(difference.label for difference in found)

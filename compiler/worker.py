@@ -91,6 +91,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
             continue
         if message["op"] == "context":
             session = _session(message)
+            _send(target, {"ready": True})
             continue
         try:
             answer = _answer(message, session)
@@ -99,8 +100,13 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
         if session is not None:
             session.before.put_back()
         answer["spoilt"] = session is not None and session.before.is_spoilt()
-        target.write(encode(answer))
-        target.flush()
+        answer["task"] = message.get("task")
+        _send(target, answer)
+
+
+def _send(target: BinaryIO, message: Mapping[str, Any]) -> None:
+    target.write(encode(message))
+    target.flush()
 
 
 def _import_compiler() -> None:

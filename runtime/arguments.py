@@ -7,7 +7,8 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.selection import array_text
-from pallasc.runtime.signature import Signature, flatten, input_names
+from pallasc.runtime.signature import Signature, input_names
+from pallasc.runtime.trees import flatten
 from pallasc.specs.spelling import suggestion
 
 

@@ -13,8 +13,9 @@ from pallasc.runtime.devices import current_device, get_device
 from pallasc.runtime.host import run_on_host
 from pallasc.runtime.routes import Route
 from pallasc.runtime.selection import array_text
-from pallasc.runtime.signature import Signature, flatten, unflatten
+from pallasc.runtime.signature import Signature
 from pallasc.runtime.streams import stream_handle, wait_for
+from pallasc.runtime.trees import flatten, unflatten
 from pallasc.specs.plan import Binding
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Call:
             _check_copied(self.kernel.name, paths, adapters)
         types = [(view.dtype, view.shape) for view in views]
         route = self.kernel.route(current_device() if ordinal is None else ordinal, types)
-        _check_contiguous(self.kernel.name, route.signature.inputs, views)
+        _check_inputs(self.kernel.name, route.signature, views)
         if ordinal is None:
             return self._on_host(route, adapters)
         return self._on_device(route, adapters, views, ordinal)
@@ -133,7 +134,7 @@ class Call:
         arrays = [
             adapters[0].empty(one.shape, one.dtype, ordinal, own) for one in route.signature.results
         ]
-        return [(array, adapters[0].view(array)) for array in arrays]
+        return [(array, find_adapter(array, "a result").view(array)) for array in arrays]
 
     def _given(
         self, signature: Signature, adapters: Sequence[Adapter], ordinal: int, is_host: bool
@@ -191,10 +192,18 @@ def _check_copied(name: str, paths: Sequence[str], adapters: Sequence[Adapter]) 
             )
 
 
-def _check_contiguous(name: str, bindings: Sequence[Binding], views: Sequence[ArrayView]) -> None:
-    for binding, view in zip(bindings, views, strict=True):
+def _check_inputs(name: str, signature: Signature, views: Sequence[ArrayView]) -> None:
+    """Check that inputs have no gaps, and may be written where the kernel updates them.
+
+    Raises:
+        ArgumentError: one has, or may not.
+    """
+    updated = {number for source, number in signature.sources if source == "input"}
+    for number, (binding, view) in enumerate(zip(signature.inputs, views, strict=True)):
         if not view.is_contiguous:
             raise _not_contiguous(name, binding)
+        if number in updated and not view.is_writable:
+            raise _read_only(name, binding)
 
 
 def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
@@ -217,7 +226,11 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
     if not view.is_contiguous:
         raise _not_contiguous(name, binding)
     if not view.is_writable:
-        raise ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
+        raise _read_only(name, binding)
+
+
+def _read_only(name: str, binding: Binding) -> ArgumentError:
+    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
 
 
 def _not_contiguous(name: str, binding: Binding) -> ArgumentError:

@@ -16,6 +16,7 @@ from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import input_names
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
+from pallasc.runtime.trees import children_of, is_flat
 from pallasc.specs.plan import Binding
 
 Function = Callable[..., Any]
@@ -72,7 +73,11 @@ def parameter_names(names: Sequence[str | None]) -> list[str]:
     """Return names for generated parameters: the function's own where they can stand in code."""
     used = [
         name
-        if name and name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
+        if name
+        and name.isascii()
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and name[0] != "_"
         else f"_array{index}"
         for index, name in enumerate(names)
     ]
@@ -144,10 +149,8 @@ class _Writer:
 
     def is_possible(self) -> bool:
         """Tell whether all arrays lie flat, are known to the framework, and need no workspace."""
-        outputs = self.signature.output_tree
-        flat = all(tree is None or type(tree) is int for tree in self.trees) and (
-            type(outputs) is int
-            or (isinstance(outputs, list) and all(type(tree) is int for tree in outputs))
+        flat = all(tree is None or type(tree) is int for tree in self.trees) and is_flat(
+            self.signature.output_tree
         )
         known = all(one.dtype in self.dialect.dtypes for one in self.signature.passed)
         temporary = any(
@@ -209,16 +212,17 @@ class _Writer:
             if source == "input":
                 return [], [f"(out is {inputs[number]} or out is _MISSING)"], []
             return [], [], ["out"]
-        names = [f"_out{n}" for n in range(len(tree))]
+        leaves = children_of(tree)
+        names = [f"_out{n}" for n in range(len(leaves))]
         lines = [
-            f"if _type(out) in _sequences and _len(out) == {len(tree)}:",
+            f"if _type(out) in _sequences and _len(out) == {len(leaves)}:",
             f"    {', '.join(names)}, = out",
             "else:",
             f"    {' = '.join(names)} = _MISSING",
         ]
         results: dict[int, str] = {}
         tests = []
-        for name, leaf in zip(names, tree, strict=True):
+        for name, leaf in zip(names, leaves, strict=True):
             source, number = self.signature.sources[leaf]
             if source == "input":
                 tests.append(f"{name} is {inputs[number]}")
@@ -289,15 +293,16 @@ class _Writer:
 
     def _returned(self, inputs: Sequence[str], is_into: bool) -> str:
         tree = self.signature.output_tree
-        leaves = [
+        names = [
             inputs[number] if source == "input" else self._result(number, is_into)
             for source, number in self.signature.sources
         ]
         if type(tree) is int:
-            return leaves[tree]
+            return names[tree]
         if is_into:
             return "out"
-        return f"({''.join(f'{leaves[leaf]}, ' for leaf in tree)})"
+        listed = "".join(f"{names[leaf]}, " for leaf in children_of(tree))
+        return f"[{listed}]" if isinstance(tree, list) else f"({listed})"
 
     def _result(self, number: int, is_into: bool) -> str:
         return "out" if is_into else self.results[number]

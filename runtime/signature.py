@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -108,41 +108,6 @@ def input_names(signature: Signature) -> list[tuple[str | None, Any]]:
     if not isinstance(tree, Mapping):
         return [(None, item) for item in (tree if isinstance(tree, list) else [tree])]
     return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
-
-
-def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each array, given a tree and a value of the same structure.
-
-    Raises:
-        ArgumentError: the structures differ.
-    """
-    if type(tree) is int:
-        yield tree, value
-    elif tree is None:
-        if value is not None:
-            raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
-    elif isinstance(tree, Mapping):
-        if not isinstance(value, Mapping) or set(map(str, value)) != set(tree):
-            raise ArgumentError(f"{path} must be a mapping with the keys {', '.join(tree)}.")
-        by_name = {str(key): item for key, item in value.items()}
-        for key, item in tree.items():
-            yield from flatten(item, by_name[key], f"{path}.{key}")
-    else:
-        if not isinstance(value, list | tuple) or len(value) != len(tree):
-            raise ArgumentError(f"{path} must be a list or tuple of {len(tree)}.")
-        for index, (item, part) in enumerate(zip(tree, value, strict=True)):
-            yield from flatten(item, part, f"{path}.{index}")
-
-
-def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
-    """Return the tree with the arrays in place of their numbers; lists become tuples."""
-    if type(tree) is int:
-        return leaves[tree]
-    if isinstance(tree, Mapping):
-        return {key: unflatten(item, leaves) for key, item in tree.items()}
-    if isinstance(tree, list):
-        return tuple(unflatten(item, leaves) for item in tree)
-    return None
 
 
 def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:

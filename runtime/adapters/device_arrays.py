@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import weakref
 from typing import Any
 
@@ -12,7 +13,7 @@ from pallasc.runtime.devices import active, get_device
 from pallasc.runtime.driver import open_driver
 from pallasc.specs.dtypes import parse_dtype
 
-_TYPESTRS = {"bool": "|b1", "i8": "|i1", "u8": "|u1"}
+_LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
 
 
 class DeviceArray:
@@ -52,12 +53,13 @@ class DeviceArray:
         Raises:
             AttributeError: the interface has no name for the dtype.
         """
-        if self.dtype[0] not in "biufc" or self.dtype[:2] in ("bf", "f8", "f6", "f4"):
+        match = _LETTER.match(self.dtype)
+        if match is None or parse_dtype(self.dtype).bits < 8:
             raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype}")
-        typestr = _TYPESTRS.get(self.dtype, f"<{self.dtype[0]}{int(self.dtype[1:] or 8) // 8}")
+        size = parse_dtype(self.dtype).bits // 8
         return {
             "shape": self.shape,
-            "typestr": typestr,
+            "typestr": f"{'|' if size == 1 else '<'}{match[0]}{size}",
             "data": (self.pointer, False),
             "version": 3,
             "stream": 1,

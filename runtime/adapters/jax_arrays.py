@@ -14,7 +14,8 @@ from pallasc.runtime.adapters.dlpack import read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call
-from pallasc.runtime.signature import Signature, unflatten
+from pallasc.runtime.signature import Signature
+from pallasc.runtime.trees import unflatten
 
 
 class JaxAdapter:

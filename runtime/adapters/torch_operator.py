@@ -14,6 +14,7 @@ from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.front import parameter_names
 from pallasc.runtime.signature import Signature, input_names
+from pallasc.runtime.trees import flatten, is_flat
 
 if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
@@ -54,11 +55,8 @@ class _Operator:
         self._kernel = kernel
         self._signature = signature
         trees = input_names(signature)
-        output = signature.output_tree
-        if any(tree is not None and type(tree) is not int for _, tree in trees) or not (
-            type(output) is int
-            or (isinstance(output, list) and all(type(tree) is int for tree in output))
-        ):
+        flat = all(tree is None or type(tree) is int for _, tree in trees)
+        if not flat or not is_flat(signature.output_tree):
             raise ArgumentError(
                 f"{kernel.name} takes or gives arrays in lists or mappings, which an operator of "
                 "torch cannot.",
@@ -114,13 +112,10 @@ class _Operator:
 
     def _fresh(self, result: Any) -> Any:
         """Return the results that are not inputs."""
-        tree = self._signature.output_tree
-        leaves = (
-            [result] if type(tree) is int else [result[tree.index(n)] for n in range(len(tree))]
-        )
+        leaves = dict(flatten(self._signature.output_tree, result, "the result"))
         found: dict[int, Any] = {}
-        for (source, number), leaf in zip(self._signature.sources, leaves, strict=True):
+        for leaf, (source, number) in enumerate(self._signature.sources):
             if source == "result":
-                found.setdefault(number, leaf)
+                found.setdefault(number, leaves[leaf])
         made = [found[number] for number in sorted(found)]
         return made[0] if len(made) == 1 else tuple(made)

@@ -97,7 +97,7 @@ MISTAKES = {
     "leaves": ("import sys\nsys.exit(3)\n", "{path}:2: SystemExit: 3"),
     "dies": (
         "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
-        "{path}: the process that executes this file was killed by SIGKILL",
+        "{path}: the process that executes this file was killed by SIGKILL (perhaps out of memory)",
     ),
     "syntax": ("import pallasc\nx = = 1\n", "{path}:2:5: SyntaxError: invalid syntax"),
     "empty": (

@@ -106,8 +106,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         blobs = {path.name for path in (self.store.folder / "cas").glob("*/*")}
         assert blobs == {sha256(b) for n in left for b in content.blobs(n).values()}
 
-    def _prune(self, share: float, in_use: frozenset[int] = frozenset()) -> None:
-        size = round(share * self._bytes(set(self.used)))
+    def _prune(self, size: int, in_use: frozenset[int] = frozenset()) -> None:
         left = self._fit(size, self.pinned | in_use)
         expected = self._bytes(left)
         pruned = prune(self.store, limits=Limits(max_bytes=size, grace_s=0), now_ns=LATER_NS)
@@ -161,35 +160,41 @@ class StoreAgainstModel(RuleBasedStateMachine):
             for one in {number} if area != "ptx" else {number % 10, number % 10 + 10}:
                 self.used.pop(one, None)
 
-    @rule(number=NUMBERS)
-    def pin(self, number: int) -> None:
-        try:
-            pins.pin(self.store, content.key(number))
-            assert number in self.used
-            self.pinned.add(number)
-        except NotCachedError:
-            assert number not in self.used
-            self.pinned.discard(number)
+    @rule(numbers=st.sets(NUMBERS, min_size=1))
+    def pin(self, numbers: set[int]) -> None:
+        for number in numbers:
+            try:
+                pins.pin(self.store, content.key(number))
+                assert number in self.used
+                self.pinned.add(number)
+            except NotCachedError:
+                assert number not in self.used
+                self.pinned.discard(number)
 
     @rule(number=NUMBERS)
     def unpin(self, number: int) -> None:
         assert bool(pins.unpin(self.store, content.key(number))) == (number in self.pinned)
         self.pinned.discard(number)
 
-    @rule(number=NUMBERS)
-    def damage_a_pin(self, number: int) -> None:
-        if number in self.pinned:
+    @rule()
+    def damage_the_pins(self) -> None:
+        for number in self.pinned:
             (self.store.folder / "pins" / content.key(number)).write_bytes(b"")
 
     @rule(share=st.floats(0, 1.1))
     def prune(self, share: float) -> None:
-        self._prune(share)
+        self._prune(round(share * self._bytes(set(self.used))))
+
+    @rule(count=st.integers(0, len(ALL)))
+    def prune_to_what_the_newest_take(self, count: int) -> None:
+        newest = sorted(self.used, key=self.used.__getitem__, reverse=True)[:count]
+        self._prune(self._bytes(set(newest)))
 
     @rule(share=st.floats(0, 1), number=NUMBERS)
     def prune_during_a_build(self, share: float, number: int) -> None:
         if number in self.used:
             with self._build_that_hits(number):
-                self._prune(share, frozenset({number}))
+                self._prune(round(share * self._bytes(set(self.used))), frozenset({number}))
 
     @rule(age_s=st.integers(1, 20))
     def prune_by_age(self, age_s: int) -> None:
@@ -243,5 +248,5 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, database=None
+    max_examples=120, stateful_step_count=25, deadline=None, database=None
 )

@@ -211,6 +211,34 @@ def test_nothing_goes_where_a_record_cannot_be_read(
     assert here(filled) == [OLD, MID, NEW]
 
 
+@pytest.mark.parametrize("folder", ["leases", "pins"])
+def test_nothing_goes_where_what_is_held_cannot_be_read(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    real_read, real_list = files.read, Path.iterdir
+
+    def refuse_read(path: str, **options: Any) -> files.Found | None:
+        if f"/{folder}/" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return real_read(path, **options)
+
+    def refuse_list(path: Path) -> Any:
+        if path.name == "pins" == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real_list(path)
+
+    with Session(filled) as session, monkeypatch.context() as patch:
+        session.hit(NEW)
+        patch.setattr(files, "read", refuse_read)
+        patch.setattr(Path, "iterdir", refuse_list)
+        pruned = prune(filled, limits=NOTHING)
+    (warning,) = pruned.warnings
+    assert f"/{folder}" in warning
+    assert warning.endswith(": cannot be read: Permission denied")
+    assert (pruned.records, pruned.plan.complete) == (0, False)
+    assert here(filled) == [OLD, MID, NEW]
+
+
 def test_a_corrupt_record_is_put_away(filled: Store) -> None:
     filled.path("ac", MID).write_bytes(b"")
     prune(filled, limits=Limits(max_bytes=None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import made as artifacts
 import rig as programs
 import standin as control
+import standin_torch as torch_control
 
 sys.path.pop(0)
 
@@ -78,3 +80,27 @@ def runtime(standin: control.Standin) -> Iterator[control.Standin]:
 def framework(runtime: control.Standin) -> artifacts.Framework:
     """Give a framework whose tensors the runtime knows."""
     return artifacts.install()
+
+
+@pytest.fixture(scope="session")
+def torch_process(tmp_path_factory: pytest.TempPathFactory) -> FreshProcess:
+    """Run a program of programs/ where a stock torch has CUDA tensors; JSON comes back."""
+    if reason := torch_control.why_not():
+        pytest.skip(f"no CUDA tensors here: {reason}")
+    environment = torch_control.environment(tmp_path_factory.mktemp("torch"), devices="9.0,9.0")
+    here = Path(__file__).parent
+    folders = [str(here), str(here / "programs"), environment.get("PYTHONPATH", "")]
+    path = os.pathsep.join(folders)
+
+    def run(program: str, *arguments: str | Path) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-P", here / "programs" / program, *arguments],
+            env={**environment, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run

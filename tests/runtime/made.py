@@ -129,7 +129,7 @@ def artifact(
         tuple(results),
         tuple(done),
         dict(zip(names, range(len(names)), strict=True)) if input_tree is None else input_tree,
-        (0 if len(outputs) == 1 else list(range(len(outputs))))
+        (0 if len(outputs) == 1 else {"tuple": list(range(len(outputs)))})
         if output_tree is None
         else output_tree,
     )

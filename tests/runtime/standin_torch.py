@@ -36,8 +36,9 @@ def why_not() -> str | None:
     """Return why there can be no CUDA tensors here, None where there can."""
     if standin.compiler() is None:
         return "no C compiler (cc or gcc)"
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
+    for name in ("torch", "ml_dtypes"):
+        if importlib.util.find_spec(name) is None:
+            return f"{name} is not installed"
     if _runtime() is None:
         return "this torch was not built with CUDA 13"
     return None

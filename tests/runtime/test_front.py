@@ -187,7 +187,7 @@ def test_two_devices_keep_their_own_plans_for_one_address(runtime: Any, framewor
 def test_names_that_are_no_identifiers_are_replaced() -> None:
     names = ["a", "class", "out", "stream", "x y", "_key", None, "é", "print"]
     assert parameter_names(names) == [
-        "a", "_array1", "_array2", "_array3", "_array4", "_array5", "_array6", "é", "print",
+        "a", "_array1", "_array2", "_array3", "_array4", "_array5", "_array6", "_array7", "print",
     ]  # fmt: skip
 
 

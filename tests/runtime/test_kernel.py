@@ -99,7 +99,11 @@ def test_several_results_come_as_a_tuple(runtime: Any, framework: Any) -> None:
 def test_an_output_given_twice_is_one_array(runtime: Any, framework: Any) -> None:
     plan = made.add()
     record = dict(plan.record)
-    twice = {**record["plan"], "outputs": record["plan"]["outputs"] * 2, "output_tree": [0, 1]}
+    twice = {
+        **record["plan"],
+        "outputs": record["plan"]["outputs"] * 2,
+        "output_tree": {"tuple": [0, 1]},
+    }
     kernel = made.kernel(made.Artifact({**record, "plan": twice}, plan.blob))
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     for _ in range(2):
@@ -111,8 +115,8 @@ def test_pytrees_go_in_and_out(runtime: Any, framework: Any) -> None:
     one = made.artifact(
         made.launch("four", 0, 1, 2, 3),
         outputs=["f32[4, 64]", "f32[2]"],
-        input_tree={"cache": {"b": 1, "list": [0, None]}},
-        output_tree={"sum": 0, "rest": [1]},
+        input_tree={"cache": {"dict": {"b": 1, "list": [0, None]}}},
+        output_tree={"dict": {"rest": [1], "sum": 0}},
     )
     kernel = made.kernel(one)
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))

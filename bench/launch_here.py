@@ -1,0 +1,169 @@
+"""Time launches in this process, which was started with the stand-in driver.
+
+Usage: launch_here.py FOLDER ROUNDS torch|python. Writes an artifact into FOLDER; standard output
+gets one JSON list of name, value and unit.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import made
+
+REPEATS = 9
+
+
+class Timer:
+    """Times things several times in turn, so that a noisy machine slows all of them."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._work: dict[str, Callable[[], object]] = {}
+        self._every: dict[str, int] = {}
+
+    def add(self, name: str, work: Callable[[], object], *, every: int = 1) -> None:
+        """Time something, in fewer rounds where it takes long."""
+        work()
+        self._work[name], self._every[name] = work, every
+
+    def run(self) -> dict[str, float]:
+        """Return the least time of each, in nanoseconds."""
+        found: dict[str, list[float]] = {name: [] for name in self._work}
+        gc.disable()
+        for _ in range(REPEATS):
+            for name, work in self._work.items():
+                rounds = max(1, self._rounds // self._every[name])
+                found[name].append(timeit.timeit(work, number=rounds) / rounds * 1e9)
+        gc.enable()
+        return {name: min(times) for name, times in found.items()}
+
+
+def arrays(kind: str, text: str, count: int) -> list[Any]:
+    """Return arrays: tensors of torch, or objects of Python."""
+    if kind == "python":
+        framework = made.install()
+        return [framework.tensor(text) for _ in range(count)]
+    import torch
+
+    from pallasc.specs.arrays import resolve_array
+
+    dtypes = {"f16": torch.float16, "f32": torch.float32}
+    array = resolve_array(text)
+    return [
+        torch.empty(array.shape, dtype=dtypes[array.dtype], device="cuda") for _ in range(count)
+    ]
+
+
+def pointers(timer: Timer, kind: str) -> None:
+    """Launch a kernel over four arrays."""
+    inputs = dict.fromkeys("abc", "f32[4, 64]")
+    artifact = made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs)
+    kernel = made.kernel(artifact)
+    a, b, c, out = arrays(kind, "f32[4, 64]", 4)
+    kernel.into(a, b, c, out=out)
+    timer.add("raw", raw(kernel))
+    timer.add("checked", lambda: kernel.into(a, b, c, out=out))
+    unchecked = kernel.unchecked
+    unchecked.into(a, b, c, out=out)
+    timer.add("unchecked", lambda: unchecked.into(a, b, c, out=out))
+    timer.add("allocating", lambda: kernel(a, b, c), every=4)
+    if kind == "torch":
+        operator = kernel.torch_operator("pallasc_bench::four")
+        timer.add("through a torch operator, allocating", lambda: operator(a, b, c), every=8)
+        rivals(timer, (a, b, c, out))
+
+
+def raw(kernel: Any) -> Callable[[], object]:
+    """Return the call of cuda.bindings alone, with everything ready."""
+    (route,) = kernel._routes.values()
+    call: Callable[[], object] = next(iter(route.plans.values()))
+    return call
+
+
+def tensor_maps(timer: Timer, kind: str) -> None:
+    """Launch a kernel whose parameters are a pointer and four tensor maps."""
+    inputs = dict.fromkeys("abc", "f16[32, 64]")
+    parameter = made.maps(*[made.tensor_map(number) for number in range(4)])
+    step = made.launch("mapped", 0, parameter)
+    kernel = made.kernel(made.artifact(step, inputs=inputs, outputs=["f16[32, 64]"]))
+    a, b, c, out = arrays(kind, "f16[32, 64]", 4)
+    kernel.into(a, b, c, out=out)
+    (route,) = kernel._routes.values()
+    timer.add("checked, four tensor maps", lambda: kernel.into(a, b, c, out=out))
+
+    def miss() -> None:
+        route.plans.clear()
+        kernel.into(a, b, c, out=out)
+
+    timer.add("plan bound with four tensor maps", miss, every=10)
+
+
+def rivals(timer: Timer, tensors: tuple[Any, ...]) -> None:
+    """Launch kernels over the same four tensors through other packages."""
+    for add in (_cuda_core, _triton):
+        try:
+            add(timer, tensors)
+        except ImportError as error:
+            print(f"{add.__name__[1:]}: {error}", file=sys.stderr)
+
+
+def _cuda_core(timer: Timer, tensors: tuple[Any, ...]) -> None:
+    from cuda.core import Device, LaunchConfig, ObjectCode, launch
+
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    kernel = ObjectCode.from_cubin(made.cubin()).get_kernel("four")
+    config = LaunchConfig(grid=1, block=128)
+    a, b, c, out = tensors
+
+    def work() -> None:
+        launch(stream, config, kernel, a.data_ptr(), b.data_ptr(), c.data_ptr(), out.data_ptr())
+
+    timer.add("cuda.core", work, every=4)
+
+
+def _triton(timer: Timer, tensors: tuple[Any, ...]) -> None:
+    from launch_triton import nothing
+
+    grid = (1,)
+    timer.add("Triton's kernel[grid]", lambda: nothing[grid](*tensors), every=10)
+
+
+def save(folder: Path) -> None:
+    """Write an artifact for a process that measures its start."""
+    artifact = made.add()
+    (folder / "record.json").write_text(json.dumps(artifact.record))
+    for key, data in artifact.blobs().items():
+        (folder / key).write_bytes(data)
+
+
+def main() -> None:
+    """Time everything and print it."""
+    folder, rounds, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    if kind == "torch":
+        import standin_torch
+
+        standin_torch.load()
+    timer = Timer(rounds)
+    pointers(timer, kind)
+    tensor_maps(timer, kind)
+    found = timer.run()
+    save(folder)
+    rows = [(name, value, "ns") for name, value in found.items()]
+    rows += [(f"{name} / raw", found[name] / found["raw"], "") for name in found if name != "raw"]
+    for name in ("cuda.core", "Triton's kernel[grid]"):
+        if name in found:
+            rows.append((f"{name} / checked", found[name] / found["checked"], ""))
+            rows.append((f"{name} / unchecked", found[name] / found["unchecked"], ""))
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

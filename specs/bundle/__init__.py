@@ -1,0 +1,1 @@
+"""Bundles: many compiled variants in one file that travels in a wheel."""

@@ -1,0 +1,306 @@
+"""A bundle as its users see it: kernels by name, variants by key, artifacts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+
+from pallasc.errors import CorruptError, SelectionError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.bundle.blobs import BlobRow, Kind
+from pallasc.specs.bundle.format import Extent, sha256
+from pallasc.specs.bundle.items import Item
+from pallasc.specs.bundle.manifest import Entry, entry_key
+from pallasc.specs.bundle.provenance import Provenance, parse_provenance
+from pallasc.specs.bundle.reader import Reader
+from pallasc.specs.bundle.records import (
+    Record,
+    Shipped,
+    kinds_of,
+    minimum_driver,
+    parse_record,
+    shipped_record,
+    signature,
+)
+from pallasc.specs.bundle.signature import (
+    PublicKey,
+    Signature,
+    check_signatures,
+    parse_signatures,
+)
+from pallasc.specs.bundle.source import Source, open_source
+from pallasc.specs.spelling import suggestion
+from pallasc.specs.targets import DEFAULT_MODELS
+from pallasc.specs.templates import Scalar
+
+
+def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
+    """Open a bundle: a path, which is mapped, or the bytes of one.
+
+    Raises:
+        CorruptError: it is no bundle, one of another major version, cut off or damaged.
+        SpecError: the file cannot be read.
+    """
+    source, name = open_source(file)
+    try:
+        return Bundle(source, name)
+    except CorruptError:
+        source.close()
+        raise
+
+
+class Bundle:
+    """An open bundle; `with` closes it. Its artifacts need it open for as long as they are read.
+
+    Every method raises CorruptError, with the name of the file, where what it reads is damaged.
+
+    Args:
+        source: its bytes.
+        name: what messages call it.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._reader = Reader(source, name)
+        head = self._reader.head
+        with self._reader.naming():
+            tail = Extent(head.body_end, source.size - head.body_end)
+            self.signatures: tuple[Signature, ...] = parse_signatures(self._reader.read(tail))
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self._reader.catalog.entries
+
+    def __repr__(self) -> str:
+        return f"<Bundle {self.name} of {len(self)} variants>"
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._reader.source.close()
+
+    @property
+    def reader(self) -> Reader:
+        """The parts of the bundle, as they lie in the file."""
+        return self._reader
+
+    @property
+    def name(self) -> str:
+        """The path that it was opened from."""
+        return self._reader.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._reader.source.size
+
+    @property
+    def digest(self) -> str:
+        """What it holds, by digest: the same whoever compressed it, provenance left out."""
+        return self._reader.head.content.hex()
+
+    @property
+    def root(self) -> str:
+        """Digest of the head, which covers the whole file but the signatures."""
+        return self._reader.head.root.hex()
+
+    @property
+    def codec(self) -> Mapping[str, object]:
+        """What compressed it: level and version of the zstd library."""
+        with self._reader.naming():
+            codec = self._reader.catalog.info.get("codec")
+        return codec if isinstance(codec, Mapping) else {}
+
+    @property
+    def provenance(self) -> tuple[Provenance, ...]:
+        """From what it was made; several where bundles were merged."""
+        head = self._reader.head
+        with self._reader.naming():
+            data = self._reader.read(head.provenance)
+            if data and sha256(data) != head.provenance_digest:
+                raise CorruptError("its provenance is not the one that its head names")
+            return parse_provenance(data)
+
+    def names(self) -> list[str]:
+        """Return the names of the kernels, sorted; one page is read for each."""
+        names = []
+        number = 0
+        with self._reader.naming():
+            while number < len(self):
+                name = self._reader.key(number).partition(b"\0")[0]
+                names.append(name.decode("utf-8", "replace"))
+                number = max(number + 1, self._reader.find(name + b"\1"))
+        return names
+
+    def entries(
+        self, name: str | None = None, *, target: str | None = None, arch: str | None = None
+    ) -> Iterator[Entry]:
+        """Yield entries in the order of their keys.
+
+        Args:
+            name: only those of this kernel; nothing else is read.
+            target: only those for this model.
+            arch: only those for this architecture.
+        """
+        prefix = b"" if name is None else name.encode("utf-8", "replace") + b"\0"
+        if name is not None and target is not None:
+            prefix += target.encode("utf-8", "replace") + b"\0"
+        number = self._find(prefix)
+        while number < len(self):
+            with self._reader.naming():
+                if not self._reader.key(number).startswith(prefix):
+                    return
+                entry = self._entry(number)
+            if target in (None, entry.target) and arch in (None, entry.arch):
+                yield entry
+            number += 1
+
+    def find(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry | None:
+        """Return the entry of a variant, None where there is none.
+
+        Args:
+            name: the kernel.
+            params: all its parameters, in any order.
+            target: a model, or an architecture, which stands for its default model.
+        """
+        key = entry_key(name, DEFAULT_MODELS.get(target, target), params)
+        number = self._find(key)
+        with self._reader.naming():
+            if number < len(self) and self._reader.key(number) == key:
+                return self._entry(number)
+        return None
+
+    def select(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry:
+        """Return the entry of a variant; arguments as for `find`.
+
+        Raises:
+            SelectionError: there is none; the hint has what there is.
+        """
+        entry = self.find(name, params, target)
+        if entry is not None:
+            return entry
+        others = [one.id for one in self.entries(name)]
+        wanted = Entry(name, tuple(params.items()), target, "", (), (), {}, 0, ()).id
+        hint = suggestion(wanted, others, otherwise="Variants")
+        if not others:
+            hint = suggestion(name, self.names(), otherwise="Kernels")
+        raise SelectionError(f"{self.name} has no variant {wanted}.", hint=hint)
+
+    def artifact(self, entry: Entry) -> Artifact:
+        """Return the artifact of an entry as it ships; its blobs are read when they are asked for.
+
+        Where debug sections or PTX were left out, its digest is not `entry.digest`, and the PTX of
+        its kernels is None.
+
+        Raises:
+            CorruptError: entry, record and blobs do not belong together.
+        """
+        with self._reader.naming():
+            record = self._record(entry)
+            numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
+            rows = {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
+            shipped = shipped_record(record, _places(rows))
+        places = {
+            row.digest.hex(): number
+            for number, row in zip(entry.blobs, rows.values(), strict=True)
+            if row is not None and number is not None
+        }
+        return Artifact(shipped, lambda key: self._content(places[key]))
+
+    def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
+        """Yield entries, all where none are given, as what another bundle can be written from."""
+        for entry in self.entries() if entries is None else entries:
+            with self._reader.naming():
+                record = self._record(entry)
+                numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
+            yield Item(entry.name, entry.params, record, self._read_of(numbers))
+
+    def stored_bytes(self, entry: Entry) -> int:
+        """Return how many bytes of the file are an entry's record and blobs; bases not counted."""
+        numbers = {entry.record, *(number for number in entry.blobs if number is not None)}
+        with self._reader.naming():
+            return sum(self._reader.row(number).extent.size for number in numbers)
+
+    def verify(self) -> None:
+        """Read everything and compare all of it with its digests.
+
+        Raises:
+            CorruptError: the first thing that is wrong.
+        """
+        from pallasc.specs.bundle.verify import verify
+
+        with self._reader.naming():
+            verify(self)
+
+    def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
+        """Return the trusted keys that signed the bundle, at least one.
+
+        All that is read afterwards is covered by the signatures, without `verify`.
+
+        Raises:
+            CorruptError: nobody signed it, nobody who is trusted did, or the signature is not valid.
+            ToolError: the cryptography package is missing.
+        """
+        return check_signatures(self.signatures, self._reader.head.root, trusted, self.name)
+
+    def _find(self, key: bytes) -> int:
+        with self._reader.naming():
+            return self._reader.find(key)
+
+    def _entry(self, number: int) -> Entry:
+        entry = self._reader.entry(number)
+        return replace(entry, digest=self._reader.digest(entry.record))
+
+    def _content(self, number: int) -> bytes:
+        with self._reader.naming():
+            return self._reader.content(number)
+
+    def _read_of(self, numbers: Mapping[str, int | None]) -> Callable[[str], bytes | None]:
+        def read(key: str) -> bytes | None:
+            number = numbers[key]
+            return None if number is None else self._content(number)
+
+        return read
+
+    def _record(self, entry: Entry) -> Record:
+        """Return the record of an entry, as it was compiled.
+
+        Raises:
+            CorruptError: it is not the one of this entry.
+        """
+        row = self._reader.row(entry.record)
+        if row.kind is not Kind.RECORD or row.digest.hex() != entry.digest:
+            raise CorruptError(f"{entry.id} names blob {entry.record}, which is not its record")
+        record = parse_record(self._reader.content(entry.record))
+        expected = (
+            record["target"]["name"],
+            record["target"]["arch"],
+            minimum_driver(record),
+            signature(record["plan"], "inputs"),
+            signature(record["plan"], "outputs"),
+        )
+        found = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs
+        if found != expected:
+            raise CorruptError(f"the manifest says other things of {entry.id} than its artifact")
+        kinds = list(kinds_of(record).values())
+        rows = [None if n is None else self._reader.row(n).kind for n in entry.blobs]
+        if len(rows) != len(kinds) or any(
+            own not in (kind, None) or (own is None and kind is not Kind.PTX)
+            for own, kind in zip(rows, kinds, strict=True)
+        ):
+            raise CorruptError(f"the blobs of {entry.id} are not those of its artifact")
+        return record
+
+
+def _places(rows: Mapping[str, BlobRow | None]) -> Shipped:
+    return {key: None if row is None else (row.digest.hex(), row.size) for key, row in rows.items()}

@@ -1,0 +1,125 @@
+"""Compress and decompress what a bundle holds; the result of both is bounded before it is made.
+
+A frame has neither magic number nor content size nor checksum: the bundle knows the size and the
+digest of each content, and what format it is in. So its first byte, the descriptor, is 0, and a
+frame that begins otherwise is refused before zstd sees it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pallasc.errors import CorruptError, SpecError
+
+if TYPE_CHECKING:
+    import zstandard
+
+RAW, ZSTD = 0, 1
+"""How a content is stored."""
+
+DEFAULT_LEVEL = 19
+LEVELS = range(1, 23)
+
+# The densest block of zstd: 3 bytes of header and 1 that stands for 128 KiB.
+_MOST_DENSE = 2**15
+_LEAST_WINDOW_BYTES = 2**20
+_MOST_WINDOW_BYTES = 2**27
+
+
+def library_version() -> str:
+    """Return the version of the zstd library, on which compressed bytes depend."""
+    import zstandard
+
+    return ".".join(map(str, zstandard.ZSTD_VERSION))
+
+
+def check_level(level: int) -> int:
+    """Return a level of compression if there is such a one.
+
+    Raises:
+        SpecError: there is none.
+    """
+    if level not in LEVELS:
+        raise SpecError(
+            f"there is no compression level {level}.",
+            hint=f"Levels are {LEVELS.start} to {LEVELS.stop - 1}.",
+        )
+    return level
+
+
+def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, bytes]:
+    """Return how a content is stored, and its stored bytes.
+
+    Without a dictionary it is stored as it is where zstd would not help.
+    """
+    stored = compress(content, level, dictionary)
+    if dictionary or len(stored) < len(content):
+        return ZSTD, stored
+    return RAW, content
+
+
+def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
+    """Return the frame of a content.
+
+    Args:
+        content: what to compress.
+        level: of zstd.
+        dictionary: what the reader has at hand when it decompresses.
+    """
+    import zstandard as zstd
+
+    parameters = zstd.ZstdCompressionParameters.from_level(
+        level,
+        source_size=len(content) + len(dictionary),
+        dict_size=len(dictionary),
+        format=zstd.FORMAT_ZSTD1_MAGICLESS,
+        write_content_size=False,
+        write_checksum=False,
+        write_dict_id=False,
+    )
+    compressor = zstd.ZstdCompressor(
+        dict_data=_dictionary(dictionary), compression_params=parameters
+    )
+    return compressor.compress(content)
+
+
+def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
+    """Return the content of a frame.
+
+    Args:
+        stored: the frame.
+        size: bytes of the content.
+        dictionary: as it was compressed with.
+
+    Raises:
+        CorruptError: it is no such frame, or its content has another size.
+    """
+    import zstandard as zstd
+
+    if not stored or stored[0] or not 0 < size <= len(stored) * _MOST_DENSE:
+        raise CorruptError(f"{len(stored)} bytes are not a frame of {size} bytes")
+    decompressor = zstd.ZstdDecompressor(
+        dict_data=_dictionary(dictionary),
+        max_window_size=_window_bytes(size + len(dictionary)),
+        format=zstd.FORMAT_ZSTD1_MAGICLESS,
+    )
+    try:
+        content = decompressor.decompress(stored, max_output_size=size, allow_extra_data=False)
+    except (zstd.ZstdError, MemoryError) as error:
+        raise CorruptError(f"{len(stored)} bytes cannot be decompressed: {error}") from error
+    if len(content) != size:
+        raise CorruptError(f"{len(stored)} bytes hold {len(content)} bytes instead of {size}")
+    return content
+
+
+def _window_bytes(size: int) -> int:
+    """Return the largest window that a content may ask for, which bounds zstd's own memory."""
+    return min(max(1 << (size.bit_length() + 1), _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
+
+
+def _dictionary(content: bytes) -> zstandard.ZstdCompressionDict | None:
+    import zstandard as zstd
+
+    if not content:
+        return None
+    return zstd.ZstdCompressionDict(content, dict_type=zstd.DICT_TYPE_RAWCONTENT)

@@ -1,0 +1,131 @@
+"""What goes into a bundle: a variant by name, parameters and artifact, and what ships of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pallasc.errors import CorruptError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.bundle.blobs import Kind
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.records import (
+    Record,
+    kinds_of,
+    minimum_driver,
+    parse_record,
+    signature,
+)
+from pallasc.specs.bundle.strip import strip_debug
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.templates import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A variant to put into a bundle.
+
+    Attributes:
+        name: the kernel.
+        params: parameters and their values, in the order of the matrix.
+        record: the artifact's record, as it was compiled.
+        read: returns the bytes of a blob of the record; None where an earlier bundle left it out.
+    """
+
+    name: str
+    params: tuple[tuple[str, Scalar], ...]
+    record: Record
+    read: Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob of an item as it ships.
+
+    Attributes:
+        kind: what it is.
+        data: its content.
+        family: blobs with the same are probably alike.
+    """
+
+    kind: Kind
+    data: bytes
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An item as it ships.
+
+    Attributes:
+        entry: its entry, whose numbers are not known yet.
+        shipped: digest of what ships for each of the record's blobs, in the order of their digests.
+        blobs: what ships, the record included, by digest.
+    """
+
+    entry: Entry
+    shipped: tuple[str | None, ...]
+    blobs: Mapping[str, Blob]
+
+
+def item_of(name: str, params: Mapping[str, Scalar], artifact: Artifact) -> Item:
+    """Return the item of an artifact.
+
+    Args:
+        name: the kernel.
+        params: parameters and their values, in the order of the matrix.
+        artifact: what was compiled.
+    """
+    return Item(name, tuple(params.items()), artifact.record, artifact.blob)
+
+
+def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
+    """Return what ships of an item.
+
+    Args:
+        item: the variant.
+        keep_debug: leave debug sections in cubins.
+        keep_ptx: take the PTX along.
+
+    Raises:
+        CorruptError: the record or a cubin is damaged, or a blob is not to be had.
+    """
+    data = canonical_json(item.record)
+    record = parse_record(data)
+    own = digest(data)
+    families = _families(record)
+    blobs = {own: Blob(Kind.RECORD, data, item.name)}
+    shipped: list[str | None] = []
+    for key, kind in kinds_of(record).items():
+        content = None if kind is Kind.PTX and not keep_ptx else item.read(key)
+        if content is None and kind is not Kind.PTX:
+            raise CorruptError(f"{item.name}: its {kind.name.lower()} {key} was left out")
+        if content is not None and kind is Kind.CUBIN and not keep_debug:
+            content = strip_debug(content)
+        name = None if content is None else digest(content)
+        shipped.append(name)
+        if content is not None and name is not None:
+            blobs[name] = Blob(kind, content, families.get(key, ""))
+    return Packed(_entry(item, record, own), tuple(shipped), blobs)
+
+
+def _families(record: Record) -> dict[str, str]:
+    families = {}
+    for kernel in record["kernels"]:
+        families[kernel["cubin"]] = families[kernel["ptx"]] = kernel["name"]
+    return families
+
+
+def _entry(item: Item, record: Record, own: str) -> Entry:
+    return Entry(
+        name=item.name,
+        params=item.params,
+        target=record["target"]["name"],
+        arch=record["target"]["arch"],
+        inputs=signature(record["plan"], "inputs"),
+        outputs=signature(record["plan"], "outputs"),
+        minimum_driver=minimum_driver(record),
+        record=0,
+        blobs=(),
+        digest=own,
+    )

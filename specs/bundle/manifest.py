@@ -1,0 +1,256 @@
+"""The manifest of a bundle: an entry for each variant, found by its key.
+
+`about` of an entry, behind its key:
+
+* `arch`: the architecture with its suffix, `sm_90a`
+* `record`: number of the artifact's record among the blobs
+* `blobs`: for each blob of the record, in the order of their digests, its number, or null
+* `driver`: `cuda` and `linux` of the minimum driver, as in the record
+* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan
+* `order`: the parameters' names in the order of the matrix
+
+All but `blobs` and `order` repeats what the record says, so that a variant can be chosen without
+reading records; `Bundle.artifact` and `Bundle.verify` compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
+from pallasc.specs.bundle.text import parse_json
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.spelling import plain
+from pallasc.specs.templates import Scalar
+
+_END = struct.Struct("<I")
+_MAX_RANK = 64
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of a variant's signature: `path: dtype[shape]`, row-major."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A variant in a bundle.
+
+    Attributes:
+        name: the kernel.
+        params: parameters and their values, in the order of the matrix.
+        target: the model it was compiled for.
+        arch: its architecture.
+        inputs, outputs: its signature.
+        minimum_driver: `cuda` and `linux`; empty where the artifact does not say.
+        record: number of the artifact's record among the blobs.
+        blobs: number of each of the record's blobs, in the order of their digests; None for those
+            that were left out.
+        digest: the artifact's digest, as in store and lock. The shipped artifact has another one
+            where debug sections or PTX were left out.
+    """
+
+    name: str
+    params: tuple[tuple[str, Scalar], ...]
+    target: str
+    arch: str
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    minimum_driver: Mapping[str, str]
+    record: int
+    blobs: tuple[int | None, ...]
+    digest: str = field(default="", compare=False)
+
+    @property
+    def id(self) -> str:
+        """Return `matmul[m=1024,n=4096]@h100-sxm`, as the variant is called everywhere."""
+        params = ",".join(f"{key}={plain(value)}" for key, value in self.params)
+        return f"{self.name}[{params}]@{self.target}" if params else f"{self.name}@{self.target}"
+
+    @property
+    def key(self) -> bytes:
+        """What the entry is found by."""
+        return entry_key(self.name, self.target, dict(self.params))
+
+
+def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
+    """Return the key of an entry.
+
+    Raises:
+        SpecError: a name that a key cannot hold.
+    """
+    for text in (name, target):
+        if not text or not text.isprintable():
+            raise SpecError(f"{text!r} cannot be the name of a kernel or target in a bundle.")
+    return b"\0".join((name.encode(), target.encode(), canonical_json(dict(params))))
+
+
+def about_of(entry: Entry, *, record: int | str, blobs: Sequence[int | str | None]) -> bytes:
+    """Return `about` of an entry, with numbers or with digests of record and blobs."""
+    return canonical_json(
+        {
+            "arch": entry.arch,
+            "blobs": list(blobs),
+            "driver": dict(entry.minimum_driver),
+            "inputs": [[one.path, one.dtype, one.shape] for one in entry.inputs],
+            "order": [name for name, _ in entry.params],
+            "outputs": [[one.path, one.dtype, one.shape] for one in entry.outputs],
+            "record": record,
+        }
+    )
+
+
+def content_digest(entries: Iterable[tuple[Entry, Sequence[str | None]]]) -> bytes:
+    """Return the digest of what a bundle holds.
+
+    Args:
+        entries: in the order of their keys, each with the digests of its blobs.
+    """
+    state = hashlib.sha256(CONTENT_SCHEMA)
+    for entry, shipped in entries:
+        about = about_of(entry, record=entry.digest, blobs=shipped)
+        state.update(entry.key + b"\n" + about + b"\n")
+    return state.digest()
+
+
+def pack_entries(entries: Sequence[Entry]) -> bytes:
+    """Return a page of entries, before it is compressed."""
+    texts = [
+        entry.key + b"\n" + about_of(entry, record=entry.record, blobs=entry.blobs)
+        for entry in entries
+    ]
+    ends = bytearray()
+    end = 0
+    for text in texts:
+        end += len(text)
+        ends += _END.pack(end)
+    return bytes(ends) + b"".join(texts)
+
+
+class EntryPage:
+    """A page of entries, each parsed when it is asked for.
+
+    Args:
+        raw: the decompressed page.
+        count: entries that it must hold.
+
+    Raises:
+        CorruptError: it does not hold them.
+    """
+
+    def __init__(self, raw: bytes, count: int) -> None:
+        self._raw = raw
+        start = count * _END.size
+        if len(raw) < start:
+            raise CorruptError(f"a page of {len(raw)} bytes has no room for {count} entries")
+        ends = (0, *(end for (end,) in _END.iter_unpack(raw[:start])))
+        if (
+            any(a >= b for a, b in zip(ends, ends[1:], strict=False))
+            or ends[-1] != len(raw) - start
+        ):
+            raise CorruptError("the entries of a page do not follow each other")
+        self._bounds = [start + end for end in ends]
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def key(self, index: int) -> bytes:
+        """Return the key of an entry."""
+        return self._parts(index)[0]
+
+    def find(self, key: bytes) -> int:
+        """Return the index of the first entry whose key is not less than `key`."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.key(middle) < key:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def entry(self, index: int) -> Entry:
+        """Return an entry, without its digest.
+
+        Raises:
+            CorruptError: it is not an entry.
+        """
+        key, about = self._parts(index)
+        try:
+            return _entry(key, parse_json(about))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CorruptError(f"entry {key[:80]!r} is damaged: {error!r}") from error
+
+    def _parts(self, index: int) -> tuple[bytes, bytes]:
+        text = self._raw[self._bounds[index] : self._bounds[index + 1]]
+        key, newline, about = text.partition(b"\n")
+        if not newline:
+            raise CorruptError(f"entry {text[:80]!r} has no end of its key")
+        return key, about
+
+
+def _entry(key: bytes, about: Any) -> Entry:
+    name, target, params = key.decode().split("\0")
+    values = parse_json(params.encode())
+    order = [_text(item) for item in about["order"]]
+    entry = Entry(
+        name=name,
+        params=tuple((item, _scalar(values[item])) for item in order),
+        target=target,
+        arch=_text(about["arch"]),
+        inputs=tuple(map(parse_array, about["inputs"])),
+        outputs=tuple(map(parse_array, about["outputs"])),
+        minimum_driver={_text(k): _text(v) for k, v in about["driver"].items()},
+        record=_number(about["record"]),
+        blobs=tuple(None if item is None else _number(item) for item in about["blobs"]),
+    )
+    if len(set(order)) != len(values) or len(order) != len(values) or entry.key != key:
+        raise ValueError("its key does not fit its parameters")
+    return entry
+
+
+def parse_array(item: Any) -> Array:
+    """Return an array from `[path, dtype, shape]`.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    path, dtype, shape = item
+    if type(shape) is not list or len(shape) > _MAX_RANK:
+        raise ValueError(f"{str(shape)[:80]} is no shape")
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= _LARGEST:
+            raise ValueError(f"{str(size)[:80]} is no size of an array")
+    return Array(_text(path), _text(dtype), tuple(shape))
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{str(value)[:80]} is no text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < MAX_COUNT:
+        raise ValueError(f"{str(value)[:80]} is no number of a blob")
+    return value
+
+
+def _scalar(value: Any) -> Scalar:
+    if value is not None and type(value) not in (str, int, float, bool):
+        raise TypeError(f"{str(value)[:80]} is no parameter")
+    scalar: Scalar = value
+    return scalar

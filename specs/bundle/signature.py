@@ -1,0 +1,252 @@
+"""Signatures of bundles: Ed25519 over the root, which covers all that a bundle holds.
+
+A public key is written `ed25519:` and its 32 bytes in Base64, one a line, words behind it are a
+comment, lines that begin with `#` are too. A private key is PKCS #8 in PEM, which `openssl` reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pallasc.errors import CorruptError, Location, SpecError, ToolError
+from pallasc.specs.bundle.format import MAX_SIGNATURES, sha256
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_ALGORITHM = b"ed25519\0"
+_RECORD = struct.Struct("<8s32s32s64s")
+_MESSAGE = b"pallasc bundle 1\n"
+_PREFIX = "ed25519:"
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A key that signatures are checked with; `comment` is for people."""
+
+    data: bytes
+    comment: str = ""
+
+    @property
+    def id(self) -> str:
+        """What a key is called: the SHA-256 of its bytes."""
+        return sha256(self.data).hex()
+
+    def __str__(self) -> str:
+        text = _PREFIX + base64.b64encode(self.data).decode()
+        return f"{text} {self.comment}" if self.comment else text
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature as it stands in a bundle.
+
+    Attributes:
+        key_id: of the key that it was made with.
+        root: digest of the head that it is for.
+        signature: 64 bytes.
+    """
+
+    key_id: str
+    root: bytes
+    signature: bytes
+
+
+def parse_signatures(data: bytes) -> tuple[Signature, ...]:
+    """Return the signatures at the end of a bundle.
+
+    Raises:
+        CorruptError: they are cut off, damaged, or of another algorithm.
+    """
+    count, rest = divmod(len(data), _RECORD.size)
+    if rest or count > MAX_SIGNATURES:
+        raise CorruptError(f"the {len(data)} bytes behind its end are no signatures")
+    found = []
+    for algorithm, key_id, root, signature in _RECORD.iter_unpack(data):
+        if algorithm != _ALGORITHM:
+            raise CorruptError(f"it has a signature of another algorithm, {algorithm!r}")
+        found.append(Signature(key_id.hex(), root, signature))
+    ids = [one.key_id for one in found]
+    if ids != sorted(set(ids)):
+        raise CorruptError("its signatures are out of order")
+    return tuple(found)
+
+
+def pack_signatures(signatures: Iterable[Signature]) -> bytes:
+    """Return the bytes of signatures; of several by one key, the last counts."""
+    by_key = {one.key_id: one for one in signatures}
+    if len(by_key) > MAX_SIGNATURES:
+        raise SpecError(f"a bundle has at most {MAX_SIGNATURES} signatures.")
+    return b"".join(
+        _RECORD.pack(_ALGORITHM, bytes.fromhex(key_id), one.root, one.signature)
+        for key_id, one in sorted(by_key.items())
+    )
+
+
+def check_signatures(
+    signatures: Sequence[Signature], root: bytes, trusted: Iterable[PublicKey], name: str
+) -> tuple[PublicKey, ...]:
+    """Return the trusted keys that signed a bundle, at least one.
+
+    A signature by a key that is not trusted counts for nothing and does no harm; one by a trusted
+    key must be right.
+
+    Args:
+        signatures: those of the bundle.
+        root: digest of its head.
+        trusted: the keys that count.
+        name: what messages call the bundle.
+
+    Raises:
+        CorruptError: nobody signed it, nobody who is trusted did, or what was signed is something
+            else: each with its own message.
+        ToolError: the cryptography package is missing.
+    """
+    keys = {key.id: key for key in trusted}
+    if not signatures:
+        raise CorruptError(f"{name} is not signed.", hint="Get a signed one, or sign it.")
+    found = [one for one in signatures if one.key_id in keys]
+    if not found:
+        raise CorruptError(
+            f"{name} is signed by {_listed(one.key_id for one in signatures)}, and trusted are "
+            f"{_listed(keys) or 'no keys'}.",
+            hint="Trust the key if you know whose it is, else do not use the bundle.",
+        )
+    for one in found:
+        _check(one, root, keys[one.key_id], name)
+    return tuple(keys[one.key_id] for one in found)
+
+
+def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:
+    if not _is_signed(key.data, signature.signature, _MESSAGE + signature.root):
+        raise CorruptError(
+            f"{name}: the signature by {key.id[:16]} is not valid; it was forged or damaged.",
+            hint="Do not use the bundle; get it again from whoever signed it.",
+        )
+    if signature.root != root:
+        raise CorruptError(
+            f"{name}: the signature by {key.id[:16]} is for another bundle, "
+            f"{signature.root.hex()[:16]}, and this is {root.hex()[:16]}.",
+            hint="It was changed after it was signed, or the signature was taken from elsewhere.",
+        )
+
+
+def _listed(key_ids: Iterable[str]) -> str:
+    return ", ".join(key_id[:16] for key_id in key_ids)
+
+
+def _is_signed(key: bytes, signature: bytes, message: bytes) -> bool:
+    _need_cryptography()
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def sign(root: bytes, private_key: Ed25519PrivateKey) -> Signature:
+    """Return the signature of the bundle with this root."""
+    signature = private_key.sign(_MESSAGE + root)
+    return Signature(public_key(private_key).id, root, signature)
+
+
+def generate_key() -> Ed25519PrivateKey:
+    """Return a new private key.
+
+    Raises:
+        ToolError: the cryptography package is missing.
+    """
+    _need_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.generate()
+
+
+def public_key(private_key: Ed25519PrivateKey, comment: str = "") -> PublicKey:
+    """Return the public half of a key."""
+    return PublicKey(private_key.public_key().public_bytes_raw(), comment)
+
+
+def private_key_text(private_key: Ed25519PrivateKey, password: bytes | None = None) -> bytes:
+    """Return a private key in PEM, encrypted where there is a password."""
+    from cryptography.hazmat.primitives import serialization
+
+    return private_key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password)
+        if password
+        else serialization.NoEncryption(),
+    )
+
+
+def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> Ed25519PrivateKey:
+    """Return the private key in a PEM file.
+
+    Raises:
+        SpecError: there is none, another kind of key, or the password does not fit.
+        ToolError: the cryptography package is missing.
+    """
+    _need_cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(data, password)
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise SpecError(
+            f"no private key can be read: {error}",
+            location=Location(file),
+            hint="Give a key that pallasc bundle keygen made, and its password if it has one.",
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SpecError("it is not an Ed25519 key.", location=Location(file))
+    return key
+
+
+def parse_public_keys(text: str, file: str) -> tuple[PublicKey, ...]:
+    """Return the public keys of a file.
+
+    Raises:
+        SpecError: a line is none; the place is the line.
+    """
+    keys = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            keys.append(_public_key(line.strip(), Location(file, number)))
+    return tuple(keys)
+
+
+def _public_key(line: str, location: Location) -> PublicKey:
+    text, _, comment = line.partition(" ")
+    try:
+        data = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if not text.startswith(_PREFIX) or len(data) != _KEY_BYTES:
+        raise SpecError(
+            f"{line[:60]!r} is not a public key.",
+            location=location,
+            hint="Write ed25519: and 32 bytes in Base64, as pallasc bundle keygen does.",
+        )
+    return PublicKey(data, comment.strip())
+
+
+def _need_cryptography() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("cryptography") is None:
+        raise ToolError(
+            "signatures need the package cryptography, which is not installed.",
+            hint="Run: pip install 'pallasc[sign]'",
+        )

@@ -1,0 +1,105 @@
+"""Read all of a bundle: every byte has its place, and is what its digest says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle.format import MAX_RECORD_BYTES, MINOR, Extent
+from pallasc.specs.bundle.manifest import Entry, content_digest
+from pallasc.specs.canonical import canonical_json
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.reader import Reader
+
+_CHUNK_BYTES = 2**20
+
+
+def verify(bundle: Bundle) -> None:
+    """Verify a bundle, signatures aside.
+
+    Raises:
+        CorruptError: the first thing that is wrong, without the name of the file.
+    """
+    reader = bundle.reader
+    _check_body(reader)
+    if reader.head.minor <= MINOR:
+        _check_places(reader)
+    _check_keys(reader)
+    used: set[int] = set()
+    contents = set()
+    content = content_digest(_entries(bundle, used))
+    if content != reader.head.content:
+        raise CorruptError("its manifest is not what its head says that it holds")
+    for number in range(reader.catalog.blobs):
+        if number not in used:
+            raise CorruptError(f"no variant has its blob {number}")
+        contents.add(reader.row(number).digest)
+        reader.content(number)
+    if len(contents) != reader.catalog.blobs:
+        raise CorruptError("it has a blob twice")
+    _ = bundle.provenance, bundle.codec
+
+
+def _check_body(reader: Reader) -> None:
+    """Compare the body with its digest."""
+    state = hashlib.sha256()
+    at = reader.head.head_bytes
+    while at < reader.head.body_end:
+        size = min(_CHUNK_BYTES, reader.head.body_end - at)
+        state.update(reader.read(Extent(at, size)))
+        at += size
+    if state.digest() != reader.head.body_digest:
+        raise CorruptError("its bytes do not fit their digest")
+
+
+def _check_places(reader: Reader) -> None:
+    """Check that every byte belongs to one part."""
+    catalog, head = reader.catalog, reader.head
+    parts = [reader.row(number).extent for number in range(catalog.blobs)]
+    pages = range(catalog.blob_pages + catalog.entry_pages)
+    parts += [catalog.page(page).extent for page in pages]
+    parts += [head.catalog, head.provenance]
+    at = head.head_bytes
+    for part in parts:
+        if part.at != at:
+            raise CorruptError(f"bytes {at} to {part.at} of it belong to nothing, or to two things")
+        at = part.end
+    if at != head.body_end:
+        raise CorruptError(f"bytes {at} to {head.body_end} of it belong to nothing")
+
+
+def _check_keys(reader: Reader) -> None:
+    """Check that entries are in order, and that the catalog has the first key of each page."""
+    last = b""
+    for page in range(reader.catalog.entry_pages):
+        keys = reader.entry_page(page)
+        if reader.catalog.first_key(page) != keys.key(0):
+            raise CorruptError(f"page {page} of its entries begins with another key")
+        for index in range(len(keys)):
+            if keys.key(index) <= last:
+                raise CorruptError(f"entry {keys.key(index)[:80]!r} is out of order")
+            last = keys.key(index)
+
+
+def _entries(bundle: Bundle, used: set[int]) -> Iterator[tuple[Entry, list[str | None]]]:
+    """Yield each entry with the digests of its blobs; note which blobs are used."""
+    reader = bundle.reader
+    for entry in bundle.entries():
+        _check_artifact(bundle, entry)
+        used.add(entry.record)
+        used.update(number for number in entry.blobs if number is not None)
+        yield entry, [None if n is None else reader.digest(n) for n in entry.blobs]
+
+
+def _check_artifact(bundle: Bundle, entry: Entry) -> None:
+    reader = bundle.reader
+    artifact = bundle.artifact(entry)
+    _ = artifact.plan, artifact.kernels
+    data = reader.content(entry.record)
+    (item,) = bundle.items([entry])
+    if len(data) > MAX_RECORD_BYTES or canonical_json(item.record) != data:
+        raise CorruptError(f"the record of {entry.id} is not canonical")

@@ -1,0 +1,260 @@
+"""Write a bundle: the same items give the same bytes, whatever their order.
+
+Contents lie in the order record, cubin, PTX, constant, each behind its base, so that what is read
+for one kernel lies close together.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from pallasc.errors import SpecError
+from pallasc.specs.bundle.bases import Content, choose_bases, in_order
+from pallasc.specs.bundle.blobs import BlobRow, pack_rows
+from pallasc.specs.bundle.catalog import PageRow, pack_catalog
+from pallasc.specs.bundle.compress import (
+    DEFAULT_LEVEL,
+    check_level,
+    compress,
+    library_version,
+    store,
+)
+from pallasc.specs.bundle.format import (
+    BLOBS_PER_PAGE,
+    ENTRIES_PER_PAGE,
+    HEAD_BYTES,
+    MAX_BLOB_BYTES,
+    MAX_COUNT,
+    MAX_PAGE_BYTES,
+    MINOR,
+    NO_DIGEST,
+    Extent,
+    Head,
+    pack_head,
+    sha256,
+)
+from pallasc.specs.bundle.items import Blob, Item, Packed, pack_item
+from pallasc.specs.bundle.manifest import Entry, content_digest, pack_entries
+from pallasc.specs.bundle.provenance import Provenance, pack_provenance
+
+_MODE = 0o666
+
+
+def write_bundle(
+    path: str | os.PathLike[str],
+    items: Iterable[Item],
+    *,
+    keep_debug: bool = False,
+    keep_ptx: bool = False,
+    level: int = DEFAULT_LEVEL,
+    provenance: Iterable[Provenance] = (),
+) -> None:
+    """Write a bundle in one step: whoever opens the path sees the old file or the new one.
+
+    Args:
+        path: where to write it.
+        items: the variants, in any order.
+        keep_debug: leave debug sections in the cubins.
+        keep_ptx: take the PTX along, which nothing needs that launches.
+        level: of zstd, 1 to 22.
+        provenance: from what the artifacts were made.
+
+    Raises:
+        SpecError: no such level, two artifacts of one variant, or the file cannot be written; what
+            was there is still there.
+        CorruptError: an artifact is damaged.
+    """
+    data = build_bundle(
+        items, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
+    )
+    replace_file(path, data)
+
+
+def build_bundle(
+    items: Iterable[Item],
+    *,
+    keep_debug: bool = False,
+    keep_ptx: bool = False,
+    level: int = DEFAULT_LEVEL,
+    provenance: Iterable[Provenance] = (),
+) -> bytes:
+    """Return the bytes of a bundle; arguments and errors as for `write_bundle`."""
+    check_level(level)
+    origins = pack_provenance(provenance)
+    variants = _sorted(pack_item(one, keep_debug=keep_debug, keep_ptx=keep_ptx) for one in items)
+    body = _Body(level)
+    body.add_blobs(_blobs(variants))
+    numbers = body.numbers
+    entries = [
+        replace(
+            one.entry,
+            record=numbers[one.entry.digest],
+            blobs=tuple(None if key is None else numbers[key] for key in one.shipped),
+        )
+        for one in variants
+    ]
+    content = content_digest((one.entry, one.shipped) for one in variants)
+    return body.finish(entries, content, origins)
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file in one step.
+
+    Raises:
+        SpecError: it cannot be written; what was there is still there.
+    """
+    place = Path(os.path.realpath(path))
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}.", hint="Give another path."
+        ) from error
+
+
+def _sorted(variants: Iterable[Packed]) -> list[Packed]:
+    """Return the variants in the order of their keys, each once.
+
+    Raises:
+        SpecError: two differ and have the same key, or there are too many.
+    """
+    found: dict[bytes, Packed] = {}
+    for one in variants:
+        other = found.setdefault(one.entry.key, one)
+        if (other.entry, other.entry.digest, other.shipped) != (
+            one.entry, one.entry.digest, one.shipped,
+        ):  # fmt: skip
+            raise SpecError(
+                f"there are two artifacts of {one.entry.id}: {other.entry.digest[:12]} and "
+                f"{one.entry.digest[:12]}.",
+                hint="Leave one of them out.",
+            )
+    if len(found) > MAX_COUNT:
+        raise SpecError(f"{len(found)} variants are too many; a bundle holds {MAX_COUNT}.")
+    return [found[key] for key in sorted(found)]
+
+
+def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
+    """Return all that ships by digest, what is alike near each other."""
+    blobs: dict[str, Blob] = {}
+    for variant in variants:
+        for key, blob in variant.blobs.items():
+            other = blobs.setdefault(key, blob)
+            if blob.family < other.family:
+                blobs[key] = blob
+            if len(blob.data) > MAX_BLOB_BYTES:
+                raise SpecError(
+                    f"a {blob.kind.name.lower()} of {variant.entry.id} has {len(blob.data)} bytes; "
+                    f"{MAX_BLOB_BYTES} are possible in a bundle."
+                )
+    order = sorted(
+        blobs, key=lambda key: (blobs[key].kind, blobs[key].family, len(blobs[key].data), key)
+    )
+    return {key: blobs[key] for key in order}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A content to compress, and the contents on the way from its root."""
+
+    content: bytes
+    path: tuple[bytes, ...]
+
+
+class _Body:
+    """The body of a bundle while it is written."""
+
+    def __init__(self, level: int) -> None:
+        self.numbers: dict[str, int] = {}
+        self._level = level
+        self._data = bytearray(HEAD_BYTES)
+        self._rows: list[BlobRow] = []
+
+    def add_blobs(self, blobs: Mapping[str, Blob]) -> None:
+        """Append all blobs, each behind its base."""
+        keys = list(blobs)
+        contents = [Content(blob.kind, blob.data) for blob in blobs.values()]
+        bases = choose_bases(contents)
+        order = in_order(bases)
+        places = {item: number for number, item in enumerate(order)}
+        self.numbers = {keys[item]: number for item, number in places.items()}
+        jobs: dict[int, _Job] = {}
+        for item in order:
+            base = bases[item]
+            path = () if base is None else (*jobs[base].path, contents[base].data)
+            jobs[item] = _Job(contents[item].data, path)
+        with ThreadPoolExecutor() as pool:
+            stored = pool.map(self._store, (jobs[item] for item in order))
+            for item, (coding, data) in zip(order, stored, strict=True):
+                base = bases[item]
+                row = BlobRow(
+                    extent=self._append(data),
+                    size=len(contents[item].data),
+                    step=0 if base is None else places[item] - places[base],
+                    kind=contents[item].kind,
+                    coding=coding,
+                    digest=bytes.fromhex(keys[item]),
+                )
+                self._rows.append(row)
+
+    def finish(self, entries: Sequence[Entry], content: bytes, origins: bytes) -> bytes:
+        """Append pages, catalog and provenance, and return the bytes of the bundle."""
+        pages = [self._page(pack_rows(rows)) for rows in _groups(self._rows, BLOBS_PER_PAGE)]
+        groups = _groups(entries, ENTRIES_PER_PAGE)
+        pages += [self._page(pack_entries(group)) for group in groups]
+        info = {"codec": {"level": self._level, "zstd": library_version()}}
+        first_keys = [group[0].key for group in groups]
+        catalog = pack_catalog(len(self._rows), len(entries), pages, first_keys, info)
+        catalog_at, origins_at = self._append(catalog), self._append(origins)
+        head = Head(
+            minor=MINOR,
+            head_bytes=HEAD_BYTES,
+            body_end=len(self._data),
+            catalog=catalog_at,
+            provenance=origins_at,
+            content=content,
+            catalog_digest=sha256(catalog),
+            provenance_digest=sha256(origins) if origins else NO_DIGEST,
+            body_digest=sha256(memoryview(self._data)[HEAD_BYTES:]),
+        )
+        self._data[:HEAD_BYTES] = pack_head(head)
+        return bytes(self._data)
+
+    def _store(self, job: _Job) -> tuple[int, bytes]:
+        return store(job.content, self._level, b"".join(job.path))
+
+    def _page(self, raw: bytes) -> PageRow:
+        if len(raw) > MAX_PAGE_BYTES:
+            raise SpecError(
+                f"{ENTRIES_PER_PAGE} variants take {len(raw)} bytes in the manifest; "
+                f"{MAX_PAGE_BYTES} are possible.",
+                hint="Shorten their parameters.",
+            )
+        stored = compress(raw, self._level)
+        return PageRow(self._append(stored), len(raw), sha256(stored))
+
+    def _append(self, data: bytes) -> Extent:
+        extent = Extent(len(self._data), len(data))
+        self._data += data
+        return extent
+
+
+_Row = TypeVar("_Row")
+
+
+def _groups(rows: Sequence[_Row], on_each: int) -> list[Sequence[_Row]]:
+    return [rows[at : at + on_each] for at in range(0, len(rows), on_each)]

@@ -1,0 +1,155 @@
+"""A build that is stopped from outside keeps what it has, leaves nothing, and is gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KERNELS = """
+import pathlib
+import time
+
+from pallasc.specs.library.elementwise import add
+
+
+def wait_or_add(x, y, *, wait):
+    if wait:
+        while pathlib.Path(__file__).with_name("flag").exists():
+            time.sleep(0.05)
+    return add(x, y)
+"""
+SPEC = """
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: waits
+    entry: kernels.py:wait_or_add
+    args: {x: "f32[{m}, 2048]", y: "f32[{m}, 2048]"}
+    static: {wait: "{wait}"}
+    include:
+      - {m: 1, wait: false}
+      - {m: 2, wait: false}
+      - {m: 3, wait: true}
+      - {m: 4, wait: false}
+"""
+DEADLINE_S = 120
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a folder with a spec whose third variant waits, and an empty folder `tmp`."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "flag").touch()
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+def start(place: Path, *more: str) -> subprocess.Popen[str]:
+    """Start a build of one process in a store and a temporary folder of its own."""
+    command = [sys.executable, "-P", "-m", "pallasc", "build", "spec.yaml", "--jobs", "1", *more]
+    return subprocess.Popen(
+        [*command, "--store", "store"],
+        cwd=place,
+        env={**os.environ, "TMPDIR": str(place / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def processes_of(place: Path) -> list[int]:
+    """Return the processes that have the place's temporary folder in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if str(place / "tmp").encode() in environment and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def gone(place: Path) -> bool:
+    """Wait until no process of the place runs any more; False if some do for too long."""
+    deadline = time.monotonic() + 10
+    while processes_of(place):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def lines_until(stream: Any, word: str) -> Iterator[str]:
+    """Yield lines up to one with a word in it."""
+    deadline = time.monotonic() + DEADLINE_S
+    for line in stream:
+        yield line
+        if word in line:
+            return
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_build_keeps_what_it_has_and_is_gone_on_with(
+    place: Path, number: signal.Signals
+) -> None:
+    build = start(place, "--json", "--junit", "report.xml")
+    said = list(lines_until(build.stderr, "compiling 1: waits[m=3"))
+    assert sum("compiled  waits" in line for line in said) == 2
+    build.send_signal(number)
+    out, err = build.communicate(timeout=DEADLINE_S)
+    assert build.returncode == 130
+    assert "interrupted: 2 of 4 left; what is finished is kept:\n  waits[m=3," in err
+    assert "Traceback" not in err
+    report = json.loads(out)
+    assert report["interrupted"] is True
+    assert [item["status"] for item in report["variants"]] == [
+        "compiled", "compiled", "skipped", "skipped",
+    ]  # fmt: skip
+    assert (place / "report.xml").read_text().count("<skipped") == 2
+    assert gone(place)
+    assert list((place / "tmp").iterdir()) == []
+    assert list(place.glob("store/*/tmp/*")) == list(place.glob("store/*/leases/*")) == []
+
+    (place / "flag").unlink()
+    rest = start(place, "--json")
+    out, err = rest.communicate(timeout=DEADLINE_S)
+    statuses = [item["status"] for item in json.loads(out)["variants"]]
+    assert (rest.returncode, statuses) == (0, ["hit", "hit", "compiled", "compiled"])
+
+
+def test_a_killed_build_leaves_no_process_behind(place: Path) -> None:
+    build = start(place)
+    list(lines_until(build.stderr, "compiling 1: waits[m=3"))
+    assert len(processes_of(place)) > 1
+    build.kill()
+    build.communicate(timeout=DEADLINE_S)
+    assert gone(place)
+
+
+def test_two_builds_in_one_store_compile_everything_once(place: Path) -> None:
+    (place / "flag").unlink()
+    builds = [start(place, "--json") for _ in range(2)]
+    reports = []
+    for build in builds:
+        out, err = build.communicate(timeout=DEADLINE_S)
+        assert (build.returncode, "Traceback" in err) == (0, False)
+        reports.append(json.loads(out)["variants"])
+    statuses = [[item["status"] for item in report] for report in reports]
+    assert [sorted(pair) for pair in zip(*statuses, strict=True)] == [["compiled", "hit"]] * 4
+    digests = [[item["digest"] for item in report] for report in reports]
+    assert digests[0] == digests[1]

@@ -1,0 +1,257 @@
+"""Arrays of each framework, recognised by their type; real ones where a framework is installed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import find_adapter, is_row_major
+from pallasc.runtime.adapters.cuda_arrays import read_typestr
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.adapters.dlpack import read_capsule
+from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.specs.dtypes import DTYPES
+
+
+def _adds(runtime: Any) -> None:
+    @runtime.kernel("three")
+    def add(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
+        out[...] = a + b
+
+
+@pytest.mark.parametrize("name", sorted(name for name in DTYPES if DTYPES[name].bits >= 8))
+def test_dtypes_of_numpy_go_there_and_back(name: str) -> None:
+    if name.startswith("f8"):
+        pytest.importorskip("ml_dtypes")
+    assert short_dtype(numpy_dtype(name)) == name
+
+
+def test_a_packed_dtype_is_refused_for_numpy() -> None:
+    with pytest.raises(ArgumentError, match="i4 is packed on the device"):
+        numpy_dtype("i4")
+
+
+def test_an_unknown_dtype_keeps_its_own_name() -> None:
+    assert short_dtype(np.dtype("S3")) == "bytes24"
+    assert short_dtype(np.dtype(">f4")) == ">f4"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((4, 8), None, True),
+        ((4, 8), (32, 4), True),
+        ((4, 8), (4, 16), False),
+        ((4, 8), (64, 4), False),
+        ((1, 8), (999, 4), True),
+        ((4, 1, 8), (32, 7, 4), True),
+        ((0, 8), (5, 5), True),
+        ((), (), True),
+        ((8,), (-4,), False),
+    ],
+)
+def test_strides_tell_whether_there_are_gaps(shape: Any, strides: Any, expected: bool) -> None:
+    assert is_row_major(shape, strides, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("typestr", "expected"),
+    [("<f4", ("f32", 4)), ("|b1", ("bool", 1)), ("|u1", ("u8", 1)), ("<c8", ("c64", 8))],
+)
+def test_typestrings_are_read(typestr: str, expected: Any) -> None:
+    assert read_typestr(typestr) == expected
+
+
+@pytest.mark.parametrize("typestr", [">f4", "<V2", "<f", "", "<M8[s]"])
+def test_other_typestrings_are_refused(typestr: str) -> None:
+    with pytest.raises(ArgumentError):
+        read_typestr(typestr)
+
+
+def test_arrays_of_numpy_are_copied_there_and_back(runtime: Any) -> None:
+    _adds(runtime)
+    kernel = made.kernel(made.add())
+    a, b = np.full((4, 64), 1, np.float32), np.full((4, 64), 2, np.float32)
+    out = kernel(a, b)
+    assert isinstance(out, np.ndarray)
+    assert (out == 3).all()
+    into = np.zeros_like(a)
+    assert kernel.into(a, b, out=into) is into
+    assert (into == 3).all()
+    assert runtime.live()[0] == 0
+
+
+def test_an_updated_array_of_numpy_gets_its_bytes_back(runtime: Any) -> None:
+    @runtime.kernel("two")
+    def double(launch: Any) -> None:
+        launch.array(1, "float32", (4, 64))[...] *= 2
+
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    a, b = (np.full((4, 64), n, np.float32) for n in (1, 2))
+    assert kernel(a, b) is b
+    assert (b == 4).all()
+
+
+def test_a_read_only_array_cannot_be_updated(runtime: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    a = np.zeros((4, 64), np.float32)
+    b = np.zeros((4, 64), np.float32)
+    b.flags.writeable = False
+    with pytest.raises(ArgumentError, match="b may not be written, it is read-only"):
+        kernel(a, b)
+
+
+def test_device_arrays_hold_bytes(runtime: Any) -> None:
+    _adds(runtime)
+    kernel = made.kernel(made.add())
+    a, b = DeviceArray((4, 64), "f32"), DeviceArray((4, 64), "f32")
+    a.copy_from(np.full((4, 64), 1, np.float32))
+    b.copy_from(np.full((4, 64), 2, np.float32))
+    out = kernel(a, b)
+    assert np.frombuffer(out.to_bytes(), np.float32).tolist() == [3] * 256
+    assert repr(out) == "<DeviceArray f32[4, 64] on GPU 0>"
+    with pytest.raises(ArgumentError, match="1024 bytes cannot be copied"):
+        DeviceArray((2,), "bf16").copy_from(np.zeros(256, np.float32))
+    count = runtime.live()[0]
+    del a, b, out
+    assert runtime.live()[0] == count - 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "typestr"),
+    [("f32", "<f4"), ("bool", "|b1"), ("i8", "|i1"), ("u8", "|u1"), ("c64", "<c8"), ("u16", "<u2")],
+)
+def test_device_arrays_have_the_interface(dtype: str, typestr: str, runtime: Any) -> None:
+    array = DeviceArray((3, 5), dtype)
+    told = array.__cuda_array_interface__
+    assert told["data"] == (array.pointer, False)
+    assert (told["typestr"], told["shape"]) == (typestr, (3, 5))
+    view = find_adapter(array, "x").view(array)
+    assert (view.dtype, view.shape, view.device) == (dtype, (3, 5), 0)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn"])
+def test_the_interface_has_no_name_for_newer_dtypes(dtype: str, runtime: Any) -> None:
+    assert not hasattr(DeviceArray((3,), dtype), "__cuda_array_interface__")
+
+
+class _Capsule:
+    """An array with `__dlpack__` on a GPU: numpy's capsule for memory of the stand-in."""
+
+    def __init__(self, array: Any, device: tuple[int, int]) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        return self.array.__dlpack__()
+
+
+def test_arrays_with_dlpack_are_taken_and_results_are_device_arrays(
+    runtime: Any, framework: Any
+) -> None:
+    _adds(runtime)
+    kernel = made.kernel(made.add())
+    a, b = (framework.tensor("f32[4, 64]", values=n).numpy() for n in (1, 2))
+    out = kernel(_Capsule(a, (2, 0)), _Capsule(b, (2, 0)))
+    assert isinstance(out, DeviceArray)
+    assert np.frombuffer(out.to_bytes(), np.float32).tolist() == [3] * 256
+
+
+def test_dlpack_on_the_host_is_refused(runtime: Any) -> None:
+    one = np.zeros((4, 64), np.float32)
+    with pytest.raises(ArgumentError, match="a is an array with __dlpack__ on the host"):
+        made.kernel(made.add())(_Capsule(one, (1, 0)), _Capsule(one, (1, 0)))
+
+
+def test_a_capsule_is_read_with_offset_and_strides() -> None:
+    whole = np.arange(24, dtype=np.int16).reshape(4, 6)
+    view = read_capsule(whole[1:, ::2].__dlpack__(), None)
+    assert (view.dtype, view.shape, view.is_contiguous) == ("i16", (3, 3), False)
+    assert view.pointer == whole[1:, ::2].ctypes.data
+    assert read_capsule(whole.__dlpack__(), 1).is_contiguous
+
+
+def test_a_capsule_gives_its_memory_back() -> None:
+    array = np.zeros(4, np.float32)
+    before = sys.getrefcount(array)
+    for _ in range(10):
+        read_capsule(array.__dlpack__(), None)
+    assert sys.getrefcount(array) == before
+
+
+class _CupyModule:
+    """As much of CuPy as the adapter uses, over memory of the stand-in."""
+
+    def __init__(self, framework: Any) -> None:
+        module = self
+
+        class Device:
+            def __init__(self, number: int) -> None:
+                self.id = number
+
+            def __enter__(self) -> None:
+                module.entered.append(self.id)
+
+            def __exit__(self, *_: Any) -> None: ...
+
+        class Stream:
+            ptr = 0
+
+            def __init__(self, ptr: int = 0) -> None:
+                self.ptr = ptr
+
+            def __enter__(self) -> None:
+                module.streams.append(self.ptr)
+
+            def __exit__(self, *_: Any) -> None: ...
+
+        class ndarray:
+            def __init__(self, tensor: Any) -> None:
+                self.tensor = tensor
+                self.data = tensor
+                tensor.ptr = tensor.pointer
+                self.dtype, self.shape = np.dtype(np.float32), tensor.shape
+                self.device = Device(tensor.device_number)
+                self.flags = tensor
+                tensor.c_contiguous = tensor.contiguous
+
+        ndarray.__module__ = "cupy"
+        self.entered: list[int] = []
+        self.streams: list[int] = []
+        self.ndarray = ndarray
+        self.framework = framework
+        self.cuda = self
+        self.Device, self.ExternalStream, self.get_current_stream = Device, Stream, Stream
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return self.ndarray(self.framework.empty(shape, dtype=short_dtype(dtype)))
+
+
+def test_arrays_of_cupy_are_recognised_by_their_module(
+    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _adds(runtime)
+    cupy = _CupyModule(framework)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    kernel = made.kernel(made.add())
+    a, b = (cupy.ndarray(framework.tensor("f32[4, 64]", values=n)) for n in (1, 2))
+    out = kernel(a, b)
+    assert type(out) is cupy.ndarray
+    assert (out.tensor.numpy() == 3).all()
+    kernel(a, b, stream=1)
+    assert cupy.streams == [1]
+
+
+def test_a_subclass_is_recognised_by_the_class_it_comes_from(runtime: Any) -> None:
+    class Mine(np.ndarray): ...
+
+    array = np.zeros((4, 64), np.float32).view(Mine)
+    assert find_adapter(array, "x").name == "a numpy array"

@@ -1,0 +1,91 @@
+"""Memory of our own: with pools and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.runtime import memory
+from pallasc.runtime.devices import Device, get_device
+from pallasc.runtime.memory import align, temporary, upload
+
+
+def _without_pools(device: Device) -> Device:
+    from dataclasses import replace
+
+    return replace(device, has_pools=False)
+
+
+def test_sizes_are_rounded_up_to_the_alignment_of_buffers() -> None:
+    assert [align(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
+
+
+def test_temporary_memory_is_freed_in_the_order_of_its_stream(runtime: Any) -> None:
+    device = get_device(0)
+    before = runtime.live()
+    with temporary(device, 1000, 0, "memory") as address:
+        assert runtime.allocation(address)
+    assert runtime.live() == before
+    assert [one.name for one in runtime.calls("cuMemAllocAsync", "cuMemFreeAsync")] == [
+        "cuMemAllocAsync", "cuMemFreeAsync",
+    ]  # fmt: skip
+
+
+def test_temporary_memory_is_freed_after_an_error(runtime: Any) -> None:
+    before = runtime.live()
+    with pytest.raises(KeyError), temporary(get_device(0), 1000, 0, "memory"):
+        raise KeyError
+    assert runtime.live() == before
+
+
+def test_without_pools_a_stream_has_a_workspace_that_grows(runtime: Any) -> None:
+    device = _without_pools(get_device(0))
+    found = []
+    for size in (1000, 500, 5000, 5000):
+        with temporary(device, size, 0, "memory") as address:
+            start, length, _ = runtime.allocation(address)
+            assert start == address
+            assert length >= size
+            found.append(address)
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    with temporary(device, 10, 16, "memory") as address:
+        assert address not in found
+    assert runtime.count("cuMemAllocAsync") == 0
+
+
+def test_a_workspace_that_cannot_grow_is_not_used_afterwards(runtime: Any) -> None:
+    device = _without_pools(get_device(0))
+    with temporary(device, 100, 0, "memory"):
+        pass
+    runtime.fault("cuMemAlloc_v2", 2)
+    with (
+        pytest.raises(Exception, match="memory: cuMemAlloc answers"),
+        temporary(device, 5000, 0, "memory"),
+    ):
+        pass
+    assert memory._workspaces == {}
+
+
+def test_uploaded_bytes_lie_on_the_device(runtime: Any) -> None:
+    import ctypes
+
+    address = upload(get_device(0), b"constant", "a constant")
+    assert ctypes.string_at(address, 8) == b"constant"
+    assert upload(get_device(0), b"", "nothing")
+
+
+def test_temporaries_come_from_the_framework_where_it_has_a_pool(
+    runtime: Any, framework: Any
+) -> None:
+    artifact = made.artifact(made.launch("four", 0, 1, 2, 3), temporaries=[512])
+    kernel = made.kernel(artifact)
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    kernel(a, b)
+    assert runtime.count("cuMemAllocAsync") == 0
+    framework.has_pool = False
+    kernel(a, b)
+    assert runtime.count("cuMemAllocAsync") == 1
+    assert runtime.count("cuMemFreeAsync") == 1

@@ -1,0 +1,99 @@
+"""Pytrees of a plan and values of a caller."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pallasc.errors import ArgumentError, CorruptError
+from pallasc.runtime.trees import children_of, flatten, is_flat, unflatten
+
+_PAIR = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
+_NODE = {"node": "Mine", "children": [0, {"tuple": [1]}]}
+_Pair = namedtuple("_Pair", "left right")
+
+
+@pytest.mark.parametrize(
+    ("tree", "value", "leaves"),
+    [
+        (0, "x", {0: "x"}),
+        ([1, 0], ("x", "y"), {1: "x", 0: "y"}),
+        ({"tuple": [1, 0]}, ["x", "y"], {1: "x", 0: "y"}),
+        ({"dict": {"a": 0, "b": [1]}}, {"b": ["y"], "a": "x"}, {0: "x", 1: "y"}),
+        ({"dict": {"dict": 0}}, {"dict": "x"}, {0: "x"}),
+        ({"dict": {"0": 0}}, {0: "x"}, {0: "x"}),
+        (_PAIR, _Pair("x", "y"), {1: "x", 0: "y"}),
+        (_PAIR, SimpleNamespace(left="x", right="y"), {1: "x", 0: "y"}),
+        (_PAIR, ("x", "y"), {1: "x", 0: "y"}),
+        (_NODE, ("x", ["y"]), {0: "x", 1: "y"}),
+        ({"tuple": []}, (), {}),
+        (None, None, {}),
+    ],
+)
+def test_values_are_flattened_along_the_tree(tree: Any, value: Any, leaves: Any) -> None:
+    assert dict(flatten(tree, value, "x")) == leaves
+
+
+@pytest.mark.parametrize(
+    ("tree", "value", "message"),
+    [
+        ([0, 1], ["x"], "x must be a list or tuple of 2."),
+        ({"tuple": [0]}, "x", "x must be a list or tuple of 1."),
+        ({"dict": {"a": 0}}, ["x"], "x must be a mapping with the keys a."),
+        ({"dict": {"a": 0}}, {"b": 1}, "x must be a mapping with the keys a."),
+        ({"dict": {"a": {"dict": {"b": [0]}}}}, {"a": {"b": []}}, "x.a.b must be a list or tuple"),
+        (_PAIR, ("x",), "x must be a list or tuple of 2."),
+        (None, 1, "x must be None, as it was when the kernel was compiled"),
+    ],
+)
+def test_another_structure_is_refused(tree: Any, value: Any, message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        list(flatten(tree, value, "x"))
+    assert caught.value.message.startswith(message)
+
+
+def test_values_come_back_in_the_structure_that_they_had() -> None:
+    tree = {"dict": {"a": [1, {"dict": {"b": 0}}], "c": None, "d": {"tuple": [0]}}}
+    assert unflatten(tree, "xy") == {"a": ["y", {"b": "x"}], "c": None, "d": ("x",)}
+    pair = unflatten(_PAIR, "xy")
+    assert (pair.left, pair.right, type(pair).__name__) == ("y", "x", "Pair")
+    assert unflatten(_NODE, "xy") == ("x", ("y",))
+
+
+@pytest.mark.parametrize(
+    ("tree", "flat"),
+    [
+        (0, True),
+        ([0, 1], True),
+        ({"tuple": [1, 0]}, True),
+        ([0, None], False),
+        ([[0]], False),
+        ({"dict": {"a": 0}}, False),
+        (_PAIR, False),
+        (None, False),
+    ],
+)
+def test_one_array_and_rows_of_arrays_are_flat(tree: Any, flat: bool) -> None:
+    assert is_flat(tree) == flat
+
+
+def test_children_keep_their_order() -> None:
+    assert children_of({"tuple": [1, 0]}) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "tree", ["x", 1.5, {}, {"other": [0]}, {"tuple": 0}, {"namedtuple": "Pair"}]
+)
+def test_what_is_no_tree_is_refused(tree: Any) -> None:
+    with pytest.raises(CorruptError, match="is no pytree of a plan"):
+        unflatten(tree, "xy")
+
+
+def test_a_named_tuple_of_a_stranger_cannot_have_any_name() -> None:
+    with pytest.raises(CorruptError, match="a named tuple of a plan is damaged"):
+        unflatten({"namedtuple": "x; import os", "fields": {"a": 0}}, "xy")
+    with pytest.raises(CorruptError, match="a named tuple of a plan is damaged"):
+        unflatten({"namedtuple": "Pair", "fields": {"_a": 0}}, "xy")
