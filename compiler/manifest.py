@@ -8,7 +8,7 @@ Manifest, schema 2:
 
 * `action`: the action key
 * `files`: label -> digest, `packages`: name -> digest
-* `opened`: label -> digest of another file or the names in a folder that was read, null for none
+* `opened`: label -> digest of what else was read or asked for, labels as in `reads`; null for none
 * `variables`: name -> digest of the value of an environment variable that was looked up, or null
 * `absent`: modules that were asked for in vain; `hidden`: modules of Python that others hide
 * `current_folder`: digest of its path, where something was opened relative to it, or ""
@@ -24,7 +24,6 @@ Schema 1 had no `read`, and its request key was over every field of the toolchai
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,13 +34,7 @@ from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.closure import hidden, locate, locate_module
 from pallasc.compiler.identity import package_digest
-from pallasc.compiler.reads import (
-    FOLDER,
-    current_folder,
-    listing_digest,
-    path_of,
-    values_now,
-)
+from pallasc.compiler.reads import change_of, current_folder, digest_of, path_of, values_now
 from pallasc.compiler.sources import Sources
 from pallasc.errors import PallascError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
@@ -179,8 +172,8 @@ def _changed_surroundings(
 ) -> Iterator[str]:
     """Yield a sentence for each thing beside modules that is no longer what it was."""
     for label, wanted in sorted(manifest.get("opened", {}).items()):
-        if _opened_digest(label, path_of(label, base_dir), digests) != wanted:
-            yield f"{label.partition(':')[2]}, which was read, has changed"
+        if digest_of(label, path_of(label, base_dir), digests.digest) != wanted:
+            yield change_of(label)
     variables = manifest.get("variables", {})
     now = values_now(variables) if variables else {}
     for name, wanted in sorted(variables.items()):
@@ -204,12 +197,6 @@ def _source_name(label: str, path: Path | None, base_dir: str) -> str:
     return f"{name} ({path.relative_to(base_dir) if below else path})"
 
 
-def _opened_digest(label: str, path: Path, digests: FileDigests) -> str | None:
-    """Return the digest of a file or of the names in a folder, None if there is no such thing."""
-    listed = label.startswith(FOLDER) or label.endswith(os.sep)
-    return listing_digest(path) if listed else _digest(path, digests)
-
-
 def _digest(path: Path, digests: FileDigests) -> str | None:
     try:
         return digests.digest(path)
@@ -228,7 +215,7 @@ def make_manifest(
             for name in sorted(read.packages)
         },
         "opened": {
-            label: _opened_digest(label, path, digests)
+            label: digest_of(label, path, digests.digest)
             for label, path in sorted(read.opened.items())
         },
         "variables": dict(sorted(read.variables.items())),

@@ -100,8 +100,8 @@ def active(device: Device) -> Iterator[Driver]:
 def make_current(device: Device) -> bool:
     """Make a device's primary context current where this thread has none; tell whether it had."""
     driver = open_driver()
-    context = driver.call("cuCtxGetCurrent", what="the current device cannot be found")
-    if int(context):
+    code, context = driver.bindings.cuCtxGetCurrent()
+    if code is driver.success and int(context):
         return False
     driver.call("cuCtxSetCurrent", device.context, what=f"{device} cannot be made current")
     return True

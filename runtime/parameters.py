@@ -1,5 +1,8 @@
 """The memory that launches read their parameters from: one block a plan, filled once.
 
+Tensor maps are encoded for the first block; later ones get a copy with other addresses, which costs
+a third.
+
 A block holds, for all launches of a plan together: the arrays of pointers to parameters that
 `kernelParams` asks for, the pointers that are passed, and the parameters passed by value, each at
 a multiple of 128 bytes, with their tensor maps encoded in place.
@@ -9,13 +12,18 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pallasc.runtime.driver import Driver
-from pallasc.runtime.tensor_maps import MAP_ALIGNMENT, Encode, encoder_name, make_encoder
+from pallasc.runtime.tensor_maps import (
+    MAP_ALIGNMENT,
+    Encode,
+    encoder_name,
+    make_encoder,
+    make_replacer,
+)
 from pallasc.specs.plan import MAP_BYTES, Bytes, Launch, Pointer
 
 _BLOCKS_AT_A_TIME = 16
@@ -56,8 +64,8 @@ class ParameterBlocks:
             if isinstance(one, Pointer)
         ]
         self._passed = tuple(passed)
-        self._words = struct.Struct(f"={sum(counts) + len(passed)}Q")
-        self._values_at = _align(self._words.size)
+        words = 8 * (sum(counts) + len(passed))
+        self._values_at = _align(words)
         self._targets: list[int] = []
         self._maps: list[_Map] = []
         values = bytearray()
@@ -71,10 +79,12 @@ class ParameterBlocks:
                 else:
                     self._targets.append(self._values_at + len(values))
                     values += self._value(one, self._targets[-1], launch.kernel)
-        self._values = bytes(values) if any(values) else b""
-        self._size = self._values_at + len(values)
-        self._lock = threading.Lock()
-        self._free: list[tuple[Any, int]] = []
+        self._values = bytes(values)
+        gap = self._values_at - words
+        self._layout = struct.Struct(f"={words // 8}Q{gap}x{len(values)}s")
+        self._are_encoded = not self._maps
+        self._replace = make_replacer(driver) if self._maps else None
+        self._free: list[tuple[Any, int, int]] = []
 
     def _value(self, parameter: Bytes, start: int, kernel: str) -> bytes:
         for offset, tensor_map in parameter.tensor_maps:
@@ -97,18 +107,32 @@ class ParameterBlocks:
         Raises:
             DriverError: the driver refuses a tensor map.
         """
-        owner, base = self._take()
-        self._words.pack_into(
+        owner, start, base = self._take()
+        self._layout.pack_into(
             owner,
-            base - ctypes.addressof(owner),
+            start,
             *[base + target for target in self._targets],
             *[addresses[buffer] + offset for buffer, offset in self._passed],
+            self._values,
         )
-        if self._values:
-            ctypes.memmove(base + self._values_at, self._values, len(self._values))
-        for one in self._maps:
-            self._encode(one, base + one.at, addresses[one.buffer] + one.offset)
+        if self._maps:
+            self._set_maps(base, addresses)
         return owner, base
+
+    def _set_maps(self, base: int, addresses: Sequence[int]) -> None:
+        """Let the tensor maps of a block describe buffers at these addresses."""
+        replace = self._replace
+        if not self._are_encoded or replace is None:
+            for one in self._maps:
+                self._encode(one, base + one.at, addresses[one.buffer] + one.offset)
+            self._values = ctypes.string_at(base + self._values_at, len(self._values))
+            self._are_encoded = True
+            return
+        for one in self._maps:
+            address = addresses[one.buffer] + one.offset
+            code = replace(base + one.at, address) if one.is_aligned else 1
+            if code:
+                self._encode(one, base + one.at, address)
 
     def _encode(self, one: _Map, where: int, address: int) -> None:
         if one.is_aligned:
@@ -122,14 +146,19 @@ class ParameterBlocks:
             what = f"a tensor map of {one.kernel} cannot be encoded"
             raise self._driver.error(code, one.function, what)
 
-    def _take(self) -> tuple[Any, int]:
-        with self._lock:
-            if not self._free:
-                owner = (ctypes.c_char * (self._size * _BLOCKS_AT_A_TIME + MAP_ALIGNMENT))()
-                first = _align(ctypes.addressof(owner))
-                step = _align(self._size)
-                self._free = [(owner, first + n * step) for n in range(_BLOCKS_AT_A_TIME)]
+    def _take(self) -> tuple[Any, int, int]:
+        """Return memory for a block: its owner, and the block's place in it and address."""
+        try:
             return self._free.pop()
+        except IndexError:
+            step = _align(max(1, self._layout.size))
+            owner = (ctypes.c_char * (step * _BLOCKS_AT_A_TIME + MAP_ALIGNMENT))()
+            start = ctypes.addressof(owner)
+            gap = _align(start) - start
+            places = range(gap, gap + step * _BLOCKS_AT_A_TIME, step)
+            made = [(owner, place, start + place) for place in places]
+            self._free.extend(made[1:])
+            return made[0]
 
 
 def _align(size: int) -> int:

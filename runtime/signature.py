@@ -82,15 +82,25 @@ class Signature:
             ArgumentError: an array lies where it may not.
         """
         sizes = self.sizes_bytes
-        for number, alignment in enumerate(self.alignments):
-            if pointers[number] % alignment and sizes[number]:
-                raise _misaligned(name, self.passed[number], alignment, pointers[number])
+        for pointer, alignment, size in zip(pointers, self.alignments, sizes, strict=True):
+            if pointer % alignment and size:
+                raise self._misaligned(name, pointers)
         for number in range(len(self.inputs), len(sizes)):
-            start, end = pointers[number], pointers[number] + sizes[number]
+            start = pointers[number]
+            end = start + sizes[number]
             for other in range(number):
                 begin = pointers[other]
-                if start < begin + sizes[other] and begin < end:
+                if begin < end and start < begin + sizes[other]:
                     raise _overlapping(name, self.passed[number], self.passed[other])
+
+    def _misaligned(self, name: str, pointers: Sequence[int]) -> ArgumentError:
+        found = zip(self.passed, self.alignments, pointers, self.sizes_bytes, strict=True)
+        binding, alignment, pointer, _ = next(row for row in found if row[2] % row[1] and row[3])
+        return ArgumentError(
+            f"{name}: {binding.path} starts at {pointer:#x}, {pointer % alignment} bytes behind a "
+            f"multiple of {alignment}, which the kernel needs.",
+            hint="A view does that: pass a copy, or a view that starts at such a multiple.",
+        )
 
 
 def array_bytes(binding: Binding) -> int:
@@ -125,14 +135,6 @@ def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
     for number, buffer in enumerate(plan.buffers):
         if buffer.role in ("input", "output") and number not in owned and buffer.size:
             raise CorruptError(f"nobody provides {buffer.role} buffer {number}")
-
-
-def _misaligned(name: str, binding: Binding, alignment: int, pointer: int) -> ArgumentError:
-    return ArgumentError(
-        f"{name}: {binding.path} starts at {pointer:#x}, {pointer % alignment} bytes behind a "
-        f"multiple of {alignment}, which the kernel needs.",
-        hint="A view does that: pass a copy, or a view that starts at such a multiple.",
-    )
 
 
 def _overlapping(name: str, result: Binding, other: Binding) -> ArgumentError:

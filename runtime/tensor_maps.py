@@ -48,6 +48,12 @@ def make_encoder(driver: Driver, tensor_map: TensorMap) -> Encode:
         raise CorruptError(f"a tensor map of the plan is damaged: {error!r}") from error
 
 
+def make_replacer(driver: Driver) -> Encode:
+    """Return the function that gives an encoded tensor map another address: (map, address)."""
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return kind(_address(driver, "cuTensorMapReplaceAddress"))
+
+
 def _tiled(driver: Driver, m: TensorMap) -> Encode:
     encode = _function(driver, encoder_name(m))
     dtype, rank = _int(_DTYPES[m.dtype]), _int(_rank(m, len(m.strides) + 1, len(m.box)))
@@ -108,6 +114,10 @@ def _function(driver: Driver, name: str) -> Callable[..., int]:
 
     It holds the interpreter's lock: it only fills in 128 bytes.
     """
+    return ctypes.PYFUNCTYPE(ctypes.c_int)(_address(driver, name))
+
+
+def _address(driver: Driver, name: str) -> int:
     what = "a tensor map cannot be encoded"
     address, status = driver.call("cuGetProcAddress", name.encode(), 12000, 0, what=what)
     if not address or int(status):
@@ -115,7 +125,7 @@ def _function(driver: Driver, name: str) -> Callable[..., int]:
             f"{what}: the driver for CUDA {version_text(driver.version)} has no {name}.",
             hint="Install a newer NVIDIA driver.",
         )
-    return ctypes.PYFUNCTYPE(ctypes.c_int)(int(address))
+    return int(address)
 
 
 _pointer, _int = ctypes.c_void_p, ctypes.c_uint32

@@ -24,7 +24,8 @@ LONGEST_PATH = 4
 LARGEST_PATH_BYTES = 2**20
 _LARGEST_BYTES = 2**18
 _ROW_BYTES = 16
-_NEIGHBOURS = 128
+_NEIGHBOURS = range(32, 129)
+_MOST_PAIRS = 2**18
 _MOST_PIECES = 2**21
 _PASSES = 8
 
@@ -133,8 +134,10 @@ def _sampled(pieces: list[set[int]]) -> list[set[int]]:
 def _costs(contents: Sequence[Content], pieces: Sequence[set[int]]) -> list[dict[int, int]]:
     """Return the cost of each content on top of those near it that share something with it."""
     costs: list[dict[int, int]] = [{} for _ in contents]
+    near = _MOST_PAIRS // max(1, len(contents))
+    near = min(max(near, _NEIGHBOURS.start), _NEIGHBOURS.stop - 1)
     for item, own in enumerate(pieces):
-        for other in range(max(0, item - _NEIGHBOURS), item):
+        for other in range(max(0, item - near), item):
             if not own or contents[other].kind is not contents[item].kind:
                 continue
             shared = len(own & pieces[other])

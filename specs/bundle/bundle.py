@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import TracebackType
 
 from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.blobs import BlobRow, Kind
-from pallasc.specs.bundle.format import Extent, sha256
+from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
 from pallasc.specs.bundle.items import Item
-from pallasc.specs.bundle.manifest import Entry, entry_key
+from pallasc.specs.bundle.manifest import Entry, entry_key, variant_id
 from pallasc.specs.bundle.provenance import Provenance, parse_provenance
 from pallasc.specs.bundle.reader import Reader
 from pallasc.specs.bundle.records import (
@@ -31,6 +30,7 @@ from pallasc.specs.bundle.signature import (
     parse_signatures,
 )
 from pallasc.specs.bundle.source import Source, open_source
+from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.targets import DEFAULT_MODELS
 from pallasc.specs.templates import Scalar
@@ -160,7 +160,7 @@ class Bundle:
             with self._reader.naming():
                 if not self._reader.key(number).startswith(prefix):
                     return
-                entry = self._entry(number)
+                entry = self._reader.entry(number)
             if target in (None, entry.target) and arch in (None, entry.arch):
                 yield entry
             number += 1
@@ -177,7 +177,7 @@ class Bundle:
         number = self._find(key)
         with self._reader.naming():
             if number < len(self) and self._reader.key(number) == key:
-                return self._entry(number)
+                return self._reader.entry(number)
         return None
 
     def select(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry:
@@ -190,7 +190,7 @@ class Bundle:
         if entry is not None:
             return entry
         others = [one.id for one in self.entries(name)]
-        wanted = Entry(name, tuple(params.items()), target, "", (), (), {}, 0, ()).id
+        wanted = variant_id(name, params.items(), target)
         hint = suggestion(wanted, others, otherwise="Variants")
         if not others:
             hint = suggestion(name, self.names(), otherwise="Kernels")
@@ -248,7 +248,7 @@ class Bundle:
         All that is read afterwards is covered by the signatures, without `verify`.
 
         Raises:
-            CorruptError: nobody signed it, nobody who is trusted did, or the signature is not valid.
+            CorruptError: nobody signed it, nobody who is trusted did, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
         return check_signatures(self.signatures, self._reader.head.root, trusted, self.name)
@@ -256,10 +256,6 @@ class Bundle:
     def _find(self, key: bytes) -> int:
         with self._reader.naming():
             return self._reader.find(key)
-
-    def _entry(self, number: int) -> Entry:
-        entry = self._reader.entry(number)
-        return replace(entry, digest=self._reader.digest(entry.record))
 
     def _content(self, number: int) -> bytes:
         with self._reader.naming():
@@ -281,7 +277,12 @@ class Bundle:
         row = self._reader.row(entry.record)
         if row.kind is not Kind.RECORD or row.digest.hex() != entry.digest:
             raise CorruptError(f"{entry.id} names blob {entry.record}, which is not its record")
-        record = parse_record(self._reader.content(entry.record))
+        if row.size > MAX_RECORD_BYTES:
+            raise CorruptError(f"the record of {entry.id} has {row.size} bytes")
+        data = self._reader.content(entry.record)
+        record = parse_record(data)
+        if canonical_json(record) != data:
+            raise CorruptError(f"the record of {entry.id} is not canonical JSON")
         expected = (
             record["target"]["name"],
             record["target"]["arch"],

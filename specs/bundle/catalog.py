@@ -76,7 +76,8 @@ class Catalog:
     def __init__(self, data: bytes, extent: Extent) -> None:
         if len(data) < _COUNTS.size:
             raise CorruptError(f"its catalog has {len(data)} bytes")
-        self.entries, self.blobs, info_bytes, _ = _COUNTS.unpack_from(data)
+        counts: tuple[int, int, int, int] = _COUNTS.unpack_from(data)
+        self.entries, self.blobs, info_bytes, _ = counts
         self.blob_pages = pages(self.blobs, BLOBS_PER_PAGE)
         self.entry_pages = pages(self.entries, ENTRIES_PER_PAGE)
         self._ends_at = _COUNTS.size + (self.blob_pages + self.entry_pages) * _ROW.size
@@ -86,7 +87,10 @@ class Catalog:
         self._before = extent.at
         if max(self.entries, self.blobs) > MAX_COUNT or info_bytes > MAX_INFO_BYTES:
             raise CorruptError("its catalog counts more than a bundle holds")
-        if self._keys_at + self._key_end(self.entry_pages) != self._info_at:
+        if self._keys_at > len(data):
+            raise CorruptError("its catalog ends too early")
+        self._key_ends = (0, *struct.unpack_from(f"<{self.entry_pages}I", data, self._ends_at))
+        if self._keys_at + self._key_ends[-1] != self._info_at:
             raise CorruptError("the parts of its catalog do not fit together")
 
     @property
@@ -117,7 +121,7 @@ class Catalog:
 
     def first_key(self, page: int) -> bytes:
         """Return the first key of a page of entries."""
-        start, end = self._key_end(page), self._key_end(page + 1)
+        start, end = self._key_ends[page], self._key_ends[page + 1]
         return self._data[self._keys_at + start : self._keys_at + end]
 
     def find(self, key: bytes) -> int:
@@ -138,16 +142,6 @@ class Catalog:
     def blobs_on(self, page: int) -> int:
         """Return how many blobs a page describes."""
         return min(BLOBS_PER_PAGE, self.blobs - page * BLOBS_PER_PAGE)
-
-    def _key_end(self, page: int) -> int:
-        """Return where the first key of the page before `page` ends."""
-        if page == 0:
-            return 0
-        at = self._ends_at + (page - 1) * _KEY_END.size
-        if at + _KEY_END.size > len(self._data):
-            raise CorruptError("its catalog ends too early")
-        end: int = _KEY_END.unpack_from(self._data, at)[0]
-        return end
 
 
 def pages(count: int, on_each: int) -> int:

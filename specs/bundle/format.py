@@ -27,7 +27,7 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
                  { row }                                of each page of entries
                  { key_end }                            of each page of entries
                  { key } info
-    row        = page_at page_bytes raw_bytes digest    u64 u32 u32; the digest is of the stored page
+    row        = page_at page_bytes raw_bytes digest    u64 u32 u32; the page's digest as stored
     key_end    = u32                where the first key of the page ends, among the keys
     info       = JSON object: "codec": {"level": number, "zstd": version}
 

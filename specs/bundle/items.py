@@ -127,5 +127,5 @@ def _entry(item: Item, record: Record, own: str) -> Entry:
         minimum_driver=minimum_driver(record),
         record=0,
         blobs=(),
-        digest=own,
+        digest_of=lambda _: own,
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +59,7 @@ class Entry:
         record: number of the artifact's record among the blobs.
         blobs: number of each of the record's blobs, in the order of their digests; None for those
             that were left out.
-        digest: the artifact's digest, as in store and lock. The shipped artifact has another one
-            where debug sections or PTX were left out.
+        digest_of: returns the digest of a blob by its number.
     """
 
     name: str
@@ -72,18 +71,31 @@ class Entry:
     minimum_driver: Mapping[str, str]
     record: int
     blobs: tuple[int | None, ...]
-    digest: str = field(default="", compare=False)
+    digest_of: Callable[[int], str] = field(repr=False, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """The artifact's digest, as in store and lock.
+
+        The shipped artifact has another one where debug sections or PTX were left out.
+        """
+        return self.digest_of(self.record)
 
     @property
     def id(self) -> str:
         """Return `matmul[m=1024,n=4096]@h100-sxm`, as the variant is called everywhere."""
-        params = ",".join(f"{key}={plain(value)}" for key, value in self.params)
-        return f"{self.name}[{params}]@{self.target}" if params else f"{self.name}@{self.target}"
+        return variant_id(self.name, self.params, self.target)
 
     @property
     def key(self) -> bytes:
         """What the entry is found by."""
         return entry_key(self.name, self.target, dict(self.params))
+
+
+def variant_id(name: str, params: Iterable[tuple[str, Scalar]], target: str) -> str:
+    """Return what a variant is called: `matmul[m=1024,n=4096]@h100-sxm`."""
+    text = ",".join(f"{key}={plain(value)}" for key, value in params)
+    return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
 
 
 def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
@@ -146,23 +158,23 @@ class EntryPage:
     Args:
         raw: the decompressed page.
         count: entries that it must hold.
+        digest_of: returns the digest of a blob by its number.
 
     Raises:
         CorruptError: it does not hold them.
     """
 
-    def __init__(self, raw: bytes, count: int) -> None:
+    def __init__(self, raw: bytes, count: int, digest_of: Callable[[int], str]) -> None:
         self._raw = raw
+        self._digest_of = digest_of
         start = count * _END.size
         if len(raw) < start:
             raise CorruptError(f"a page of {len(raw)} bytes has no room for {count} entries")
-        ends = (0, *(end for (end,) in _END.iter_unpack(raw[:start])))
-        if (
-            any(a >= b for a, b in zip(ends, ends[1:], strict=False))
-            or ends[-1] != len(raw) - start
-        ):
+        ends = struct.unpack_from(f"<{count}I", raw)
+        if ends[-1] != len(raw) - start or list(ends) != sorted({0, *ends})[1:]:
             raise CorruptError("the entries of a page do not follow each other")
-        self._bounds = [start + end for end in ends]
+        self._start = start
+        self._bounds = (0, *ends)
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -183,30 +195,33 @@ class EntryPage:
         return low
 
     def entry(self, index: int) -> Entry:
-        """Return an entry, without its digest.
+        """Return an entry.
 
         Raises:
             CorruptError: it is not an entry.
         """
         key, about = self._parts(index)
         try:
-            return _entry(key, parse_json(about))
+            return _entry(key, parse_json(about), self._digest_of)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"entry {key[:80]!r} is damaged: {error!r}") from error
 
     def _parts(self, index: int) -> tuple[bytes, bytes]:
-        text = self._raw[self._bounds[index] : self._bounds[index + 1]]
+        start, end = self._bounds[index], self._bounds[index + 1]
+        text = self._raw[self._start + start : self._start + end]
         key, newline, about = text.partition(b"\n")
         if not newline:
             raise CorruptError(f"entry {text[:80]!r} has no end of its key")
         return key, about
 
 
-def _entry(key: bytes, about: Any) -> Entry:
+def _entry(key: bytes, about: Any, digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
     values = parse_json(params.encode())
     order = [_text(item) for item in about["order"]]
-    entry = Entry(
+    if len(set(order)) != len(values) or len(order) != len(values):
+        raise ValueError("the names of its parameters are others")
+    return Entry(
         name=name,
         params=tuple((item, _scalar(values[item])) for item in order),
         target=target,
@@ -216,10 +231,8 @@ def _entry(key: bytes, about: Any) -> Entry:
         minimum_driver={_text(k): _text(v) for k, v in about["driver"].items()},
         record=_number(about["record"]),
         blobs=tuple(None if item is None else _number(item) for item in about["blobs"]),
+        digest_of=digest_of,
     )
-    if len(set(order)) != len(values) or len(order) != len(values) or entry.key != key:
-        raise ValueError("its key does not fit its parameters")
-    return entry
 
 
 def parse_array(item: Any) -> Array:

@@ -124,7 +124,7 @@ class Reader:
         found = self._pages.get(number)
         if not isinstance(found, EntryPage):
             raw = self.page_bytes(number)
-            found = EntryPage(raw, self.catalog.entries_on(page))
+            found = EntryPage(raw, self.catalog.entries_on(page), self._named_digest)
             self._pages.put(number, found, len(raw))
         return found
 
@@ -150,7 +150,7 @@ class Reader:
         return self.entry_page(page).key(index)
 
     def entry(self, number: int) -> Entry:
-        """Return an entry, without its digest."""
+        """Return an entry."""
         page, index = divmod(number, ENTRIES_PER_PAGE)
         return self.entry_page(page).entry(index)
 
@@ -167,6 +167,10 @@ class Reader:
     def digest(self, number: int) -> str:
         """Return the digest of a blob's content."""
         return self.row(number).digest.hex()
+
+    def _named_digest(self, number: int) -> str:
+        with self.naming():
+            return self.digest(number)
 
     def content(self, number: int) -> bytes:
         """Return the content of a blob.

@@ -179,7 +179,7 @@ def _merge(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _lay_out(data: bytes, pieces: list[_Piece]) -> bytearray:
-    """Put the pieces one after the other, each as far from a multiple of its alignment as before."""
+    """Put the pieces one after the other, each as far from its alignment as it was."""
     result = bytearray()
     for piece in pieces:
         result += bytes((piece.start - len(result)) % piece.alignment)

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CorruptError
-from pallasc.specs.bundle.format import MAX_RECORD_BYTES, MINOR, Extent
+from pallasc.specs.bundle.format import MINOR, Extent
 from pallasc.specs.bundle.manifest import Entry, content_digest
-from pallasc.specs.canonical import canonical_json
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -80,26 +79,18 @@ def _check_keys(reader: Reader) -> None:
         if reader.catalog.first_key(page) != keys.key(0):
             raise CorruptError(f"page {page} of its entries begins with another key")
         for index in range(len(keys)):
-            if keys.key(index) <= last:
-                raise CorruptError(f"entry {keys.key(index)[:80]!r} is out of order")
-            last = keys.key(index)
+            key = keys.key(index)
+            if key <= last or keys.entry(index).key != key:
+                raise CorruptError(f"entry {key[:80]!r} is out of order, or not canonical")
+            last = key
 
 
 def _entries(bundle: Bundle, used: set[int]) -> Iterator[tuple[Entry, list[str | None]]]:
     """Yield each entry with the digests of its blobs; note which blobs are used."""
     reader = bundle.reader
     for entry in bundle.entries():
-        _check_artifact(bundle, entry)
+        artifact = bundle.artifact(entry)
+        _ = artifact.plan, artifact.kernels
         used.add(entry.record)
         used.update(number for number in entry.blobs if number is not None)
         yield entry, [None if n is None else reader.digest(n) for n in entry.blobs]
-
-
-def _check_artifact(bundle: Bundle, entry: Entry) -> None:
-    reader = bundle.reader
-    artifact = bundle.artifact(entry)
-    _ = artifact.plan, artifact.kernels
-    data = reader.content(entry.record)
-    (item,) = bundle.items([entry])
-    if len(data) > MAX_RECORD_BYTES or canonical_json(item.record) != data:
-        raise CorruptError(f"the record of {entry.id} is not canonical")

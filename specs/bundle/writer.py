@@ -42,6 +42,7 @@ from pallasc.specs.bundle.format import (
 from pallasc.specs.bundle.items import Blob, Item, Packed, pack_item
 from pallasc.specs.bundle.manifest import Entry, content_digest, pack_entries
 from pallasc.specs.bundle.provenance import Provenance, pack_provenance
+from pallasc.specs.canonical import canonical_json
 
 _MODE = 0o666
 
@@ -130,22 +131,31 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
     """Return the variants in the order of their keys, each once.
 
     Raises:
-        SpecError: two differ and have the same key, or there are too many.
+        SpecError: two artifacts have the same key, or there are too many.
     """
     found: dict[bytes, Packed] = {}
     for one in variants:
-        other = found.setdefault(one.entry.key, one)
-        if (other.entry, other.entry.digest, other.shipped) != (
-            one.entry, one.entry.digest, one.shipped,
-        ):  # fmt: skip
+        other = found.get(one.entry.key, one)
+        if other.entry.digest != one.entry.digest:
             raise SpecError(
                 f"there are two artifacts of {one.entry.id}: {other.entry.digest[:12]} and "
                 f"{one.entry.digest[:12]}.",
                 hint="Leave one of them out.",
             )
+        found[one.entry.key] = max(one, other, key=_richness)
     if len(found) > MAX_COUNT:
         raise SpecError(f"{len(found)} variants are too many; a bundle holds {MAX_COUNT}.")
     return [found[key] for key in sorted(found)]
+
+
+def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:
+    """Return how much ships: of one artifact, what has debug sections and PTX is kept.
+
+    The rest of it makes the choice independent of the order of the items.
+    """
+    size = sum(len(blob.data) for blob in variant.blobs.values())
+    names = canonical_json([name for name, _ in variant.entry.params])
+    return size, tuple(key or "" for key in variant.shipped), names
 
 
 def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:

@@ -176,11 +176,6 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert bool(pins.unpin(self.store, content.key(number))) == (number in self.pinned)
         self.pinned.discard(number)
 
-    @rule()
-    def damage_the_pins(self) -> None:
-        for number in self.pinned:
-            (self.store.folder / "pins" / content.key(number)).write_bytes(b"")
-
     @rule(share=st.floats(0, 1.1))
     def prune(self, share: float) -> None:
         self._prune(round(share * self._bytes(set(self.used))))
@@ -217,12 +212,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert (found.entries, found.pins) == (len(self.used), len(self.pinned))
         assert (found.totals.hits, found.warnings) == (self.hits, ())
 
-    @rule()
-    def repair(self) -> None:
+    @rule(damaged=st.sets(NUMBERS))
+    def repair(self, damaged: set[int]) -> None:
+        """Repair everything, pins that were damaged before it too."""
+        for number in damaged & self.pinned:
+            (self.store.folder / "pins" / content.key(number)).write_bytes(b"")
         assert verify(self.store, repair=True).ok
         found = verify(self.store)
         assert found.findings == []
-        assert found.records == len(self.used)
+        assert (found.records, found.pins) == (len(self.used), len(self.pinned))
 
     @rule()
     def cut_the_index(self) -> None:

@@ -203,15 +203,6 @@ class Tensor:
     def device(self) -> int:
         return self.device_number
 
-    def data_ptr(self) -> int:
-        return self.pointer
-
-    def get_device(self) -> int:
-        return self.device_number
-
-    def is_contiguous(self) -> bool:
-        return self.contiguous
-
     @property
     def nbytes(self) -> int:
         return resolve_array(f"{self.dtype}[{', '.join(map(str, self.shape))}]").nbytes
@@ -273,9 +264,9 @@ class Framework:
             dtypes={name: name for name in DTYPES},
             dtype="{x}.dtype",
             shape="{x}.shape",
-            is_contiguous="{x}.is_contiguous()",
-            device="{x}.get_device()",
-            pointer="{x}.data_ptr()",
+            is_contiguous="{x}.contiguous",
+            device="{x}.device_number",
+            pointer="{x}.pointer",
             stream="_stream({d})",
             current_device="_current_device()",
             empty=self.empty,

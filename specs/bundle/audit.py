@@ -1,0 +1,204 @@
+"""Look at what a bundle would ship: a pure judgement, nothing is changed.
+
+Kinds of findings, with the severity of each:
+
+* `target`: something is for a target that nobody asked for (warning), nothing for one that somebody
+  did (error), or a kernel lacks some or all of its points on such a one (warning)
+* `duplicate`: two models of one architecture have the same code (note)
+* `spill`: a kernel spills more than it may (warning), or it is not known whether it does (note)
+* `size`: the bundle or the cubins of a variant have more bytes than they may (error)
+* `driver`: what each architecture needs (note), or that it is newer than is allowed (error)
+* `signature`: it is not signed (warning), or not as it should be (error)
+* `debug`: debug sections or PTX were left in (warning)
+* `architecture`: a cubin is not for the architecture of its variant (error)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pallasc.errors import CorruptError
+from pallasc.specs.artifact import Artifact, KernelResources
+from pallasc.specs.bundle.blobs import Kind
+from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.signature import PublicKey
+from pallasc.specs.bundle.strip import debug_bytes
+from pallasc.specs.cubin import parse_cubin
+
+Severity = Literal["note", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an audit found.
+
+    Attributes:
+        severity: how bad it is.
+        kind: see the module's text.
+        subject: what it is about: a variant, kernel, target or the bundle.
+        message: one sentence.
+    """
+
+    severity: Severity
+    kind: str
+    subject: str
+    message: str
+
+    def at_least(self, severity: Severity) -> bool:
+        """Tell whether it is as bad as that, or worse."""
+        return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a bundle is held to; None and empty ask for nothing.
+
+    Attributes:
+        targets: models or architectures that it is for.
+        bundle_bytes: the most that the file may have.
+        variant_bytes: the most that the cubins of a variant may have, as they ship.
+        spill_bytes: the most that a thread of a kernel may spill.
+        driver: the newest driver API that may be asked for, "12.8".
+        trusted: keys of which one must have signed it.
+    """
+
+    targets: tuple[str, ...] = ()
+    bundle_bytes: int | None = None
+    variant_bytes: int | None = None
+    spill_bytes: int = 0
+    driver: str | None = None
+    trusted: tuple[PublicKey, ...] = ()
+
+
+def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
+    """Return what is found, the worst first.
+
+    Raises:
+        CorruptError: the bundle is damaged.
+    """
+    entries = list(bundle.entries())
+    found = [
+        *_targets(entries, rules.targets),
+        *_duplicates(entries),
+        *_drivers(entries, rules.driver),
+        *_bundle(bundle, rules),
+    ]
+    for entry in entries:
+        artifact = bundle.artifact(entry)
+        found += _sizes(entry, artifact, rules)
+        for kernel in artifact.kernels:
+            found += _spills(entry, kernel, rules.spill_bytes)
+    found += _code(bundle, entries)
+    return sorted(
+        found, key=lambda one: (-SEVERITIES.index(one.severity), one.kind, one.subject, one.message)
+    )
+
+
+def _targets(entries: Sequence[Entry], wanted: Sequence[str]) -> Iterator[Finding]:
+    if not wanted:
+        return
+    for target, arch in sorted({(one.target, one.arch) for one in entries}):
+        if target not in wanted and arch not in wanted:
+            count = sum(one.target == target for one in entries)
+            yield Finding("warning", "target", target, f"{count} variants for it are not asked for")
+    points = sorted({(one.name, one.params) for one in entries}, key=repr)
+    for target in wanted:
+        there = {(one.name, one.params) for one in entries if target in (one.target, one.arch)}
+        if not there:
+            yield Finding("error", "target", target, "nothing is for it")
+            continue
+        for name in sorted({name for name, _ in points}):
+            own = [point for point in points if point[0] == name]
+            lacking = [point for point in own if point not in there]
+            if lacking:
+                text = f"{len(lacking)} of its {len(own)} points are not there for {target}"
+                yield Finding("warning", "target", name, text)
+
+
+def _duplicates(entries: Sequence[Entry]) -> Iterator[Finding]:
+    seen: dict[object, Entry] = {}
+    for entry in entries:
+        first = seen.setdefault((entry.name, entry.params, entry.arch, entry.blobs), entry)
+        if first is not entry:
+            text = f"its code is that of {first.target}, also {entry.arch}"
+            yield Finding("note", "duplicate", entry.id, text)
+
+
+def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
+    needs = {
+        (one.arch, one.minimum_driver.get("cuda", ""), one.minimum_driver.get("linux", "unknown"))
+        for one in entries
+    }
+    for arch, api, package in sorted(needs):
+        text = f"it needs driver {package} or newer (CUDA {api or 'unknown'})"
+        if newest is not None and _version(api) > _version(newest):
+            text += f", and CUDA {newest} is the newest that may be asked for"
+            yield Finding("error", "driver", arch, text)
+        else:
+            yield Finding("note", "driver", arch, text)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
+
+
+def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
+    if rules.bundle_bytes is not None and bundle.size > rules.bundle_bytes:
+        text = f"it has {bundle.size} bytes, and may have {rules.bundle_bytes}"
+        yield Finding("error", "size", "the bundle", text)
+    if rules.trusted:
+        try:
+            bundle.check_signatures(rules.trusted)
+        except CorruptError as error:
+            yield Finding("error", "signature", "the bundle", error.message.rstrip("."))
+    elif not bundle.signatures:
+        yield Finding("warning", "signature", "the bundle", "it is not signed")
+
+
+def _sizes(entry: Entry, artifact: Artifact, rules: Rules) -> Iterator[Finding]:
+    most = rules.variant_bytes
+    if most is not None and artifact.cubin_bytes > most:
+        text = f"its cubins have {artifact.cubin_bytes} bytes, and may have {most}"
+        yield Finding("error", "size", entry.id, text)
+
+
+def _spills(entry: Entry, kernel: KernelResources, most: int) -> Iterator[Finding]:
+    if kernel.spill_bytes is None:
+        text = f"{kernel.name} has a stack of {kernel.stack_bytes} bytes, spills among it or not"
+        yield Finding("note", "spill", entry.id, text)
+    elif kernel.spill_bytes > most:
+        text = f"{kernel.name} spills {kernel.spill_bytes} bytes, and may spill {most}"
+        yield Finding("warning", "spill", entry.id, text)
+
+
+def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Yield what the blobs themselves show; each is looked at once."""
+    reader = bundle.reader
+    users: dict[int, list[Entry]] = {}
+    for entry in entries:
+        for number in entry.blobs:
+            if number is not None:
+                users.setdefault(number, []).append(entry)
+    for number, of in sorted(users.items()):
+        with reader.naming():
+            row = reader.row(number)
+            if row.kind is Kind.PTX:
+                yield Finding("warning", "debug", of[0].id, f"{row.size} bytes of PTX are in it")
+            elif row.kind is Kind.CUBIN:
+                yield from _cubin(reader.content(number), of)
+
+
+def _cubin(content: bytes, users: Iterable[Entry]) -> Iterator[Finding]:
+    left = debug_bytes(content)
+    sm = parse_cubin(content).sm
+    for index, entry in enumerate(users):
+        if left and not index:
+            text = f"{left} bytes of debug sections are in its cubin"
+            yield Finding("warning", "debug", entry.id, text)
+        if entry.arch.rstrip("af") != f"sm_{sm}":
+            text = f"it is for {entry.arch}, and its cubin for sm_{sm}"
+            yield Finding("error", "architecture", entry.id, text)
