@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 
 
 @triton.jit
-def nothing(a: Any, b: Any, c: Any, out: Any) -> None:
+def nothing(a, b, c, out):
     """Do nothing."""

@@ -8,6 +8,7 @@ writes the message. Only names that are identifiers come into the text; all else
 from __future__ import annotations
 
 import keyword
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ BUILTINS: Mapping[str, Any] = {
     "_len": len,
     "_sequences": (tuple, list),
     "_MISSING": MISSING,
+    "_AssertionError": AssertionError,
 }
 """What generated code uses under names that no parameter has."""
 
@@ -37,7 +39,9 @@ class Dialect:
     Attributes:
         kind, other_kinds: the usual type of its arrays, and others that are used alike.
         dtypes: its dtypes by short name.
-        dtype, shape, is_contiguous, device, pointer, stream, current_device: expressions.
+        dtype, shape, device, pointer, stream, current_device: expressions.
+        layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
+            `{strides}` are those of such an array, in elements. It may raise an `AssertionError`.
         empty: a function like `torch.empty`, with `dtype` and `device`.
         values: what the expressions use.
     """
@@ -47,7 +51,7 @@ class Dialect:
     dtypes: Mapping[str, Any]
     dtype: str
     shape: str
-    is_contiguous: str
+    layout: str
     device: str
     pointer: str
     stream: str
@@ -67,6 +71,11 @@ class Fronts:
 
     into: Function
     call: Function
+
+
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a dense array, in elements."""
+    return tuple(math.prod(shape[number + 1 :]) for number in range(len(shape)))
 
 
 def parameter_names(names: Sequence[str | None]) -> list[str]:
@@ -197,9 +206,15 @@ class _Writer:
             tests.append("stream is None")
         for name, binding in zip(passed, self.signature.passed, strict=False):
             tests += self._tests(name, binding)
-        lines.append(f"if {' and '.join(tests)}:")
-        lines += [f"    {line}" for line in self._launch(inputs, passed, is_into)]
-        return lines
+        return [
+            *lines,
+            "try:",
+            f"    _is_usual = {' and '.join(tests)}",
+            "except _AssertionError:",
+            "    _is_usual = False",
+            "if _is_usual:",
+            *(f"    {line}" for line in self._launch(inputs, passed, is_into)),
+        ]
 
     def _input(self, number: int) -> str:
         return self.parameters[self.trees.index(number)]
@@ -233,13 +248,18 @@ class _Writer:
     def _tests(self, name: str, binding: Binding) -> list[str]:
         tests = [f"(_type({name}) is _Kind or _type({name}) in _kinds)"]
         if self.checks:
-            dtype, shape = f"_dtype_{binding.dtype}", f"_shape{len(self.values)}"
+            number = len(self.values)
+            dtype, shape, strides = (
+                f"_dtype_{binding.dtype}",
+                f"_shape{number}",
+                f"_strides{number}",
+            )
             self.values[dtype] = self.dialect.dtypes[binding.dtype]
             self.values[shape] = binding.shape
+            self.values[strides] = row_major_strides(binding.shape)
             tests += [
                 f"{self.dialect.dtype.format(x=name)} is {dtype}",
-                f"{self.dialect.shape.format(x=name)} == {shape}",
-                self.dialect.is_contiguous.format(x=name),
+                self.dialect.layout.format(x=name, shape=shape, strides=strides),
             ]
         return tests
 

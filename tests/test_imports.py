@@ -20,11 +20,13 @@ PARTS = ("api", "specs", "cache", "compiler", "runtime", "cli")
 MAY_IMPORT = {
     "errors": set(),
     "specs": {"errors"},
+    "bundle": {"errors", "specs"},
     "library": {"pallasc", "specs"},
     "cache": {"errors", "specs", "version"},
     "compiler": {"errors", "specs", "cache", "version"},
-    "runtime": {"errors", "specs", "version"},
-    "cli": {"errors", "specs", "cache", "compiler", "runtime", "version"},
+    "runtime": {"errors", "specs", "adapters", "version"},
+    "adapters": {"errors", "specs", "runtime"},
+    "cli": {"errors", "specs", "bundle", "cache", "compiler", "runtime", "version"},
 }
 
 # part -> what it may import from outside, apart from the standard library.
@@ -32,13 +34,22 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "errors": set(),
     "api": set(),
     "specs": {"yaml"},
+    "bundle": {"cryptography", "zstandard"},
     "library": {"jax", "jaxlib", "numpy"},
     "cache": {"sqlite_utils"},
     "compiler": {"absl", "cramjam", "google", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numpy"},
     "runtime": {"cuda"},
+    "adapters": {"cupy", "jax", "ml_dtypes", "numpy", "torch"},
     "cli": {"click"},
 }
 
+
+# Subfolders with rules of their own.
+_SUBFOLDERS = {
+    "pallasc.specs.bundle": "bundle",
+    "pallasc.specs.library": "library",
+    "pallasc.runtime.adapters": "adapters",
+}
 
 # What the command line must never load into its own process.
 HEAVY = {"jax", "jaxlib", "numpy", "llvmlite", "google", "cuda", "torch", "cupy"}
@@ -62,11 +73,12 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder whose rules hold, with `errors` and `library` as folders of their own."""
+        """The folder whose rules hold, with `errors` and some subfolders as folders of their own."""
         if self.name == "pallasc.errors":
             return "errors"
-        if self.name.startswith("pallasc.specs.library."):
-            return "library"
+        for prefix, part in _SUBFOLDERS.items():
+            if f"{self.name}.".startswith(f"{prefix}."):
+                return part
         return self.path.relative_to(ROOT).parts[0]
 
 
@@ -118,8 +130,9 @@ def _imported_part(name: str) -> str:
     pieces = name.split(".")
     if len(pieces) == 1:
         return "pallasc"
-    if pieces[1:3] == ["specs", "library"]:
-        return "library"
+    subfolder = _SUBFOLDERS.get(".".join(pieces[:3]))
+    if subfolder is not None:
+        return subfolder
     return {"__version__": "version"}.get(pieces[1], pieces[1])
 
 
@@ -139,7 +152,7 @@ def _violations(module: Module) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("part", [*PARTS, "errors", "library"])
+@pytest.mark.parametrize("part", [*PARTS, "errors", *_SUBFOLDERS.values()])
 def test_each_part_imports_only_what_its_folder_may(part: str) -> None:
     wrong = [line for module in _modules() if module.part == part for line in _violations(module)]
     assert wrong == []

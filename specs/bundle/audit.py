@@ -184,7 +184,7 @@ def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
             if number is not None:
                 users.setdefault(number, []).append(entry)
     for number, of in sorted(users.items()):
-        with reader.naming():
+        with reader.naming:
             row = reader.row(number)
             if row.kind is Kind.PTX:
                 yield Finding("warning", "debug", of[0].id, f"{row.size} bytes of PTX are in it")

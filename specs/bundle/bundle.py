@@ -64,7 +64,7 @@ class Bundle:
     def __init__(self, source: Source, name: str) -> None:
         self._reader = Reader(source, name)
         head = self._reader.head
-        with self._reader.naming():
+        with self._reader.naming:
             tail = Extent(head.body_end, source.size - head.body_end)
             self.signatures: tuple[Signature, ...] = parse_signatures(self._reader.read(tail))
 
@@ -117,7 +117,7 @@ class Bundle:
     @property
     def codec(self) -> Mapping[str, object]:
         """What compressed it: level and version of the zstd library."""
-        with self._reader.naming():
+        with self._reader.naming:
             codec = self._reader.catalog.info.get("codec")
         return codec if isinstance(codec, Mapping) else {}
 
@@ -125,7 +125,7 @@ class Bundle:
     def provenance(self) -> tuple[Provenance, ...]:
         """From what it was made; several where bundles were merged."""
         head = self._reader.head
-        with self._reader.naming():
+        with self._reader.naming:
             data = self._reader.read(head.provenance)
             if data and sha256(data) != head.provenance_digest:
                 raise CorruptError("its provenance is not the one that its head names")
@@ -135,7 +135,7 @@ class Bundle:
         """Return the names of the kernels, sorted; one page is read for each."""
         names = []
         number = 0
-        with self._reader.naming():
+        with self._reader.naming:
             while number < len(self):
                 name = self._reader.key(number).partition(b"\0")[0]
                 names.append(name.decode("utf-8", "replace"))
@@ -157,7 +157,7 @@ class Bundle:
             prefix += target.encode("utf-8", "replace") + b"\0"
         number = self._find(prefix)
         while number < len(self):
-            with self._reader.naming():
+            with self._reader.naming:
                 if not self._reader.key(number).startswith(prefix):
                     return
                 entry = self._reader.entry(number)
@@ -175,7 +175,7 @@ class Bundle:
         """
         key = entry_key(name, DEFAULT_MODELS.get(target, target), params)
         number = self._find(key)
-        with self._reader.naming():
+        with self._reader.naming:
             if number < len(self) and self._reader.key(number) == key:
                 return self._reader.entry(number)
         return None
@@ -205,7 +205,7 @@ class Bundle:
         Raises:
             CorruptError: entry, record and blobs do not belong together.
         """
-        with self._reader.naming():
+        with self._reader.naming:
             record = self._record(entry)
             numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
             rows = {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
@@ -220,7 +220,7 @@ class Bundle:
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
         """Yield entries, all where none are given, as what another bundle can be written from."""
         for entry in self.entries() if entries is None else entries:
-            with self._reader.naming():
+            with self._reader.naming:
                 record = self._record(entry)
                 numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
             yield Item(entry.name, entry.params, record, self._read_of(numbers))
@@ -228,7 +228,7 @@ class Bundle:
     def stored_bytes(self, entry: Entry) -> int:
         """Return how many bytes of the file are an entry's record and blobs; bases not counted."""
         numbers = {entry.record, *(number for number in entry.blobs if number is not None)}
-        with self._reader.naming():
+        with self._reader.naming:
             return sum(self._reader.row(number).extent.size for number in numbers)
 
     def verify(self) -> None:
@@ -239,7 +239,7 @@ class Bundle:
         """
         from pallasc.specs.bundle.verify import verify
 
-        with self._reader.naming():
+        with self._reader.naming:
             verify(self)
 
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
@@ -254,11 +254,11 @@ class Bundle:
         return check_signatures(self.signatures, self._reader.head.root, trusted, self.name)
 
     def _find(self, key: bytes) -> int:
-        with self._reader.naming():
+        with self._reader.naming:
             return self._reader.find(key)
 
     def _content(self, number: int) -> bytes:
-        with self._reader.naming():
+        with self._reader.naming:
             return self._reader.content(number)
 
     def _read_of(self, numbers: Mapping[str, int | None]) -> Callable[[str], bytes | None]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Generic, TypeVar
 
 from pallasc.errors import CorruptError
@@ -66,6 +65,30 @@ class Kept(Generic[_Value]):
                 self._bytes -= gone
 
 
+class _NamedError(CorruptError):
+    """An error that has the name of the file already."""
+
+
+class Naming:
+    """A context that puts the file's name in front of what is wrong; it can be used again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, CorruptError) and not isinstance(error, _NamedError):
+            message = f"{self._name} is damaged: {error.message}."
+            raise _NamedError(message, hint=error.hint) from error
+
+
 class Reader:
     """The parts of a bundle.
 
@@ -80,27 +103,16 @@ class Reader:
     def __init__(self, source: Source, name: str) -> None:
         self.source = source
         self.name = name
+        self.naming = Naming(name)
         start = source.read(0, min(source.size, MAX_HEAD_BYTES))
         self.head = parse_head(start, source.size, name)
-        with self.naming():
+        with self.naming:
             data = self.read(self.head.catalog)
             if sha256(data) != self.head.catalog_digest:
                 raise CorruptError("its catalog is not the one that its head names")
             self.catalog = Catalog(data, self.head.catalog)
         self._pages: Kept[EntryPage | BlobPage] = Kept(_KEPT_BYTES)
         self._contents: Kept[bytes] = Kept(_KEPT_BYTES)
-
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Put the file's name in front of what is wrong."""
-        try:
-            yield
-        except _NamedError:
-            raise
-        except CorruptError as error:
-            raise _NamedError(
-                f"{self.name} is damaged: {error.message}.", hint=error.hint
-            ) from error
 
     def read(self, extent: Extent) -> bytes:
         """Return the bytes of a part."""
@@ -169,7 +181,7 @@ class Reader:
         return self.row(number).digest.hex()
 
     def _named_digest(self, number: int) -> str:
-        with self.naming():
+        with self.naming:
             return self.digest(number)
 
     def content(self, number: int) -> bytes:
@@ -209,10 +221,6 @@ class Reader:
         if sha256(content) != row.digest:
             raise CorruptError(f"{_what(number, row)} holds other bytes than its digest says")
         return content
-
-
-class _NamedError(CorruptError):
-    """An error that has the name of the file already."""
 
 
 def _what(number: int, row: BlobRow) -> str:

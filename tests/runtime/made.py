@@ -264,7 +264,7 @@ class Framework:
             dtypes={name: name for name in DTYPES},
             dtype="{x}.dtype",
             shape="{x}.shape",
-            is_contiguous="{x}.contiguous",
+            layout="{x}.shape == {shape} and {x}.contiguous",
             device="{x}.device_number",
             pointer="{x}.pointer",
             stream="_stream({d})",
