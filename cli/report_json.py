@@ -28,7 +28,7 @@ def report_json(report: Report, reproduction: Reproduction | None = None) -> dic
         "notes": list(report.notes),
         "totals": totals,
         "hit_rate": round(totals["hit"] / finished, 4) if finished else None,
-        "saved_s": round(sum(result.saved_s for result in report.results), 3),
+        "saved_s": round(sum(result.saved_s for result in report.hits), 3),
         "slowest": _top(report.compiled, lambda result: result.seconds)[:_TOP],
         "largest": _top(report.compiled, _cubin_bytes)[:_TOP],
         "spilling": _top(report.results, _spilled),

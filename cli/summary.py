@@ -37,7 +37,7 @@ def totals_line(report: Report, screen: Screen | None = None) -> str:
     saved_s = 0.0
     for result in report.results:
         counts[result.status] += 1
-        saved_s += result.saved_s
+        saved_s += result.saved_s if result.status == "hit" else 0.0
     took = f"{report.seconds:.1f} s" if report.seconds < 120 else duration(report.seconds)
     start = f"{count(len(report.results), 'variant')} in {took}: "
     parts = _parts(counts)

@@ -6,7 +6,8 @@ capture what it launches into command buffers. Such a function cannot be seriali
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
@@ -16,6 +17,9 @@ from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call
 from pallasc.runtime.signature import Signature
 from pallasc.runtime.trees import unflatten
+
+if TYPE_CHECKING:
+    from pallasc.runtime.kernel import Kernel
 
 
 class JaxAdapter:
@@ -62,30 +66,34 @@ class JaxAdapter:
                     f"{name}: {binding.path} is a {type(array).__name__} among JAX arrays.",
                     hint="Convert it with jax.numpy.asarray.",
                 )
-        if not any(isinstance(array, jax.core.Tracer) for array in call.arrays):
-            return jax.jit(lambda *arrays: _traced(call, arrays))(*call.arrays)
-        return _traced(call, call.arrays)
+        if any(isinstance(array, jax.core.Tracer) for array in call.arrays):
+            return _traced(call.kernel, *call.arrays)
+        # Kept with the kernel, so that JAX traces once for each set of shapes.
+        function = vars(call.kernel).get("_jax_function")
+        if function is None:
+            function = vars(call.kernel)["_jax_function"] = jax.jit(partial(_traced, call.kernel))
+        return function(*call.arrays)
 
 
-def _traced(call: Call, arrays: Any) -> Any:
+def _traced(kernel: Kernel, *arrays: Any) -> Any:
     """Return the results of the callback in a traced function."""
     import jax
     from jax.experimental.buffer_callback import buffer_callback
 
     types = [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays]
-    signature = call.kernel.signature_for(types)
+    signature = kernel.signature_for(types)
     aliases = {
         number: leaf for leaf, (source, number) in enumerate(signature.sources) if source == "input"
     }
     results = [jax.ShapeDtypeStruct(one.shape, numpy_dtype(one.dtype)) for one in signature.outputs]
 
     def launch(context: Any, outputs: Any, *inputs: Any) -> None:
-        _launch(call, signature, context, outputs, inputs)
+        _launch(kernel, signature, context, outputs, inputs)
 
     callback = buffer_callback(
         launch, results, input_output_aliases=aliases or None, command_buffer_compatible=True
     )
-    made = _without_vmap(call.kernel.name, callback)(*arrays)
+    made = _without_vmap(kernel.name, callback)(*arrays)
     return unflatten(signature.output_tree, made)
 
 
@@ -105,7 +113,7 @@ def _without_vmap(name: str, callback: Any) -> Any:
     return function
 
 
-def _launch(call: Call, signature: Signature, context: Any, outputs: Any, inputs: Any) -> None:
+def _launch(kernel: Kernel, signature: Signature, context: Any, outputs: Any, inputs: Any) -> None:
     """Run in the callback: launch into XLA's stream, with results in XLA's buffers."""
     results: dict[int, Any] = {}
     updated: dict[int, Any] = {}
@@ -115,17 +123,17 @@ def _launch(call: Call, signature: Signature, context: Any, outputs: Any, inputs
     arrays = [updated.get(number, buffer) for number, buffer in enumerate(inputs)]
     given = [results[number] for number in sorted(results)]
     if any(int(buffer.__dlpack_device__()[0]) == 1 for buffer in arrays or given):
-        _launch_on_host(call, arrays, given)
+        _launch_on_host(kernel, arrays, given)
         return
     views = [_view(buffer) for buffer in (*arrays, *given)]
     ordinal = views[0].device or 0
     types = [(view.dtype, view.shape) for view in views[: len(arrays)]]
-    call.kernel.route(ordinal, types).enqueue(
+    kernel.route(ordinal, types).enqueue(
         int(context.stream), ordinal, [view.pointer for view in views]
     )
 
 
-def _launch_on_host(call: Call, arrays: Any, given: Any) -> None:
+def _launch_on_host(kernel: Kernel, arrays: Any, given: Any) -> None:
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy
 
@@ -134,7 +142,7 @@ def _launch_on_host(call: Call, arrays: Any, given: Any) -> None:
 
     inputs = [numpy.asarray(buffer) for buffer in arrays]
     types = [(short_dtype(array.dtype), tuple(array.shape)) for array in inputs]
-    route = call.kernel.route(current_device(), types)
+    route = kernel.route(current_device(), types)
     run_on_host(route, inputs, [numpy.asarray(buffer) for buffer in given])
 
 

@@ -1,0 +1,203 @@
+"""Arrays in files of numpy's, which need no numpy: what a kernel takes is bytes anyway.
+
+Format `.npy`: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+
+    file   := "\\x93NUMPY" major minor length header data
+    length := bytes of the header, 2 in version 1 and 4 in versions 2 and 3, little-endian
+    header := Python literal {"descr": str, "fortran_order": bool, "shape": (int, ...)}
+
+Types that numpy lacks are stored as their bits: bf16 as `<u2`, fp8 as `|u1`. What ml_dtypes makes
+of them, `<V2` and `<V1`, is read too. Types under eight bits take one byte for each element in the
+file, and are packed on the device, first element in the lowest bits.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import ArgumentError, SpecError
+from pallasc.specs.dtypes import parse_dtype
+
+_MAGIC = b"\x93NUMPY"
+_HEADER_UNIT = 64
+_LONGEST_HEADER_BYTES = 1 << 16
+_KINDS = {"bool": "b", "i": "i", "u": "u", "f": "f", "c": "c"}
+_OWN = frozenset(
+    (
+        "bool",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "u8",
+        "u16",
+        "u32",
+        "u64",
+        "f16",
+        "f32",
+        "f64",
+        "c64",
+        "c128",
+    )
+)
+"""What numpy has a type for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Npy:
+    """What a file holds: its type in numpy's notation, its shape, its elements in row-major order."""
+
+    descr: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
+    """Return the bytes of an array as they lie in device memory.
+
+    Args:
+        path: the file.
+        dtype: short name of the element type that it must have.
+        shape: the shape that it must have.
+        what: what the array is called in messages.
+
+    Raises:
+        SpecError: the file cannot be read, or is no such file.
+        ArgumentError: it holds another array.
+    """
+    array = parse_npy(_bytes_of(path), str(path))
+    taken = f"{dtype}{list(shape)}"
+    descr = array.descr.replace("|", "<")
+    known = {one.replace("|", "<") for one in descriptions(dtype)}
+    if array.shape != tuple(shape) or descr not in known:
+        listed = " or ".join(descriptions(dtype))
+        raise ArgumentError(
+            f"{what}: {path} holds {array.descr} {list(array.shape)}, and the kernel takes {taken}.",
+            hint=f"Save an array of shape {list(shape)} and of numpy's type {listed}.",
+        )
+    bits = parse_dtype(dtype).bits
+    if bits >= 8:
+        return array.data
+    if descr == "<i1" and array.data.translate(None, _values_of(bits)):
+        raise ArgumentError(f"{what}: {path} holds numbers that are none of {dtype}.")
+    if descr == "<u1" and array.data and max(array.data) >> bits:
+        raise ArgumentError(f"{what}: {path} holds numbers that are none of {dtype}.")
+    return pack(array.data, bits)
+
+
+def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
+    """Return the file of an array, whose bytes are given as they lie in device memory."""
+    bits = parse_dtype(dtype).bits
+    if bits < 8:
+        data = unpack(data, bits, math.prod(shape), signed=dtype.startswith("i"))
+    fields = {"descr": descriptions(dtype)[0], "fortran_order": False, "shape": tuple(shape)}
+    header = repr(fields).encode()
+    start = len(_MAGIC) + 4
+    padding = -(start + len(header) + 1) % _HEADER_UNIT
+    header += b" " * padding + b"\n"
+    return _MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+def descriptions(dtype: str) -> tuple[str, ...]:
+    """Return the types in numpy's notation that stand for an element type; the first is written.
+
+    Raises:
+        ArgumentError: files have none for it.
+    """
+    bits = parse_dtype(dtype).bits
+    size = max(1, bits // 8)
+    order = "|" if size == 1 else "<"
+    if dtype in _OWN:
+        return (f"{order}{_KINDS['bool' if dtype == 'bool' else dtype[0]]}{size}",)
+    if 8 % bits and bits < 8:
+        raise ArgumentError(f"files of numpy's have no type for {dtype}.")
+    kind = "i" if dtype.startswith("i") else "u"
+    return f"{order}{kind}{size}", f"{order}V{size}"
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def parse_npy(data: bytes, name: str) -> Npy:
+    """Return what a file holds.
+
+    Args:
+        data: its bytes.
+        name: what it is called in messages.
+
+    Raises:
+        SpecError: it is no file of numpy's, is cut off, or its array is not row-major.
+    """
+    if not data.startswith(_MAGIC) or len(data) < len(_MAGIC) + 4:
+        raise SpecError(f"{name} is no .npy file.", hint="Write it with numpy.save.")
+    width = 2 if data[len(_MAGIC)] == 1 else 4
+    start = len(_MAGIC) + 2 + width
+    end = start + int.from_bytes(data[start - width : start], "little")
+    fields = _header(data[start:end]) if end - start <= _LONGEST_HEADER_BYTES else None
+    if fields is None or end > len(data):
+        raise SpecError(f"{name} is damaged: its header cannot be read.")
+    descr, fortran, shape = fields
+    if fortran and sum(size != 1 for size in shape) > 1:
+        raise SpecError(
+            f"{name} holds its array column by column.",
+            hint="Save numpy.ascontiguousarray of it.",
+        )
+    found = Npy(descr, shape, data[end:])
+    wanted = math.prod(shape) * int(descr[2:])
+    if len(found.data) != wanted:
+        raise SpecError(f"{name} is damaged: {len(found.data)} bytes instead of {wanted}.")
+    return found
+
+
+def _header(text: bytes) -> tuple[str, bool, tuple[int, ...]] | None:
+    """Return type, order and shape; None where the header is none of an array of plain numbers."""
+    try:
+        fields: Any = ast.literal_eval(text.decode("latin-1").strip())
+        descr, fortran, shape = (fields[key] for key in ("descr", "fortran_order", "shape"))
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        return None
+    is_plain = isinstance(descr, str) and descr[:1] in "<|>=" and descr[2:].isdecimal()
+    is_shape = isinstance(shape, tuple) and all(type(one) is int and one >= 0 for one in shape)
+    return (descr, bool(fortran), shape) if is_plain and is_shape else None
+
+
+def _values_of(bits: int) -> bytes:
+    """Return the bytes that signed numbers of so many bits take in a file."""
+    half = 1 << (bits - 1)
+    return bytes(number & 0xFF for number in range(-half, half))
+
+
+def pack(data: bytes, bits: int) -> bytes:
+    """Return elements of one byte each as they lie in device memory; their high bits are dropped."""
+    per_byte = 8 // bits
+    data += bytes(-len(data) % per_byte)
+    low = bytes(number & ((1 << bits) - 1) for number in range(256))
+    size = len(data) // per_byte
+    together = 0
+    for at in range(per_byte):
+        part = data[at::per_byte].translate(low)
+        together |= int.from_bytes(part, "little") << (at * bits)
+    return together.to_bytes(size, "little")
+
+
+def unpack(data: bytes, bits: int, count: int, *, signed: bool) -> bytes:
+    """Return packed elements with a byte for each."""
+    per_byte = 8 // bits
+    found = bytearray(len(data) * per_byte)
+    for at in range(per_byte):
+        table = bytes(_value(byte >> (at * bits), bits, signed) for byte in range(256))
+        found[at::per_byte] = data.translate(table)
+    return bytes(found[:count])
+
+
+def _value(byte: int, bits: int, signed: bool) -> int:
+    low = byte & ((1 << bits) - 1)
+    return (low - (1 << bits)) & 0xFF if signed and low >> (bits - 1) else low
