@@ -1,20 +1,21 @@
-"""Arrays in files of numpy's, which need no numpy: what a kernel takes is bytes anyway.
+r"""Arrays in files of numpy's, which need no numpy: what a kernel takes is bytes anyway.
 
 Format `.npy`: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
-    file   := "\\x93NUMPY" major minor length header data
+    file   := "\x93NUMPY" major minor length header data
     length := bytes of the header, 2 in version 1 and 4 in versions 2 and 3, little-endian
     header := Python literal {"descr": str, "fortran_order": bool, "shape": (int, ...)}
 
 Types that numpy lacks are stored as their bits: bf16 as `<u2`, fp8 as `|u1`. What ml_dtypes makes
-of them, `<V2` and `<V1`, is read too. Types under eight bits take one byte for each element in the
-file, and are packed on the device, first element in the lowest bits.
+of them, `<V2`, `<V1` and `<f1`, is read too. Types under eight bits take one byte for each element
+in the file, and are packed on the device, first element in the lowest bits.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,30 +27,14 @@ _MAGIC = b"\x93NUMPY"
 _HEADER_UNIT = 64
 _LONGEST_HEADER_BYTES = 1 << 16
 _KINDS = {"bool": "b", "i": "i", "u": "u", "f": "f", "c": "c"}
-_OWN = frozenset(
-    (
-        "bool",
-        "i8",
-        "i16",
-        "i32",
-        "i64",
-        "u8",
-        "u16",
-        "u32",
-        "u64",
-        "f16",
-        "f32",
-        "f64",
-        "c64",
-        "c128",
-    )
-)
+_DESCRIPTION = re.compile(r"[<|>=][biufcV]\d{1,3}")
+_OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
 """What numpy has a type for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Npy:
-    """What a file holds: its type in numpy's notation, its shape, its elements in row-major order."""
+    """What a file holds: type in numpy's notation, shape, elements in row-major order."""
 
     descr: str
     shape: tuple[int, ...]
@@ -76,7 +61,7 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
     if array.shape != tuple(shape) or descr not in known:
         listed = " or ".join(descriptions(dtype))
         raise ArgumentError(
-            f"{what}: {path} holds {array.descr} {list(array.shape)}, and the kernel takes {taken}.",
+            f"{what}: {path} holds {array.descr}{list(array.shape)}, and the kernel takes {taken}.",
             hint=f"Save an array of shape {list(shape)} and of numpy's type {listed}.",
         )
     bits = parse_dtype(dtype).bits
@@ -111,12 +96,13 @@ def descriptions(dtype: str) -> tuple[str, ...]:
     bits = parse_dtype(dtype).bits
     size = max(1, bits // 8)
     order = "|" if size == 1 else "<"
-    if dtype in _OWN:
+    if _OWN.fullmatch(dtype):
         return (f"{order}{_KINDS['bool' if dtype == 'bool' else dtype[0]]}{size}",)
     if 8 % bits and bits < 8:
         raise ArgumentError(f"files of numpy's have no type for {dtype}.")
     kind = "i" if dtype.startswith("i") else "u"
-    return f"{order}{kind}{size}", f"{order}V{size}"
+    found = f"{order}{kind}{size}", f"{order}V{size}"
+    return (*found, "|f1") if dtype.startswith("f8") else found
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -143,7 +129,10 @@ def parse_npy(data: bytes, name: str) -> Npy:
     end = start + int.from_bytes(data[start - width : start], "little")
     fields = _header(data[start:end]) if end - start <= _LONGEST_HEADER_BYTES else None
     if fields is None or end > len(data):
-        raise SpecError(f"{name} is damaged: its header cannot be read.")
+        raise SpecError(
+            f"{name} holds no array of plain numbers: its header cannot be read.",
+            hint="Write it with numpy.save from an array without objects, text or fields.",
+        )
     descr, fortran, shape = fields
     if fortran and sum(size != 1 for size in shape) > 1:
         raise SpecError(
@@ -164,7 +153,7 @@ def _header(text: bytes) -> tuple[str, bool, tuple[int, ...]] | None:
         descr, fortran, shape = (fields[key] for key in ("descr", "fortran_order", "shape"))
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
-    is_plain = isinstance(descr, str) and descr[:1] in "<|>=" and descr[2:].isdecimal()
+    is_plain = isinstance(descr, str) and _DESCRIPTION.fullmatch(descr) is not None
     is_shape = isinstance(shape, tuple) and all(type(one) is int and one >= 0 for one in shape)
     return (descr, bool(fortran), shape) if is_plain and is_shape else None
 
@@ -176,7 +165,7 @@ def _values_of(bits: int) -> bytes:
 
 
 def pack(data: bytes, bits: int) -> bytes:
-    """Return elements of one byte each as they lie in device memory; their high bits are dropped."""
+    """Return elements of a byte each as they lie in device memory; high bits are dropped."""
     per_byte = 8 // bits
     data += bytes(-len(data) % per_byte)
     low = bytes(number & ((1 << bits) - 1) for number in range(256))

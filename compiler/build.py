@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pallasc.compiler.setup import Setup
 
 _A_PATH = re.compile(r"/[^\s:']+")
+_MANY = 50
+"""Looking up fewer variants takes no time."""
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 
 
@@ -110,6 +112,8 @@ def _run(run: Run) -> None:
         run.hold(lookup, setup)
         session = stack.enter_context(Session(run.store))
         with collector_paused():
+            if _has_misses(run.variants, lookup):
+                workers.start(1)  # while the others are looked up
             look_up(run, lookup, session, workers)
         if run.misses and options.explain:
             _explain(run, lookup)
@@ -174,6 +178,19 @@ def _distinct(notes: Iterable[str]) -> Iterator[str]:
         if kind not in seen:
             seen.add(kind)
             yield note
+
+
+def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
+    """Tell, from one variant of each kernel, whether something has surely changed.
+
+    Variants of one kernel share their sources, so a changed one is seen at the first of them.
+    """
+    if len(variants) < _MANY:
+        return False
+    first = {(variant.name, variant.base_dir): variant for variant in reversed(variants)}
+    with suppress(PallascError):  # is reported where it is looked up for good
+        return any(lookup.find(variant).artifact is None for variant in first.values())
+    return False
 
 
 def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:

@@ -51,9 +51,10 @@ class Call:
         adapters = [
             find_adapter(array, what) for array, what in zip(self.arrays, whats, strict=True)
         ]
-        take_over = getattr(adapters[0], "run", None) if adapters else None
-        if take_over is not None:
-            return take_over(self)
+        for adapter in adapters:
+            take_over = getattr(adapter, "run", None)
+            if take_over is not None:
+                return take_over(self)
         views = [
             _view(adapter, array, what)
             for adapter, array, what in zip(adapters, self.arrays, whats, strict=True)

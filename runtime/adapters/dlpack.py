@@ -13,7 +13,7 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView, is_row_major
 from pallasc.runtime.adapters.device_arrays import OwnMemory
 
-_CPU, _CUDA, _CUDA_MANAGED = 1, 2, 13
+CPU, _CUDA, _CUDA_MANAGED = 1, 2, 13
 
 # DLDataTypeCode -> letters of the short name; eight-bit floats have a code each.
 _CODES = {0: "i", 1: "u", 2: "f", 4: "bf", 5: "c"}
@@ -56,9 +56,9 @@ class DlpackAdapter(OwnMemory):
             ArgumentError: it lies where no kernel reaches.
         """
         kind, ordinal = array.__dlpack_device__()
-        if int(kind) not in (_CPU, _CUDA, _CUDA_MANAGED):
+        if int(kind) not in (CPU, _CUDA, _CUDA_MANAGED):
             raise ArgumentError(f"an array lies on a DLPack device of kind {int(kind)}, no GPU.")
-        on_gpu = int(kind) != _CPU
+        on_gpu = int(kind) != CPU
         capsule = array.__dlpack__(stream=-1) if on_gpu else array.__dlpack__()
         return read_capsule(capsule, int(ordinal) if on_gpu else None)
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
-from pallasc.runtime.adapters.dlpack import read_capsule
+from pallasc.runtime.adapters.dlpack import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call
-from pallasc.runtime.signature import Signature
 from pallasc.runtime.trees import unflatten
 
 if TYPE_CHECKING:
@@ -82,19 +81,28 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
 
     types = [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays]
     signature = kernel.signature_for(types)
-    aliases = {
-        number: leaf for leaf, (source, number) in enumerate(signature.sources) if source == "input"
-    }
-    results = [jax.ShapeDtypeStruct(one.shape, numpy_dtype(one.dtype)) for one in signature.outputs]
+    updated = sorted({number for source, number in signature.sources if source == "input"})
+    written = [*(signature.inputs[number] for number in updated), *signature.results]
 
     def launch(context: Any, outputs: Any, *inputs: Any) -> None:
-        _launch(kernel, signature, context, outputs, inputs)
+        # XLA gives an aliased input the output's memory, and has copied it there where it had to.
+        places = dict(zip(updated, outputs, strict=False))
+        taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
+        _launch(kernel, context, taken, outputs[len(updated) :])
 
     callback = buffer_callback(
-        launch, results, input_output_aliases=aliases or None, command_buffer_compatible=True
+        launch,
+        [jax.ShapeDtypeStruct(one.shape, numpy_dtype(one.dtype)) for one in written],
+        input_output_aliases={number: leaf for leaf, number in enumerate(updated)} or None,
+        command_buffer_compatible=True,
     )
     made = _without_vmap(kernel.name, callback)(*arrays)
-    return unflatten(signature.output_tree, made)
+    places = {
+        **{("input", number): leaf for leaf, number in enumerate(updated)},
+        **{("result", n): len(updated) + n for n in range(len(signature.results))},
+    }
+    leaves = [made[places[source]] for source in signature.sources]
+    return unflatten(signature.output_tree, leaves)
 
 
 def _without_vmap(name: str, callback: Any) -> Any:
@@ -113,19 +121,12 @@ def _without_vmap(name: str, callback: Any) -> Any:
     return function
 
 
-def _launch(kernel: Kernel, signature: Signature, context: Any, outputs: Any, inputs: Any) -> None:
+def _launch(kernel: Kernel, context: Any, arrays: Any, results: Any) -> None:
     """Run in the callback: launch into XLA's stream, with results in XLA's buffers."""
-    results: dict[int, Any] = {}
-    updated: dict[int, Any] = {}
-    for (source, number), buffer in zip(signature.sources, outputs, strict=True):
-        (updated if source == "input" else results).setdefault(number, buffer)
-    # XLA gives an aliased input the output's memory, and may have copied it there before.
-    arrays = [updated.get(number, buffer) for number, buffer in enumerate(inputs)]
-    given = [results[number] for number in sorted(results)]
-    if any(int(buffer.__dlpack_device__()[0]) == 1 for buffer in arrays or given):
-        _launch_on_host(kernel, arrays, given)
+    if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
+        _launch_on_host(kernel, arrays, results)
         return
-    views = [_view(buffer) for buffer in (*arrays, *given)]
+    views = [_view(buffer) for buffer in (*arrays, *results)]
     ordinal = views[0].device or 0
     types = [(view.dtype, view.shape) for view in views[: len(arrays)]]
     kernel.route(ordinal, types).enqueue(
@@ -133,7 +134,7 @@ def _launch(kernel: Kernel, signature: Signature, context: Any, outputs: Any, in
     )
 
 
-def _launch_on_host(kernel: Kernel, arrays: Any, given: Any) -> None:
+def _launch_on_host(kernel: Kernel, arrays: Any, results: Any) -> None:
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy
 
@@ -143,7 +144,7 @@ def _launch_on_host(kernel: Kernel, arrays: Any, given: Any) -> None:
     inputs = [numpy.asarray(buffer) for buffer in arrays]
     types = [(short_dtype(array.dtype), tuple(array.shape)) for array in inputs]
     route = kernel.route(current_device(), types)
-    run_on_host(route, inputs, [numpy.asarray(buffer) for buffer in given])
+    run_on_host(route, inputs, [numpy.asarray(buffer) for buffer in results])
 
 
 def _view(buffer: Any) -> ArrayView:

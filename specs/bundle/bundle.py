@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.blobs import BlobRow, Kind
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
-from pallasc.specs.bundle.items import Item
 from pallasc.specs.bundle.manifest import Entry, entry_key, variant_id
 from pallasc.specs.bundle.provenance import Provenance, parse_provenance
 from pallasc.specs.bundle.reader import Reader
@@ -34,6 +34,9 @@ from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.targets import DEFAULT_MODELS
 from pallasc.specs.templates import Scalar
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.items import Item
 
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
@@ -210,15 +213,24 @@ class Bundle:
             numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
             rows = {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
             shipped = shipped_record(record, _places(rows))
+            artifact = Artifact(shipped, self._content_of(entry, rows))
+            _ = artifact.plan, artifact.kernels  # checked while the file can still be named
+        return artifact
+
+    def _content_of(
+        self, entry: Entry, rows: Mapping[str, BlobRow | None]
+    ) -> Callable[[str], bytes]:
         places = {
             row.digest.hex(): number
             for number, row in zip(entry.blobs, rows.values(), strict=True)
             if row is not None and number is not None
         }
-        return Artifact(shipped, lambda key: self._content(places[key]))
+        return lambda key: self._content(places[key])
 
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
         """Yield entries, all where none are given, as what another bundle can be written from."""
+        from pallasc.specs.bundle.items import Item
+
         for entry in self.entries() if entries is None else entries:
             with self._reader.naming:
                 record = self._record(entry)

@@ -7,6 +7,7 @@ frame that begins otherwise is refused before zstd sees it.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CorruptError, SpecError
@@ -23,7 +24,10 @@ LEVELS = range(1, 23)
 # The densest block of zstd: 3 bytes of header and 1 that stands for 128 KiB.
 _MOST_DENSE = 2**15
 _LEAST_WINDOW_BYTES = 2**20
+_SMALL_BYTES = 2**18
 _MOST_WINDOW_BYTES = 2**27
+
+_THREAD = threading.local()
 
 
 def library_version() -> str:
@@ -98,18 +102,33 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
 
     if not stored or stored[0] or not 0 < size <= len(stored) * _MOST_DENSE:
         raise CorruptError(f"{len(stored)} bytes are not a frame of {size} bytes")
-    decompressor = zstd.ZstdDecompressor(
-        dict_data=_dictionary(dictionary),
-        max_window_size=_window_bytes(size + len(dictionary)),
-        format=zstd.FORMAT_ZSTD1_MAGICLESS,
-    )
+    small = not dictionary and size <= _SMALL_BYTES
     try:
+        decompressor = _kept() if small else _decompressor(size, dictionary)
         content = decompressor.decompress(stored, max_output_size=size, allow_extra_data=False)
     except (zstd.ZstdError, MemoryError) as error:
         raise CorruptError(f"{len(stored)} bytes cannot be decompressed: {error}") from error
     if len(content) != size:
         raise CorruptError(f"{len(stored)} bytes hold {len(content)} bytes instead of {size}")
     return content
+
+
+def _kept() -> zstandard.ZstdDecompressor:
+    """Return this thread's decompressor for small frames: making one takes longer."""
+    found: zstandard.ZstdDecompressor | None = getattr(_THREAD, "decompressor", None)
+    if found is None:
+        found = _THREAD.decompressor = _decompressor(_SMALL_BYTES, b"")
+    return found
+
+
+def _decompressor(size: int, dictionary: bytes) -> zstandard.ZstdDecompressor:
+    import zstandard as zstd
+
+    return zstd.ZstdDecompressor(
+        dict_data=_dictionary(dictionary),
+        max_window_size=_window_bytes(size + len(dictionary)),
+        format=zstd.FORMAT_ZSTD1_MAGICLESS,
+    )
 
 
 def _window_bytes(size: int) -> int:

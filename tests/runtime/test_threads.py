@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import made
@@ -77,3 +79,56 @@ def _watch(runtime: Any) -> list[str]:
                 problems.append(f"maps of {addresses}")
 
     return problems
+
+
+_FORK = """
+import os, sys, threading
+import made, standin
+driver = standin.load()
+driver.reset()
+framework = made.install()
+kernel = made.kernel(made.add())
+wrong, counted = [], []
+
+@driver.kernel("three")
+def look(launch):
+    a, b, out = (launch.pointer(n) for n in range(3))
+    counted.append(1)
+    if pairs.get(a) != (b, out):
+        wrong.append((a, b, out))
+
+rows = [[framework.tensor("f32[4, 64]") for _ in range(3)] for _ in range(8)]
+pairs = {a.pointer: (b.pointer, out.pointer) for a, b, out in rows}
+
+def work():
+    for turn in range(2000):
+        a, b, out = rows[turn % 8]
+        kernel.into(a, b, out=out)
+
+kernel.into(*rows[0][:2], out=rows[0][2])
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+children = []
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.into(*rows[0][:2], out=rows[0][2])
+            code = 1
+        except Exception as error:
+            code = 42 if "was forked from one that uses the GPU" in str(error) else 2
+        os._exit(code)
+    children.append(child)
+for thread in threads: thread.join()
+codes = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
+print(len(counted), wrong, codes)
+"""
+
+
+def test_a_fork_in_the_middle_refuses_in_the_child_and_harms_no_launch(
+    fresh_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+    done = fresh_process(_FORK)
+    assert done.stdout == f"{4 * 2000 + 1} [] {{42}}\n", done.stderr

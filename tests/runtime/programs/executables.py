@@ -26,7 +26,9 @@ def place(folder: Path, variant: Variant) -> Path:
     return folder / hashlib.sha256(variant.id.encode()).hexdigest()[:16]
 
 
-def compile_variant(variant: Variant, ptxas: Path) -> tuple[dict[str, Any], dict[str, bytes], bytes]:
+def compile_variant(
+    variant: Variant, ptxas: Path
+) -> tuple[dict[str, Any], dict[str, bytes], bytes]:
     """Compile as a worker does; return record, blobs and the serialised executable."""
     seen: list[bytes] = []
 

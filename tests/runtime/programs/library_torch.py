@@ -19,8 +19,12 @@ from emulate import emulate
 from pallasc.specs.artifact import Artifact
 
 DTYPES = {
-    "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i8": torch.int8,
-}  # fmt: skip
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "i8": torch.int8,
+    "i32": torch.int32,
+}
 
 
 def read(folder: Path) -> tuple[Artifact, list[bytes], list[bytes]]:

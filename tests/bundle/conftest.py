@@ -1,0 +1,36 @@
+"""What the tests of bundles share: the folder with made-up artifacts, and a small bundle."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+sys.path.insert(0, str(PROGRAMS))
+
+from made_bundles import make_items  # noqa: E402
+
+from pallasc.specs.bundle.bundle import Bundle, open_bundle  # noqa: E402
+from pallasc.specs.bundle.writer import build_bundle  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def small() -> bytes:
+    """Return a bundle of two kernels with three points each on two targets."""
+    return build_bundle(make_items(3, names=("norm", "scale"), targets=("h100-sxm", "b200")))
+
+
+@pytest.fixture
+def rebuilt(small: bytes) -> Callable[..., Bundle]:
+    """Return a function that opens the small bundle after its parts were changed."""
+    from taken_apart import Parts
+
+    def change(edit: Callable[[Parts], None]) -> Bundle:
+        parts = Parts.of(small)
+        edit(parts)
+        return open_bundle(parts.data())
+
+    return change

@@ -1,0 +1,290 @@
+"""Damage bundles and read them: `mutations.py COUNT SEED`; prints what went wrong as JSON.
+
+Two kinds take turns. *Damage* changes bytes of the file: what is read must be what was there, or a
+CorruptError. *Forgery* changes a part behind its digests and makes all digests fit again: anything
+may come out but a crash, another exception, or much time or memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from made_bundles import make_artifact, make_items
+from taken_apart import Parts
+
+from pallasc.errors import CorruptError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.bundle.audit import Rules, audit
+from pallasc.specs.bundle.blobs import Kind, pack_rows
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.signature import Signature, pack_signatures
+from pallasc.specs.bundle.writer import build_bundle
+
+MEMORY_BYTES = 2**30
+"""What a process may have: far more than it needs, far less than a bundle can claim."""
+LONGEST_S = 20
+
+Content = dict[str, tuple[str, dict[str, bytes]]]
+"""Of each variant: the digest of its artifact, and what ships."""
+
+
+def make_bundle() -> bytes:
+    """Return a bundle with everything in it: constants, provenance, a signature, two coding kinds."""
+    items = make_items(4, names=("norm", "scale"), targets=("h100-sxm", "b200"))
+    constant = random.Random(5).randbytes(512)
+    items.append(item_of("table", {}, make_artifact(9, constant=constant)))
+    origin = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "0" * 64}, "c0ffee", False)
+    data = build_bundle(items, provenance=[origin], keep_ptx=True)
+    root = bytes.fromhex(open_bundle(data).root)
+    return data + pack_signatures([Signature("11" * 32, root, bytes(64))])
+
+
+def read_all(bundle: Bundle) -> Content:
+    """Return all that a bundle holds, without verifying it as a whole."""
+    found: Content = {}
+    for entry in bundle.entries():
+        artifact: Artifact = bundle.artifact(entry)
+        _ = artifact.plan, artifact.kernels, artifact.digest, artifact.cubin_bytes
+        found[entry.id] = entry.digest, artifact.blobs()
+        bundle.find(entry.name, dict(entry.params), entry.target)
+    _ = bundle.names(), bundle.provenance, bundle.codec, bundle.signatures
+    return found
+
+
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """Return the bytes changed in one way or several."""
+    result = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        rng.choice(_DAMAGES)(result, rng)
+    return bytes(result)
+
+
+def _flip(data: bytearray, rng: random.Random) -> None:
+    if data:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def _cut(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randrange(len(data) + 1) :]
+
+
+def _remove(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data) + 1)
+    del data[at : at + rng.choice((1, 2, 4, 16, 64, 136, 512))]
+
+
+def _extend(data: bytearray, rng: random.Random) -> None:
+    data += rng.randbytes(rng.choice((1, 16, 135, 136, 137, 1000)))
+
+
+def _insert(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data) + 1)
+    data[at:at] = rng.randbytes(rng.choice((1, 8, 100)))
+
+
+def _splice(data: bytearray, rng: random.Random) -> None:
+    size = rng.choice((1, 4, 32, 48, 200, 1000))
+    here, there = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
+    data[here : here + size] = data[there : there + size]
+
+
+def _number(data: bytearray, rng: random.Random) -> None:
+    """Put an extreme number where one may stand, most often in the head."""
+    size = rng.choice((2, 4, 8))
+    at = rng.randrange(rng.choice((64, 256, max(1, len(data)))))
+    value = rng.choice((0, 1, 2**31, 2**63, 2**64 - 1, len(data), rng.getrandbits(64)))
+    if at + size <= len(data):
+        data[at : at + size] = (value % 2 ** (8 * size)).to_bytes(size, "little")
+
+
+def _zero(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data) + 1)
+    size = min(rng.choice((1, 8, 100, 4096)), len(data) - at)
+    data[at : at + size] = bytes(size)
+
+
+_DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
+    _flip, _flip, _flip, _cut, _remove, _extend, _insert, _splice, _number, _zero,
+)  # fmt: skip
+
+
+def forge(data: bytes, rng: random.Random) -> bytes:
+    """Return a bundle with one part changed, and digests that fit."""
+    parts = Parts.of(data)
+    rng.choice(_FORGERIES)(parts, rng)
+    return parts.data()
+
+
+def _forge_blob(parts: Parts, rng: random.Random) -> None:
+    number = rng.randrange(len(parts.rows))
+    parts.set_content(number, damage(parts.contents()[number], rng))
+
+
+def _forge_record(parts: Parts, rng: random.Random) -> None:
+    contents = parts.contents()
+    number = rng.choice([n for n, row in enumerate(parts.rows) if row.kind is Kind.RECORD])
+    record = json.loads(contents[number])
+    for _ in range(rng.choice((1, 1, 1, 3))):
+        _change_json(record, rng)
+    parts.set_content(number, _text(record))
+
+
+def _forge_stored(parts: Parts, rng: random.Random) -> None:
+    number = rng.randrange(len(parts.stored))
+    parts.stored[number] = damage(parts.stored[number], rng)
+
+
+def _forge_table(parts: Parts, rng: random.Random) -> None:
+    parts.data()
+    parts.blob_pages = [damage(pack_rows(parts.rows), rng)]
+
+
+def _forge_entries(parts: Parts, rng: random.Random) -> None:
+    number = rng.randrange(len(parts.entry_pages))
+    parts.entry_pages[number] = damage(parts.entry_pages[number], rng)
+
+
+def _forge_entry(parts: Parts, rng: random.Random) -> None:
+    """Change a value in what an entry says, and keep the page in order."""
+    page = parts.entry_pages[0]
+    count = parts.entries
+    ends = [int.from_bytes(page[4 * n : 4 * n + 4], "little") for n in range(count)]
+    texts = [page[4 * count + a : 4 * count + b] for a, b in zip([0, *ends], ends, strict=False)]
+    number = rng.randrange(count)
+    key, _, about = texts[number].partition(b"\n")
+    value = json.loads(about)
+    _change_json(value, rng)
+    texts[number] = key + b"\n" + _text(value)
+    end, packed = 0, b""
+    for text in texts:
+        end += len(text)
+        packed += end.to_bytes(4, "little")
+    parts.entry_pages[0] = packed + b"".join(texts)
+
+
+def _forge_catalog(parts: Parts, rng: random.Random) -> None:
+    rng.choice(
+        (
+            lambda: parts.first_keys.__setitem__(0, damage(parts.first_keys[0], rng)),
+            lambda: setattr(parts, "entries", rng.choice((0, 1, 63, 64, 65, 2**24, 2**32 - 1))),
+            lambda: parts.info.update(codec=rng.choice((None, [], 5, {"level": [[]]}))),
+            lambda: setattr(parts, "provenance", damage(parts.provenance, rng)),
+        )
+    )()
+
+
+_FORGERIES: tuple[Callable[[Parts, random.Random], None], ...] = (
+    _forge_blob, _forge_record, _forge_record, _forge_record, _forge_stored, _forge_table,
+    _forge_entries, _forge_entry, _forge_entry, _forge_catalog,
+)  # fmt: skip
+
+_DEEP = "deep "
+_VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, 1, 2**24, 2**31, 2**63, 2**64, 10**400, 1.5, 1e308, "", "x", "\0", "é",
+    "a" * 64, [], [[]], {}, {"a": 1}, [0] * 70, [2**62] * 60,
+)  # fmt: skip
+
+
+def _change_json(value: Any, rng: random.Random) -> None:
+    """Change, remove, double or nest something inside of JSON data."""
+    places = list(_places(value))
+    if not places:
+        return
+    holder, key = rng.choice(places)
+    action = rng.randrange(8)
+    if action == 0:
+        del holder[key]
+    elif action == 1 and isinstance(holder, list):
+        holder.append(holder[key])
+    elif action == 2:
+        holder[key] = f"{_DEEP}{rng.choice((10, 70, 900, 3000, 200_000))}"
+    elif action == 3:
+        other, name = rng.choice(places)
+        holder[key] = copy.deepcopy(other[name])
+    else:
+        holder[key] = rng.choice(_VALUES)
+
+
+def _text(value: Any) -> bytes:
+    """Return JSON, with what stands for deep nesting replaced by it."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return re.sub(
+        f'"{_DEEP}(\\d+)"', lambda found: "[" * int(found[1]) + "]" * int(found[1]), text
+    ).encode()
+
+
+def _places(value: Any) -> Any:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in list(pairs):
+        yield value, key
+        if isinstance(item, dict | list):
+            yield from _places(item)
+
+
+def judge(data: bytes, original: Content | None) -> str:
+    """Return what is wrong with how a bundle is read, "" if nothing is.
+
+    Args:
+        data: the bundle.
+        original: what must come out if anything does; None where it may be anything.
+    """
+    found: Content | None = None
+    try:
+        with open_bundle(data) as bundle:
+            found = read_all(bundle)
+            bundle.verify()
+            if original is None:
+                audit(bundle, Rules(targets=("sm_90a",), bundle_bytes=1, driver="12.0"))
+    except CorruptError as error:
+        message = str(error)
+        if original is not None and "the bundle" not in message:
+            return f"the message does not name the file: {message}"
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"[:500]
+    if original is not None and found is not None and found != original:
+        return "it reads as something else"
+    return ""
+
+
+def run(count: int, seed: int) -> dict[str, Any]:
+    """Judge so many mutations."""
+    data = make_bundle()
+    with open_bundle(data) as bundle:
+        original = read_all(bundle)
+    wrong: list[str] = []
+    slowest_s = 0.0
+    for number in range(count):
+        rng = random.Random(f"{seed} {number}")
+        forged = number % 2 == 1
+        signal.alarm(LONGEST_S)
+        mutated = forge(data, rng) if forged else damage(data, rng)
+        began = time.perf_counter()
+        fault = judge(mutated, None if forged else original)
+        slowest_s = max(slowest_s, time.perf_counter() - began)
+        if fault:
+            wrong.append(f"{seed} {number}: {fault}")
+    signal.alarm(0)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"mutations": count, "wrong": wrong, "slowest_s": slowest_s, "peak_bytes": peak}
+
+
+def main() -> None:
+    """Judge as many as the command line says, with bounded memory."""
+    count, seed = int(sys.argv[1]), int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    print(json.dumps(run(count, seed)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Library kernels and JAX's own, launched from their artifacts: as planned, and as JAX does it.
+
+One variant of each kernel is compiled and launched; `PALLASC_ALL_KERNELS=FOLDER` takes all of them,
+and keeps in FOLDER what was compiled, for the next time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+import standin as control
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+
+import jax_stub
+from emulate import check_launch
+from executables import place
+from jax_stub import Executable, MosaicCall, Passed
+
+sys.path.pop(0)
+sys.path.pop(0)
+
+from pallasc.compiler.setup import prepare
+from pallasc.errors import ToolError
+from pallasc.runtime.opening import open_artifact
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.matrix import expand
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import variant_to_json
+from pallasc.specs.yaml_loader import load_yaml
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ALL = os.environ.get("PALLASC_ALL_KERNELS")
+ARCHITECTURES = {
+    "add": "sm_80",
+    "softmax": "sm_120a",
+    "rms_norm": "sm_100a",
+    "blackwell_matmul": "sm_100a",
+    "jax_blackwell_matmul": "sm_100a",
+}
+"""Where the one variant of a kernel is not compiled for Hopper."""
+
+_CLUSTER, _PDL = 4, 6
+_MAX_DYNAMIC_SMEM, _NON_PORTABLE_CLUSTER = 8, 14
+_DEFAULT_SMEM_BYTES, _PORTABLE_CLUSTER = 48 * 1024, 8
+
+
+def _variants() -> list[Variant]:
+    """Return the variants to launch: all, or the first of each kernel for its architecture."""
+    files = sorted((ROOT / "specs" / "library").glob("*.yaml"))
+    every = [variant for file in files for variant in expand(load_yaml(file))]
+    if ALL:
+        return every
+    first: dict[str, Variant] = {}
+    for variant in every:
+        if variant.target.arch == ARCHITECTURES.get(variant.name, "sm_90a"):
+            first.setdefault(variant.name, variant)
+    return list(first.values())
+
+
+VARIANTS = _variants()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A variant, its artifact, and the executable that it came from."""
+
+    variant: Variant
+    artifact: Artifact
+    executable: Executable
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile all variants, those of an architecture in one process."""
+    if jax_stub.runtime_library() is None:
+        pytest.skip("JAX's plugin has no runtime library for Mosaic kernels")
+    kept = Path(ALL) if ALL else tmp_path_factory.mktemp("executables")
+    program = HERE / "programs" / "executables.py"
+    architectures = dict.fromkeys(variant.target.arch for variant in VARIANTS)
+    try:
+        with prepare() as setup:
+            command = [sys.executable, "-P", program, kept, setup.toolchain.ptxas]
+            for arch in architectures:
+                listed = [variant_to_json(one) for one in VARIANTS if one.target.arch == arch]
+                done = subprocess.run(
+                    command,
+                    env=dict(setup.environment),
+                    input=json.dumps(listed),
+                    text=True,
+                    capture_output=True,
+                    check=False,
+                )
+                assert done.returncode == 0, done.stderr
+    except ToolError as error:
+        pytest.skip(f"nothing can be compiled here: {error.message}")
+    return kept
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda variant: variant.id)
+def compiled(request: pytest.FixtureRequest, folder: Path) -> Compiled:
+    """Give a variant from the folder."""
+    own = place(folder, request.param)
+    artifact = Artifact(
+        json.loads((own / "record.json").read_text()),
+        lambda key: (own / "blobs" / key).read_bytes(),
+    )
+    return Compiled(request.param, artifact, Executable.read((own / "executable").read_bytes()))
+
+
+def test_a_launch_passes_what_the_plan_says_and_what_jax_passes(
+    compiled: Compiled, runtime: control.Standin, framework: made.Framework
+) -> None:
+    _use_model(runtime, compiled)
+    runtime.configure(check_pointers=1)
+    kernel = open_artifact(compiled.artifact)
+    for offset in (0, 256, 4096):  # the second and third time tensor maps are copied
+        arrays = {name: _tensor(framework, *type_, offset) for name, type_ in _inputs(compiled)}
+        results = [
+            _tensor(framework, one.dtype, one.shape, offset) for one in kernel.signature.results
+        ]
+        runtime.clear_log()
+        kernel.into(**arrays, out=results[0] if len(results) == 1 else results)
+        ours = runtime.launches
+        pointers = [array.pointer for array in (*arrays.values(), *results)]
+        _check_plan(compiled.artifact, ours, pointers)
+        theirs = _as_jax(
+            compiled.executable, [a.pointer for a in arrays.values()], results, runtime
+        )
+        assert [_passed(one) for one in ours] == theirs
+        assert [one.code for one in ours] == [0] * len(ours)
+
+
+def test_a_kernel_may_take_what_its_launch_takes_and_no_more(
+    compiled: Compiled, runtime: control.Standin, framework: made.Framework
+) -> None:
+    _use_model(runtime, compiled)
+    kernel = open_artifact(compiled.artifact)
+    kernel.preload()
+    asked = [call.values[:2] for call in runtime.calls("cuKernelSetAttribute")]
+    wanted = []
+    for step, own in zip(compiled.artifact.plan.launches, compiled.artifact.kernels, strict=True):
+        if step.dynamic_smem_bytes + own.static_smem_bytes > _DEFAULT_SMEM_BYTES:
+            wanted.append((_MAX_DYNAMIC_SMEM, step.dynamic_smem_bytes))
+        if step.cluster and step.cluster[0] * step.cluster[1] * step.cluster[2] > _PORTABLE_CLUSTER:
+            wanted.append((_NON_PORTABLE_CLUSTER, 1))
+    assert asked == wanted
+
+
+def _use_model(runtime: control.Standin, compiled: Compiled) -> None:
+    """Let the device be the model that a variant was compiled for."""
+    target = compiled.variant.target
+    runtime.devices(
+        control.Device(
+            f"{target.major}.{target.minor}",
+            name=target.description,
+            sms=target.sm_count,
+            smem_optin_bytes=target.smem_optin_bytes,
+        )
+    )
+
+
+def _inputs(compiled: Compiled) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:
+    """Return name, dtype and shape of each array, in the order of the function's parameters."""
+    args: Any = compiled.variant.args
+    return [(name, (one.dtype, one.shape)) for name, one in args.items() if one is not None]
+
+
+def _tensor(
+    framework: made.Framework, dtype: str, shape: Sequence[int], offset: int
+) -> made.Tensor:
+    """Return a tensor that starts behind the beginning of its memory."""
+    whole = framework.tensor(f"u8[{_bytes(dtype, shape) + offset}]")
+    return made.Tensor(whole.pointer + offset, dtype, tuple(shape))
+
+
+def _bytes(dtype: str, shape: Sequence[int]) -> int:
+    total = parse_dtype(dtype).bits
+    for size in shape:
+        total *= size
+    return total // 8
+
+
+def _check_plan(
+    artifact: Artifact, launches: Sequence[control.Launch], pointers: Sequence[int]
+) -> None:
+    """Compare launches with the steps of the plan."""
+    plan = artifact.plan
+    places = dict(zip((one.buffer for one in (*plan.inputs, *plan.outputs)), pointers, strict=True))
+    assert len(launches) == len(plan.steps)
+    for step, launch in zip(plan.launches, launches, strict=True):
+        found = check_launch(step, launch)
+        assert found == {buffer: places[buffer] for buffer in found}
+        assert launch.attributes == _attributes(step.cluster, step.pdl)
+
+
+def _attributes(cluster: tuple[int, ...] | None, pdl: bool) -> tuple[tuple[int, bytes], ...]:
+    """Return the attributes of a launch: number and 64 bytes."""
+    found = []
+    if cluster:
+        found.append(
+            (_CLUSTER, b"".join(n.to_bytes(4, "little") for n in cluster).ljust(64, b"\0"))
+        )
+    if pdl:
+        found.append((_PDL, b"\1".ljust(64, b"\0")))
+    return tuple(found)
+
+
+def _as_jax(
+    executable: Executable,
+    inputs: Sequence[int],
+    results: Sequence[made.Tensor],
+    runtime: control.Standin,
+) -> list[Passed]:
+    """Return what JAX passes for arrays at the same addresses."""
+    places = {executable.parameters[number]: address for number, address in enumerate(inputs)}
+    for allocation, result in zip(executable.results, results, strict=True):
+        assert places.setdefault(allocation, result.pointer) == result.pointer
+    return [jax_stub.launch(call, _located(call, places), runtime) for call in executable.calls]
+
+
+def _located(call: MosaicCall, places: Mapping[int, int]) -> list[int]:
+    return [places[allocation] + offset for allocation, offset in call.slices]
+
+
+def _passed(launch: control.Launch) -> Passed:
+    return Passed(
+        launch.kernel,
+        launch.grid,
+        launch.block,
+        launch.cluster,
+        launch.smem_bytes,
+        launch.pdl,
+        launch.parameters,
+    )

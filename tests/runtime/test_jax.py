@@ -1,0 +1,65 @@
+"""Arrays of JAX: inside `jit` and outside, updated in place, refused where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standin as control
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    if control.compiler() is None:
+        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-P", HERE / "programs" / "jax_ways.py"],
+        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_results_updates_and_repeated_outputs_are_right_and_inputs_stay(
+    where: str, report: dict[str, Any]
+) -> None:
+    assert report[where] == [3, 4, 3, 1, 2]
+
+
+def test_a_call_outside_jit_launches_once(report: dict[str, Any]) -> None:
+    assert report["one launch a call"] == 1
+
+
+def test_arrays_go_by_name(report: dict[str, Any]) -> None:
+    assert report["by name"] == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("vmap", "made cannot be used under jax.vmap: its shapes are fixed."),
+        ("vmap of jit", "made cannot be used under jax.vmap: its shapes are fixed."),
+        ("out", "made: out cannot be given with JAX arrays, which are never written into."),
+        ("stream", "made: inside JAX the stream is XLA's and cannot be given."),
+        ("numpy beside", "made: b is a ndarray among JAX arrays."),
+        ("numpy before", "made: a is a ndarray among JAX arrays."),
+        ("shape", "made has no variant for f32[2, 64], f32[4, 64]."),
+        ("dtype", "made has no variant for i32[4, 64], f32[4, 64]."),
+        ("operator", "sum has no variant for f32[4, 64], f16[4, 64]."),
+    ],
+)
+def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:
+    assert report["refused"][what] == f"ArgumentError: {message}"

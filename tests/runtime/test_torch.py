@@ -1,0 +1,45 @@
+"""Tensors of a stock PyTorch on the stand-in driver and a stand-in of the CUDA runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def report(torch_process: Any) -> dict[str, Any]:
+    found: dict[str, Any] = torch_process("torch_ways.py")
+    return found
+
+
+def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
+    assert report["works"] == {
+        "parameter": 3,
+        "updated in place": [3, 4, -1, True],
+        "second device": ["cuda:1", "cuda:1"],
+        "schema": "standin::updates(Tensor a, Tensor(b!) b) -> (Tensor, Tensor)",
+        "operator that updates": [3, -1, 4],
+        "current device elsewhere": 3,
+        "checks of the fake kernel": "nothing",
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("dtype", "made: a has dtype f16, and the kernel takes f32[4, 64]."),
+        ("shape", "made: a has shape [2, 64], and the kernel takes f32[4, 64]."),
+        ("gaps", "made: a is not contiguous: its elements have gaps or another order."),
+        ("host", "made: a lies on the host, and b on GPU 0."),
+        ("all on the host", "made: a is a torch tensor on the host."),
+        ("other device", "made: a lies on GPU 0, and b on GPU 1."),
+        ("sparse", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
+        ("meta", "made: a: a tensor lies on meta, which has no memory of a CUDA device."),
+        ("misaligned", "made@h100-sxm: a"),
+        ("overlap", "made@h100-sxm: the memory for out overlaps a."),
+        ("operator name", "'adds' is not the name of an operator."),
+    ],
+)
+def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:
+    assert report["refusals"][what] == f"ArgumentError: {message}"
