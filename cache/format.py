@@ -148,6 +148,18 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
     return body, digest
 
 
+def artifact_digest(data: bytes, body: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the JSON of `artifact` in a record, without writing it once more.
+
+    Args:
+        data: the record's bytes, valid.
+        body: what `decode` made of them.
+    """
+    blobs = json.dumps(body["blobs"], sort_keys=True, separators=(",", ":"))
+    start = data.index(b"\n") + 1 + len(b'{"artifact":')
+    return sha256(data[start : len(data) - len(f',"blobs":{blobs}}}')])
+
+
 def _header(kind: str, name: str, digest: str) -> bytes:
     return f"{MAGIC} {VERSION} {kind} {name} {digest}\n".encode("ascii")
 

@@ -76,6 +76,7 @@ class StoredArtifact:
         key: the action key that it lies under.
         record: the whole record, `artifact` and `blobs`.
         digest: SHA-256 of the record: equal for equal artifacts, under whatever key.
+        artifact_digest: SHA-256 of `artifact` as canonical JSON, None where it was not verified.
     """
 
     key: str
@@ -83,6 +84,7 @@ class StoredArtifact:
     digest: str
     _store: Store = field(repr=False, compare=False)
     _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+    artifact_digest: str | None = field(default=None, compare=False)
 
     @property
     def artifact(self) -> dict[str, Any]:
@@ -281,16 +283,14 @@ class Store:
         self.put_away(BLOBS, digest, fault, found.identity)
         return None
 
-    def _read_record(
-        self, area: str, key: str
-    ) -> tuple[dict[str, Any], str, files.Identity | None] | None:
+    def _read_record(self, area: str, key: str) -> tuple[dict[str, Any], str, files.Found] | None:
         found = files.read(self._place(area, key), limit_bytes=format.MAX_RECORD_BYTES)
         if found is None:
             return None
         try:
             if found.fault:
                 raise CorruptError(f"{KINDS[area]} {key}: {found.fault}")
-            return *format.decode(KINDS[area], key, found.data), found.identity
+            return *format.decode(KINDS[area], key, found.data), found
         except CorruptError as error:
             self.put_away(area, key, error.message, found.identity)
             return None
@@ -299,7 +299,7 @@ class Store:
         found = self._read_record(ARTIFACTS, key)
         if found is None:
             return None
-        record, digest, identity = found
+        record, digest, file = found
         if not verify:
             return StoredArtifact(key, record, digest, self)
         held: dict[str, bytes] = {}
@@ -307,10 +307,11 @@ class Store:
             data = self._read_blob(blob["digest"])
             if data is None or len(data) != blob["size"]:
                 fault = f"its blob {name!r}, {blob['digest']}, is missing or corrupt"
-                self.put_away(ARTIFACTS, key, fault, identity)
+                self.put_away(ARTIFACTS, key, fault, file.identity)
                 return None
             held[name] = data
-        return StoredArtifact(key, record, digest, self, held)
+        inner = format.artifact_digest(file.data, record)
+        return StoredArtifact(key, record, digest, self, held, inner)
 
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests; all are durable afterwards.

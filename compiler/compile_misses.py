@@ -148,6 +148,9 @@ def _notes(variant: Variant, message: Mapping[str, Any]) -> list[str]:
 
 
 def _artifact(run: Run, message: Mapping[str, Any]) -> Artifact | None:
-    if "record" not in message:
-        return stored_artifact(run.store, str(message["action"]))
+    found = None
+    if message.get("stored", True):  # what the store has need not stay in memory
+        found = stored_artifact(run.store, str(message["action"]))
+    if found is not None or "record" not in message:
+        return found
     return Artifact(message["record"], blobs_from_json(message["blobs"]).__getitem__)

@@ -145,7 +145,8 @@ def stored_artifact(store: Store, action_key: str) -> Artifact | None:
         return None
     try:
         artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
-        return artifact.deferred(lambda: _record_again(store, action_key))
+        digest = stored.artifact_digest
+        return artifact.deferred(lambda: _record_again(store, action_key), digest=digest)
     except PallascError:
         return None
 

@@ -185,8 +185,11 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
             answer["status"] = "compiled"
             if put.conflict:
                 answer["conflict"] = put.reason
-            if not put.stored:
-                answer |= {"record": record, "blobs": blobs_to_json(blobs)}
+            answer |= {"stored": put.stored, "record": record, "blobs": blobs_to_json(blobs)}
+        elif (held := session.store.get_artifact(key, verify=True)) is not None:
+            # For the build's own process, which may not be able to read it.
+            parts = {name: data for name in held.names if (data := held.blob(name)) is not None}
+            answer |= {"record": held.artifact, "blobs": blobs_to_json(parts)}
     answer["seconds"] = time.monotonic() - started
     try:
         answer["uncached"] = _remember(variant, message, session, fields, answer["seconds"])

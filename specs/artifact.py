@@ -98,11 +98,14 @@ class Artifact:
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
 
-    def deferred(self, load: Callable[[], Mapping[str, Any]]) -> Artifact:
-        """Return the same artifact without its record in memory; kernels and sizes stay there.
+    def deferred(
+        self, load: Callable[[], Mapping[str, Any]], *, digest: str | None = None
+    ) -> Artifact:
+        """Return the same artifact without its record in memory; kernels, sizes and digest stay.
 
         Args:
             load: returns the record again where somebody asks for it.
+            digest: the artifact's digest, where it is known already.
 
         Raises:
             CorruptError: the record's kernels are damaged.
@@ -111,6 +114,7 @@ class Artifact:
         other._record, other._read_blob, other._load = None, self._read_blob, load
         other.__dict__["kernels"] = self.kernels
         other.__dict__["cubin_bytes"] = self.cubin_bytes
+        other.__dict__["digest"] = digest or self.digest
         return other
 
     @property

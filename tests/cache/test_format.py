@@ -9,6 +9,7 @@ import pytest
 
 from pallasc.cache import format
 from pallasc.errors import CorruptError
+from pallasc.specs.canonical import canonical_json, digest
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -112,3 +113,14 @@ def test_what_is_not_json_is_refused(body: dict[str, Any]) -> None:
 def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
     with pytest.raises(CorruptError, match="64 lower-case hexadecimal digits"):
         format.check_name(name)
+
+
+@pytest.mark.parametrize("artifact", [{}, {"b": [1, {"c": "\u00e4"}], "a": None}])
+@pytest.mark.parametrize("blobs", [{}, {"x": {"digest": "0" * 64, "size": 7}}])
+def test_the_digest_of_an_artifact_is_that_of_its_canonical_json(
+    artifact: dict[str, Any], blobs: dict[str, Any]
+) -> None:
+    key = "1" * 64
+    data, _ = format.encode("artifact", key, {"blobs": blobs, "artifact": artifact})
+    body, _ = format.decode("artifact", key, data)
+    assert format.artifact_digest(data, body) == digest(canonical_json(artifact))
