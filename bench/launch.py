@@ -108,9 +108,7 @@ def _starts(environment: dict[str, str], folder: Path, rounds: int) -> list[Figu
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rounds", type=int, default=2000, help="launches that are timed at once"
-    )
+    parser.add_argument("--rounds", type=int, default=2000, help="launches that are timed at once")
     parser.add_argument("--starts", type=int, default=5, help="processes of each kind")
 
 

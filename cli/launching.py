@@ -128,9 +128,9 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
     found = []
     for own in kernels.values():
         fit = _fitting_of_one(own, device)
-        points = {variant.params: variant for variant in fit}
+        points = {variant.params: variant for variant in reversed(fit)}
         if len(points) > 1 and not every:
-            raise _several(list(points.values()), device)
+            raise _several([*reversed(points.values())], device)
         found += fit
     return found
 

@@ -18,7 +18,18 @@ from pallasc.cli.layout import Group
 from pallasc.cli.options import Talk, traceback_option
 from pallasc.errors import PallascError
 
-COMMANDS = ("build", "list", "inspect", "lock", "cache", "targets", "doctor", "init")
+COMMANDS = (
+    "build",
+    "list",
+    "inspect",
+    "run",
+    "bench",
+    "lock",
+    "cache",
+    "targets",
+    "doctor",
+    "init",
+)
 """Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`."""
 
 

@@ -43,7 +43,7 @@ from pallasc.compiler.manifest import Context, fields_in
 from pallasc.compiler.report import VariantResult
 from pallasc.compiler.setup import Setup
 from pallasc.compiler.toolchain import tool_version
-from pallasc.errors import CorruptError, NotCachedError, SpecError
+from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
 from pallasc.specs.lock import VARIABLE, Component, Entry, Lock, differences, differing, read_lock
 from pallasc.specs.spec import Variant
@@ -225,10 +225,7 @@ class LockedLookup:
             return self._absent
         if result.action_key != entry.action:
             return f"not as locked: {self._why(result.variant, entry)}"
-        try:
-            found = result.artifact.digest
-        except CorruptError as error:  # its record was evicted since it was found
-            return f"not to be had: {error.message}"
+        found = result.artifact.digest
         if found == entry.artifact:
             return None
         return (

@@ -90,14 +90,14 @@ class Call:
         self, route: Route, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int
     ) -> Any:
         stream = self._stream(adapters, views, ordinal)
-        program = route.program(ordinal, stream)
+        route.program(ordinal, stream)  # so that what cannot run is refused before anything else
         results = self._results(route, adapters, ordinal, stream)
         device = get_device(ordinal)
         for view in (*views, *(view for _, view in results)):
             if view.stream is not None and view.stream != stream:
                 wait_for(device, stream, view.stream)
         pointers = [view.pointer for view in (*views, *(view for _, view in results))]
-        workspace = self._workspace(adapters, program.workspace_bytes, ordinal, stream)
+        workspace = self._workspace(adapters, route.workspace_bytes, ordinal, stream)
         address = None if workspace is None else adapters[0].view(workspace).pointer
         route.enqueue(stream, ordinal, pointers, address)
         self.kernel.install(adapters[0] if adapters else None, route)

@@ -86,6 +86,11 @@ def device_of(pointer: int) -> int:
     return int(driver.call("cuPointerGetAttribute", attribute, pointer, what=what))
 
 
+def is_open(device: Device) -> bool:
+    """Tell whether a device is one of this process: after a fork none is."""
+    return _devices.get(device.ordinal) is device
+
+
 @contextmanager
 def active(device: Device) -> Iterator[Driver]:
     """Make a device's primary context current in this thread for a while."""

@@ -157,17 +157,12 @@ class _Writer:
         }
 
     def is_possible(self) -> bool:
-        """Tell whether all arrays lie flat, are known to the framework, and need no workspace."""
+        """Tell whether all arrays lie flat, and are known to the framework."""
         flat = all(tree is None or type(tree) is int for tree in self.trees) and is_flat(
             self.signature.output_tree
         )
         known = all(one.dtype in self.dialect.dtypes for one in self.signature.passed)
-        temporary = any(
-            buffer.role == "temporary"
-            for one in self.route.candidates
-            for buffer in one.artifact.plan.buffers
-        )
-        return flat and known and not temporary and bool(self.signature.inputs)
+        return flat and known and bool(self.signature.inputs)
 
     def function(self, kind: str) -> Function:
         """Return `into` or `call`, compiled."""
@@ -202,7 +197,8 @@ class _Writer:
             lines += opening
             tests += own_tests
             passed += results
-        else:
+        if not is_into or self.route.workspace_bytes:
+            # What is allocated belongs to the framework's current stream.
             tests.append("stream is None")
         for name, binding in zip(passed, self.signature.passed, strict=False):
             tests += self._tests(name, binding)
@@ -285,7 +281,13 @@ class _Writer:
 
     def _call(self, inputs: Sequence[str], passed: Sequence[str], is_into: bool) -> list[str]:
         lines = [] if is_into else self._allocations(inputs[0])
-        arrays = passed if is_into else [*inputs, *self.results]
+        arrays = list(passed) if is_into else [*inputs, *self.results]
+        if self.route.workspace_bytes:
+            self.values["_workspace_shape"] = (self.route.workspace_bytes,)
+            self.values["_bytes"] = self.dialect.dtypes["u8"]
+            device = f"{inputs[0]}.device"
+            lines.append(f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={device})")
+            arrays.append("_workspace")
         pointers = ", ".join(self.dialect.pointer.format(x=name) for name in arrays)
         out = self._returned(inputs, is_into)
         return [

@@ -21,7 +21,7 @@ def run_on_host(route: Route, inputs: Sequence[Any], results: Sequence[Any]) -> 
     program = route.program(device.ordinal)
     arrays = [*inputs, *results]
     sizes = [align(array.nbytes) for array in arrays]
-    total = sum(sizes) + program.workspace_bytes
+    total = sum(sizes) + route.workspace_bytes
     what = f"{route.name} needs {total} bytes on {device}"
     with temporary(device, total, 0, what) as base:
         places = [base + sum(sizes[:number]) for number in range(len(sizes))]

@@ -82,7 +82,8 @@ class ParameterBlocks:
         self._values = bytes(values)
         gap = self._values_at - words
         self._layout = struct.Struct(f"={words // 8}Q{gap}x{len(values)}s")
-        self._are_encoded = not self._maps
+        # The same with its tensor maps encoded, once that has been done for a first block.
+        self._encoded: bytes | None = None
         self._replace = make_replacer(driver) if self._maps else None
         self._free: list[tuple[Any, int, int]] = []
 
@@ -108,25 +109,25 @@ class ParameterBlocks:
             DriverError: the driver refuses a tensor map.
         """
         owner, start, base = self._take()
+        encoded = self._encoded
         self._layout.pack_into(
             owner,
             start,
             *[base + target for target in self._targets],
             *[addresses[buffer] + offset for buffer, offset in self._passed],
-            self._values,
+            self._values if encoded is None else encoded,
         )
         if self._maps:
-            self._set_maps(base, addresses)
+            self._set_maps(base, addresses, encoded is not None)
         return owner, base
 
-    def _set_maps(self, base: int, addresses: Sequence[int]) -> None:
+    def _set_maps(self, base: int, addresses: Sequence[int], are_encoded: bool) -> None:
         """Let the tensor maps of a block describe buffers at these addresses."""
         replace = self._replace
-        if not self._are_encoded or replace is None:
+        if not are_encoded or replace is None:
             for one in self._maps:
                 self._encode(one, base + one.at, addresses[one.buffer] + one.offset)
-            self._values = ctypes.string_at(base + self._values_at, len(self._values))
-            self._are_encoded = True
+            self._encoded = ctypes.string_at(base + self._values_at, len(self._values))
             return
         for one in self._maps:
             address = addresses[one.buffer] + one.offset

@@ -22,7 +22,7 @@ from pallasc.runtime.parameters import ParameterBlocks
 from pallasc.runtime.selection import Candidate
 from pallasc.runtime.signature import Signature
 from pallasc.specs.artifact import Artifact
-from pallasc.specs.plan import Copy, Fill, Launch, Step
+from pallasc.specs.plan import Copy, Fill, Launch, LaunchPlan, Step
 
 BoundPlan = Callable[[], tuple[Any, ...]]
 """A plan for one set of addresses and one stream."""
@@ -84,7 +84,7 @@ class Program:
         ]
         self._blocks = ParameterBlocks(self._driver, launches)
         self._constants = _upload_constants(name, artifact, device)
-        self._temporaries, self.workspace_bytes = _lay_out(artifact)
+        self._temporaries, self.workspace_bytes = lay_out(artifact.plan)
         self._configs: dict[int, list[Any]] = {}
 
     def bind(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> BoundPlan:
@@ -197,10 +197,10 @@ def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tup
     return found
 
 
-def _lay_out(artifact: Artifact) -> tuple[list[tuple[int, int]], int]:
+def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
     """Return the offset of each temporary in a workspace, and its size."""
     offsets, at = [], 0
-    for number, buffer in enumerate(artifact.plan.buffers):
+    for number, buffer in enumerate(plan.buffers):
         if buffer.role == "temporary":
             offsets.append((number, at))
             at += align(buffer.size)

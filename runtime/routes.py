@@ -11,7 +11,7 @@ from pallasc.errors import DeviceError
 from pallasc.runtime.devices import Device, active, get_device, make_current
 from pallasc.runtime.driver import forget_on_fork, open_driver
 from pallasc.runtime.memory import temporary
-from pallasc.runtime.program import BoundPlan, Program, is_loaded, load_program
+from pallasc.runtime.program import BoundPlan, Program, is_loaded, lay_out, load_program
 from pallasc.runtime.selection import Candidate, select
 from pallasc.runtime.signature import Signature
 
@@ -33,6 +33,7 @@ class Route:
     Attributes:
         signature: what they take and give.
         plans: bound plans by key. Reading it needs no lock.
+        workspace_bytes: memory for temporaries that each launch needs.
     """
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
@@ -40,6 +41,7 @@ class Route:
         self.name = candidates[0].name
         self.signature = Signature.of(candidates[0].artifact.plan)
         self.plans: dict[PlanKey, BoundPlan] = {}
+        self.workspace_bytes = max(lay_out(one.artifact.plan)[1] for one in candidates)
         self._programs: dict[int, Program] = {}
         self._lock = threading.Lock()
         _routes.add(self)
@@ -68,7 +70,7 @@ class Route:
         """
         stream, ordinal, *pointers = key
         program = self.program(ordinal, stream)
-        workspace = pointers.pop() if program.workspace_bytes else 0
+        workspace = pointers.pop() if self.workspace_bytes else 0
         if make_current(program.device):
             with active(program.device):
                 plan = program.bind(stream, pointers, workspace)
@@ -115,7 +117,7 @@ class Route:
             ArgumentError, DeviceError: as `bind` and `retry` do.
         """
         key = (stream, ordinal, *pointers)
-        size_bytes = self.program(ordinal, stream).workspace_bytes
+        size_bytes = self.workspace_bytes
         if size_bytes == 0:
             self.launch(key)
         elif workspace is not None:

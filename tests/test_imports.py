@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "compiler": {"errors", "specs", "cache", "version"},
     "runtime": {"errors", "specs", "adapters", "version"},
     "adapters": {"errors", "specs", "runtime"},
-    "cli": {"errors", "specs", "bundle", "cache", "compiler", "runtime", "version"},
+    "cli": {"errors", "specs", "bundle", "cache", "compiler", "runtime", "adapters", "version"},
 }
 
 # part -> what it may import from outside, apart from the standard library.

@@ -9,10 +9,12 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
-from pallasc.runtime.devices import active, get_device
-from pallasc.runtime.driver import open_driver
+from pallasc.runtime.adapters.capsules import CUDA, make_capsule
+from pallasc.runtime.devices import Device, active, get_device, is_open
+from pallasc.runtime.streams import wait_for
 from pallasc.specs.dtypes import parse_dtype
 
+_DEFAULT_STREAM = 1
 _LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
 
 
@@ -28,6 +30,7 @@ class DeviceArray:
         shape, dtype, device: as given.
         pointer: its address.
         nbytes: its size.
+        stream: the stream that its last work is in, as far as pallasc put it there.
 
     Raises:
         OutOfMemoryError: the GPU has no room for it.
@@ -39,16 +42,18 @@ class DeviceArray:
         self.device = device
         self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
         what = f"{self.nbytes} bytes for {dtype}{list(shape)} cannot be had on GPU {device}"
-        with active(get_device(device)) as driver:
+        self.stream = 0
+        owner = get_device(device)
+        with active(owner) as driver:
             self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
-        weakref.finalize(self, _free, self.pointer, device)
+        weakref.finalize(self, _free, self.pointer, owner)
 
     def __repr__(self) -> str:
         return f"<DeviceArray {self.dtype}{list(self.shape)} on GPU {self.device}>"
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array for other libraries; the default stream has all work on it.
+        """The array for other libraries, and the stream that they have to wait for.
 
         Raises:
             AttributeError: the interface has no name for the dtype.
@@ -62,8 +67,23 @@ class DeviceArray:
             "typestr": f"{'|' if size == 1 else '<'}{match[0]}{size}",
             "data": (self.pointer, False),
             "version": 3,
-            "stream": 1,
+            "stream": self.stream or _DEFAULT_STREAM,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's kind of device, and its ordinal."""
+        return CUDA, self.device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        """Return the array as a DLPack capsule; the consumer's stream waits for its work.
+
+        Raises:
+            ArgumentError: DLPack has no code for the dtype.
+        """
+        consumer = stream or _DEFAULT_STREAM
+        if consumer > 0 and consumer != (self.stream or _DEFAULT_STREAM):
+            wait_for(get_device(self.device), consumer, self.stream)
+        return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
     def copy_from(self, array: Any) -> None:
         """Fill it with the bytes of a host array with a buffer; waits for the copy.
@@ -80,24 +100,21 @@ class DeviceArray:
                 driver.call("cuMemcpyHtoD", self.pointer, bytes(data), self.nbytes, what=what)
 
     def to_bytes(self) -> bytes:
-        """Return its bytes; waits for the work of the default stream."""
+        """Return its bytes; waits for the work of its stream."""
         data = bytearray(self.nbytes)
         if self.nbytes:
             with active(get_device(self.device)) as driver:
                 what = f"{self!r} cannot be read"
+                driver.call("cuStreamSynchronize", self.stream, what=what)
                 driver.call("cuMemcpyDtoH", data, self.pointer, self.nbytes, what=what)
         return bytes(data)
 
 
-def _free(pointer: int, device: int) -> None:
-    """Free memory; at the end of the process or after a fork there is nothing left to free."""
-    from pallasc.errors import DeviceError
-
-    try:
-        with active(get_device(device)):
-            open_driver().bindings.cuMemFree(pointer)
-    except DeviceError:
-        pass
+def _free(pointer: int, device: Device) -> None:
+    """Free memory; after a fork nothing of it is left to free."""
+    if is_open(device):
+        with active(device) as driver:
+            driver.bindings.cuMemFree(pointer)
 
 
 class OwnMemory:
@@ -109,7 +126,9 @@ class OwnMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
-        return DeviceArray(shape, dtype, device)
+        made = DeviceArray(shape, dtype, device)
+        made.stream = stream or 0
+        return made
 
 
 class DeviceArrayAdapter(OwnMemory):

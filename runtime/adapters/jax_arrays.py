@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
-from pallasc.runtime.adapters.dlpack import CPU, read_capsule
+from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,10 @@ from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.items import Item
+
+
+_MOST_NAMED = 200
+"""So many variants are looked at to find one that was meant."""
 
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
@@ -192,7 +197,7 @@ class Bundle:
         entry = self.find(name, params, target)
         if entry is not None:
             return entry
-        others = [one.id for one in self.entries(name)]
+        others = [one.id for one in islice(self.entries(name), _MOST_NAMED)]
         wanted = variant_id(name, params.items(), target)
         hint = suggestion(wanted, others, otherwise="Variants")
         if not others:

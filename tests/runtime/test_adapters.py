@@ -11,9 +11,9 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import find_adapter, is_row_major
+from pallasc.runtime.adapters.capsules import _exported, read_capsule
 from pallasc.runtime.adapters.cuda_arrays import read_typestr
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.adapters.dlpack import read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
 from pallasc.specs.dtypes import DTYPES
 
@@ -255,3 +255,44 @@ def test_a_subclass_is_recognised_by_the_class_it_comes_from(runtime: Any) -> No
 
     array = np.zeros((4, 64), np.float32).view(Mine)
     assert find_adapter(array, "x").name == "a numpy array"
+
+
+@pytest.mark.parametrize("name", sorted(name for name in DTYPES if not name.startswith("c128")))
+def test_capsules_of_device_arrays_say_what_they_hold(name: str, runtime: Any) -> None:
+    array = DeviceArray((3, 8), name)
+    capsule = array.__dlpack__()
+    view = read_capsule(capsule, 0)
+    assert (view.pointer, view.dtype, view.shape) == (array.pointer, name, (3, 8))
+    assert view.is_contiguous
+    assert array.__dlpack_device__() == (2, 0)
+
+
+def test_a_capsule_keeps_its_array_until_it_goes(runtime: Any) -> None:
+    array = DeviceArray((3, 8), "bf16")
+    held = runtime.live()[0]
+    capsule = array.__dlpack__()
+    del array
+    assert runtime.live()[0] == held
+    del capsule
+    assert runtime.live()[0] == held - 1
+    assert _exported == {}
+
+
+def test_a_consumer_in_another_stream_waits(runtime: Any, framework: Any) -> None:
+    from pallasc.runtime.devices import active, get_device
+
+    with active(get_device(0)) as driver:
+        stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
+    kernel = made.kernel(made.add())
+    a, b = DeviceArray((4, 64), "f32"), DeviceArray((4, 64), "f32")
+    out = kernel(a, b, stream=stream)
+    assert out.stream == stream
+    assert out.__cuda_array_interface__["stream"] == stream
+    out.__dlpack__(stream=stream)
+    out.__dlpack__(stream=-1)
+    assert runtime.count("cuStreamWaitEvent") == 0
+    out.__dlpack__()
+    out.__dlpack__(stream=2)
+    assert runtime.count("cuStreamWaitEvent") == 2
+    out.to_bytes()
+    assert runtime.calls("cuStreamSynchronize")[-1].stream == stream

@@ -244,3 +244,53 @@ def test_variants_by_shape_and_dtype_are_found_fast(
     assert slow == []
     with pytest.raises(ArgumentError, match="sum: b is not contiguous"):
         kernel(rows[0][0], made.Tensor(rows[0][1].pointer, "f32", (4, 64), contiguous=False))
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_kernels_with_temporaries_are_fast_too(
+    checks: bool, slow: list[str], runtime: Any, framework: Any
+) -> None:
+    artifact = made.artifact(made.launch("four", 0, 1, 3, 2), temporaries=[512])
+    kernel = made.kernel(artifact, checks=checks)
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel.into(a, b, out=out)
+    slow.clear()
+    for _ in range(3):
+        kernel.into(a, b, out=out)
+        kernel(a, b)
+    assert slow == []
+    kernel.into(a, b, out=out, stream=_stream())
+    assert slow == ["made"]
+    tensors = {one.pointer: one for one in framework.kept}
+    for launch in runtime.launches:
+        assert tensors[launch.pointer(2)].shape == (512,)
+
+
+def test_threads_that_bind_the_first_plan_together_get_right_tensor_maps(
+    runtime: Any, framework: Any
+) -> None:
+    import threading
+
+    inputs = {"a": "f16[32, 64]"}
+    parameter = made.maps(*[made.tensor_map(1)] * 4)
+    for _ in range(30):
+        artifact = made.artifact(
+            made.launch("mapped", 0, parameter), inputs=inputs, outputs=["f16[32, 64]"]
+        )
+        kernel = made.kernel(artifact)
+        kernel.preload(0)
+        rows = [[framework.tensor("f16[32, 64]") for _ in range(2)] for _ in range(4)]
+        gate = threading.Barrier(4)
+
+        def work(row: Any, gate: Any = gate, kernel: Any = kernel) -> None:
+            gate.wait()
+            kernel.into(row[0], out=row[1])
+
+        threads = [threading.Thread(target=work, args=(row,)) for row in rows]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        pairs = {a.pointer: out.pointer for a, out in rows}
+        for launch in runtime.launches[-4:]:
+            assert {found.address for _, found in launch.maps(1)} == {pairs[launch.pointer(0)]}

@@ -86,6 +86,6 @@ def test_temporaries_come_from_the_framework_where_it_has_a_pool(
     kernel(a, b)
     assert runtime.count("cuMemAllocAsync") == 0
     framework.has_pool = False
-    kernel(a, b)
+    made.kernel(artifact)(a, b)
     assert runtime.count("cuMemAllocAsync") == 1
     assert runtime.count("cuMemFreeAsync") == 1

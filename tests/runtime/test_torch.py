@@ -21,6 +21,7 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         "schema": "standin::updates(Tensor a, Tensor(b!) b) -> (Tensor, Tensor)",
         "operator that updates": [3, -1, 4],
         "current device elsewhere": 3,
+        "dlpack there and back": [3, True, "torch.bfloat16"],
         "checks of the fake kernel": "nothing",
     }
 

@@ -81,8 +81,25 @@ def works(driver: Any) -> dict[str, Any]:
     found["operator that updates"] = [first(one) for one in compiled(a, tensor(2))]
     with torch.cuda.device(1):
         found["current device elsewhere"] = first(kernel(a, b))
+    found["dlpack there and back"] = _through_dlpack(kernel, a, b)
     found["checks of the fake kernel"] = message(lambda: kernel.torch_operator("standin::adds"))
     return found
+
+
+def _through_dlpack(kernel: Any, a: Any, b: Any) -> list[Any]:
+    """Return what torch sees of a device array of ours."""
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
+
+    class Foreign:
+        def __init__(self, tensor: Any) -> None:
+            self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+        __dlpack__: Any = None
+
+    out = kernel(Foreign(a), Foreign(b))
+    shared = torch.from_dlpack(out)
+    half = torch.from_dlpack(DeviceArray((4, 64), "bf16"))
+    return [first(shared), shared.data_ptr() == out.pointer, str(half.dtype)]
 
 
 def refusals(driver: Any) -> dict[str, str]:

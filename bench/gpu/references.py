@@ -1,0 +1,155 @@
+"""Inputs and right results of the library kernels and of JAX's own, with numpy alone.
+
+Results are computed for some rows of the output only: one of each strip, with the first and the
+last, so that every tile of a kernel has elements that are compared.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from carried import Carried
+
+Arrays = Mapping[str, Any]
+Reference = Callable[[Arrays, Mapping[str, Any], Any], Any]
+"""(inputs, static arguments, rows) -> the right results of these rows, in float32."""
+
+
+def make_inputs(variant: Carried) -> dict[str, Any]:
+    """Return an array for each input: the same numbers each time."""
+    from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+
+    made: dict[str, Any] = {}
+    for name, (dtype, shape) in variant.arrays().items():
+        generator = np.random.default_rng(zlib.crc32(f"{variant.id} {name}".encode()))
+        if name == "group_sizes":
+            made[name] = _group_sizes(generator, shape[0], made["lhs"].shape[0])
+        elif dtype.startswith("i"):
+            made[name] = generator.integers(-8, 9, shape).astype(numpy_dtype(dtype))
+        else:
+            values = generator.standard_normal(shape, dtype=np.float32)
+            made[name] = values.astype(numpy_dtype(dtype))
+    return made
+
+
+def _group_sizes(generator: Any, groups: int, rows: int) -> Any:
+    """Return sizes that add up to `rows`, no multiples of anything, one of them zero."""
+    ends = np.sort(generator.integers(0, rows + 1, groups - 2))
+    bounds = np.concatenate([[0, 0], ends, [rows]])
+    return np.diff(bounds).astype(np.int32)
+
+
+def sample_rows(variant: Carried, shape: tuple[int, ...], count: int) -> Any:
+    """Return the rows to compare, in order: one of each of `count` strips, the first, the last."""
+    rows = shape[row_axis(variant)]
+    generator = np.random.default_rng(zlib.crc32(variant.id.encode()))
+    strips = np.linspace(0, rows, min(count, rows) + 1, dtype=np.int64)
+    inner = [generator.integers(a, b) for a, b in zip(strips, strips[1:], strict=False)]
+    return np.unique([0, *inner, rows - 1])
+
+
+def row_axis(variant: Carried) -> int:
+    """Return the axis of the output that rows are taken of."""
+    return 1 if "attention" in variant.name else 0
+
+
+def right_rows(variant: Carried, inputs: Arrays, rows: Any) -> Any:
+    """Return the right results of these rows, in float32."""
+    return REFERENCES[variant.name](inputs, variant.static, rows)
+
+
+def tolerances(variant: Carried, wanted: Any) -> tuple[float, float]:
+    """Return the relative and the absolute error that a result may have."""
+    if variant.tolerance is not None:
+        return variant.tolerance["rtol"], variant.tolerance["atol"]
+    return 1e-2, 1e-2 * float(np.sqrt(np.mean(np.square(wanted))))
+
+
+def _f32(array: Any) -> Any:
+    return array.astype(np.float32)
+
+
+def _add(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
+    return _f32(arrays["x"][rows]) + _f32(arrays["y"][rows])
+
+
+def _row_sum(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
+    return arrays["x"][rows].astype(np.float64).sum(-1).astype(np.float32)
+
+
+def _rms_norm(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
+    x = _f32(arrays["x"][rows])
+    scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + static["epsilon"])
+    return x * scale * _f32(arrays["weight"])
+
+
+def _softmax(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
+    return _soft(_f32(arrays["x"][rows]))
+
+
+def _soft(x: Any) -> Any:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _matmul(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
+    return _f32(arrays["a"][rows]) @ _f32(arrays["b"])
+
+
+def _fused_matmul(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
+    x = _f32(arrays["a"][rows]) @ _f32(arrays["b"]) + arrays["bias"]
+    if static["activation"] == "relu":
+        return np.maximum(x, 0)
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _dequant_matmul(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
+    return _f32(arrays["x"][rows]) @ (_f32(arrays["weights"]) * arrays["scales"])
+
+
+def _ragged_dot(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> Any:
+    lhs, rhs = arrays["lhs"], arrays["rhs"]
+    group_of = np.searchsorted(np.cumsum(arrays["group_sizes"]), rows, side="right")
+    result = np.empty((len(rows), rhs.shape[2]), np.float32)
+    for group in np.unique(group_of):
+        own = group_of == group
+        result[own] = _f32(lhs[rows[own]]) @ _f32(rhs[group])
+    return result
+
+
+def _attention(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
+    """Attention without a scale, as JAX's kernels have it; fewer heads of k and v are shared."""
+    q, k, v = (_f32(arrays[name]) for name in "qkv")
+    shared = q.shape[2] // k.shape[2]
+    hidden = np.arange(k.shape[1]) > np.asarray(rows)[:, None]
+    result = np.empty((q.shape[0], len(rows), *q.shape[2:]), np.float32)
+    for batch in range(q.shape[0]):
+        for head in range(q.shape[2]):
+            own = head // shared
+            logits = q[batch, rows, head] @ k[batch, :, own].T
+            if static["config"].get("causal"):
+                logits = np.where(hidden, -np.inf, logits)
+            result[batch, :, head] = _soft(logits) @ v[batch, :, own]
+    return result
+
+
+REFERENCES: Mapping[str, Reference] = {
+    "add": _add,
+    "row_sum": _row_sum,
+    "rms_norm": _rms_norm,
+    "softmax": _softmax,
+    "hopper_matmul": _matmul,
+    "blackwell_matmul": _matmul,
+    "fused_matmul": _fused_matmul,
+    "dequant_matmul": _dequant_matmul,
+    "jax_hopper_matmul": _matmul,
+    "jax_blackwell_matmul": _matmul,
+    "jax_hopper_mixed_type_matmul": _matmul,
+    "jax_ragged_dot": _ragged_dot,
+    "jax_attention": _attention,
+    "jax_attention_with_pipeline_emitter": _attention,
+}

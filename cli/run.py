@@ -1,0 +1,104 @@
+"""`pallasc run`: launch kernels, and compare them with their references."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallasc.cli.launching import launch_options
+from pallasc.cli.layout import Command
+from pallasc.cli.options import (
+    compile_options,
+    json_option,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+
+
+@click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
+@specs_argument()
+@launch_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write each output as a .npy file into this folder.",
+)
+@selection_options
+@compile_options
+@store_option
+@json_option("the results")
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    inputs: tuple[str, ...],
+    seed: int,
+    ordinal: int,
+    every: bool,
+    output: Path | None,
+    targets: tuple[str, ...],
+    expression: str | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    store_root: Path | None,
+    as_json: bool,
+) -> int:
+    """Launch one variant of each kernel of SPECS on the GPU of this machine.
+
+    Of variants that differ in their target only, the one that suits the GPU best is launched; where
+    other parameters are open, -k has to say which. A variant that is not in the store is compiled
+    first. What a kernel gives is compared with the reference of its spec, which runs on the CPU in
+    another process; without a tolerance in the spec, four units in the last place are allowed.
+
+    Inputs that no file is given for are random numbers, the same ones for the same seed: floating
+    point between 1/8 and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15.
+    A .npy file must have the array's shape and type; types that numpy lacks are their bits there:
+    bf16 is uint16, fp8 is uint8, i4 is int8.
+
+    Examples:
+      pallasc run kernels.yaml
+      pallasc run kernels.yaml -k "matmul and m=4096" --seed 7
+      pallasc run kernels.yaml -k softmax --input x=x.npy --output results/
+      pallasc run specs/ --all --json > report.json
+
+    --json prints one object:
+      schema   1
+      device   ordinal, name, arch, driver
+      results  a list; of each: id, name, params, target, digest (of the artifact), seed,
+               reference (its entry, or null), same (as the reference, or null),
+               inputs (path, dtype, shape, file or null),
+               outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
+               rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
+    """
+    from pallasc.cli.launching import build_missing, check_single, choose, fitting, parse_inputs
+    from pallasc.cli.outcome_text import outcome_json, outcome_text
+    from pallasc.cli.outcomes import Launcher, check, launch_all
+    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.runtime.devices import get_device
+
+    files = parse_inputs(inputs)
+    device = get_device(ordinal)
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    variants = fitting(variants, device, every=every)
+    report = build_missing(variants, store, jobs=jobs, ptxas=ptxas)
+    if report.exit_code:
+        return report.exit_code
+    chosen = choose(report.results, device)
+    check_single(files, chosen)
+    launcher = Launcher(device, seed, files, output, many=len(chosen) > 1)
+    outcomes = launch_all(chosen, launcher)
+    if as_json:
+        from pallasc.cli.chip import device_json
+        from pallasc.cli.output import json_text
+
+        results = [outcome_json(one, seed) for one in outcomes]
+        click.echo(json_text({"device": device_json(device), "results": results}))
+    else:
+        click.echo("\n\n".join(outcome_text(one, device, seed) for one in outcomes))
+    check(outcomes)
+    return 0

@@ -1,0 +1,167 @@
+"""Entries: what they say comes back, and they are found by their keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle.manifest import (
+    Array,
+    Entry,
+    EntryPage,
+    content_digest,
+    entry_key,
+    pack_entries,
+    variant_id,
+)
+from pallasc.specs.templates import Scalar
+
+NAMES = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
+
+
+def _digest_of(number: int) -> str:
+    return f"{number:064x}"
+
+
+def _entry(
+    name: str = "k", target: str = "h100-sxm", params: dict[str, Scalar] | None = None
+) -> Entry:
+    return Entry(
+        name=name,
+        params=tuple((params or {}).items()),
+        target=target,
+        arch="sm_90a",
+        inputs=(Array("x", "bf16", (16, 32)),),
+        outputs=(Array("out", "f32", ()),),
+        minimum_driver={"cuda": "13.0", "linux": "580.65.06"},
+        record=5,
+        blobs=(7, None),
+        digest_of=_digest_of,
+    )
+
+
+@given(
+    st.lists(st.tuples(NAMES, st.dictionaries(NAMES, SCALARS, max_size=3)), min_size=1, max_size=9)
+)
+def test_entries_come_back(variants: list[tuple[str, dict[str, Scalar]]]) -> None:
+    entries = [_entry(name, params=params) for name, params in variants]
+    page = EntryPage(pack_entries(entries), len(entries), _digest_of)
+    assert [page.entry(index) for index in range(len(page))] == entries
+    assert page.entry(0).digest == _digest_of(5)
+
+
+@given(st.sets(NAMES, min_size=1, max_size=20), NAMES)
+def test_the_first_entry_not_less_than_a_key_is_found(names: set[str], wanted: str) -> None:
+    entries = sorted((_entry(name) for name in names), key=lambda one: one.key)
+    page = EntryPage(pack_entries(entries), len(entries), _digest_of)
+    key = entry_key(wanted, "h100-sxm", {})
+    expected = sum(one.key < key for one in entries)
+    assert page.find(key) == expected
+
+
+def test_the_order_of_parameters_is_kept_and_no_part_of_the_key() -> None:
+    one, other = _entry(params={"n": 1, "m": 2}), _entry(params={"m": 2, "n": 1})
+    assert one.key == other.key
+    assert (one.id, other.id) == ("k[n=1,m=2]@h100-sxm", "k[m=2,n=1]@h100-sxm")
+    page = EntryPage(pack_entries([one]), 1, _digest_of)
+    assert page.entry(0).params == (("n", 1), ("m", 2))
+
+
+def test_values_of_other_types_are_other_keys() -> None:
+    values: list[Any] = [1, 1.0, True, "1", None, "None"]
+    assert len({entry_key("k", "t", {"a": value}) for value in values}) == len(values)
+
+
+def test_variants_are_called_as_everywhere() -> None:
+    assert variant_id("k", [("flag", True), ("n", None)], "b200") == "k[flag=true,n=null]@b200"
+    assert variant_id("k", [], "b200") == "k@b200"
+    assert str(Array("x", "bf16", (16, 32))) == "x: bf16[16, 32]"
+
+
+@pytest.mark.parametrize(("name", "target"), [("", "t"), ("k", ""), ("a\nb", "t"), ("k", "a\0b")])
+def test_a_name_that_a_key_cannot_hold_is_refused(name: str, target: str) -> None:
+    with pytest.raises(SpecError, match="cannot be the name"):
+        entry_key(name, target, {})
+
+
+def test_the_content_depends_on_what_ships_and_not_on_numbers() -> None:
+    from dataclasses import replace
+
+    entry = _entry()
+    first = content_digest([(entry, ["a" * 64, None])])
+    renumbered = replace(entry, record=9, digest_of=lambda _: _digest_of(5), blobs=(1, None))
+    assert content_digest([(renumbered, ["a" * 64, None])]) == first
+    assert content_digest([(entry, ["b" * 64, None])]) != first
+    assert (
+        content_digest([(replace(entry, digest_of=lambda _: "c" * 64), ["a" * 64, None])]) != first
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "words"),
+    [
+        (b"", 1, "no room for 1 entries"),
+        (b"\5\0\0\0abc", 1, "do not follow"),
+        (b"\3\0\0\0\3\0\0\0abc", 2, "do not follow"),
+        (b"\0\0\0\0\3\0\0\0abc", 2, "do not follow"),
+        (b"\4\0\0\0\3\0\0\0abc", 2, "do not follow"),
+    ],
+)
+def test_a_page_of_another_form_is_refused(raw: bytes, count: int, words: str) -> None:
+    with pytest.raises(CorruptError, match=words):
+        EntryPage(raw, count, _digest_of)
+
+
+CHANGES: list[tuple[str, Any]] = [
+    ("arch", 5), ("record", -1), ("record", 2**24), ("record", True), ("record", None),
+    ("blobs", None), ("blobs", ["x"]), ("blobs", [1.5]), ("driver", []), ("driver", {"cuda": 1}),
+    ("inputs", None), ("inputs", [["x", "bf16"]]), ("inputs", [["x", "bf16", "16"]]),
+    ("inputs", [["x", "bf16", [-1]]]), ("inputs", [["x", "bf16", [True]]]),
+    ("inputs", [["x", 5, [1]]]), ("inputs", [["x", "bf16", [1] * 65]]), ("order", None),
+    ("order", ["m", "m"]), ("order", []), ("order", ["n"]), ("order", [["m"]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), CHANGES)
+def test_an_entry_with_another_field_is_refused(field: str, value: Any) -> None:
+    raw = pack_entries([_entry(params={"m": 1})])
+    key, _, about = raw[4:].partition(b"\n")
+    changed = {**json.loads(about), field: value}
+    text = key + b"\n" + json.dumps(changed).encode()
+    page = EntryPage(len(text).to_bytes(4, "little") + text, 1, _digest_of)
+    with pytest.raises(CorruptError, match="damaged"):
+        page.entry(0)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [b"k", b"k\0t", b"k\0t\0{}\0", b"k\0t\0[]", b"k\0t\0{", b'k\0t\0{"m":[]}', b"\xff\0t\0{}"],
+)
+def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
+    about = pack_entries([_entry(params={"m": 1})]).partition(b"\n")[2]
+    text = key + b"\n" + about
+    page = EntryPage(len(text).to_bytes(4, "little") + text, 1, _digest_of)
+    with pytest.raises(CorruptError):
+        page.entry(0)
+    page = EntryPage(b"\3\0\0\0abc", 1, _digest_of)
+    with pytest.raises(CorruptError, match="no end of its key"):
+        page.key(0)
+
+
+def test_fields_of_a_later_minor_version_are_passed_over() -> None:
+    key, _, about = pack_entries([_entry()])[4:].partition(b"\n")
+    text = key + b"\n" + json.dumps({**json.loads(about), "later": [1]}).encode()
+    page = EntryPage(len(text).to_bytes(4, "little") + text, 1, _digest_of)
+    assert page.entry(0) == _entry()

@@ -1,0 +1,176 @@
+"""Reading parts: bounded, checked, and only what was asked for."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_bundles import make_items
+from taken_apart import Parts
+
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.format import Extent
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.reader import Kept
+from pallasc.specs.bundle.source import MemorySource
+from pallasc.specs.bundle.writer import build_bundle
+
+Rebuilt = Callable[..., Bundle]
+
+
+class CountingSource(MemorySource):
+    """Bytes that know what was read of them."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.parts: list[Extent] = []
+
+    def read(self, at: int, size: int) -> bytes:
+        self.parts.append(Extent(at, size))
+        return super().read(at, size)
+
+
+def _load(bundle: Bundle, entry: Entry) -> tuple[str, bytes]:
+    found = bundle.select(entry.name, dict(entry.params), entry.target)
+    artifact = bundle.artifact(found)
+    return artifact.digest, artifact.cubin()
+
+
+def test_a_kernel_is_loaded_when_every_byte_that_is_not_its_own_is_destroyed() -> None:
+    data = build_bundle(make_items(150, names=("norm", "scale")))
+    entry = open_bundle(data).select("norm", {"m": 16 * 77, "dtype": "bf16"}, "h100-sxm")
+    source = CountingSource(data)
+    expected = _load(Bundle(source, "x"), entry)
+    touched = bytearray(len(data))
+    for part in source.parts:
+        touched[part.at : part.end] = b"\1" * part.size
+    left = bytes(byte if used else 0xAA for byte, used in zip(data, touched, strict=True))
+    assert _load(open_bundle(left), entry) == expected
+    assert sum(touched) < 0.25 * len(data)
+    with pytest.raises(CorruptError):
+        open_bundle(left).verify()
+
+
+def test_a_kernel_and_its_bases_are_all_that_is_read_of_the_blobs() -> None:
+    data = build_bundle(make_items(60))
+    bundle = open_bundle(data)
+    entry = list(bundle.entries())[40]
+    source = CountingSource(data)
+    _load(Bundle(source, "x"), entry)
+    blobs_end = bundle.reader.catalog.page(0).extent.at
+    read = {
+        part.at for part in source.parts if bundle.reader.head.head_bytes <= part.at < blobs_end
+    }
+    allowed = set()
+    for number in (entry.record, *(n for n in entry.blobs if n is not None)):
+        while True:
+            row = bundle.reader.row(number)
+            allowed.add(row.extent.at)
+            if not row.step:
+                break
+            number -= row.step
+    assert read <= allowed
+    assert len(allowed) <= 10
+
+
+def test_pages_and_bases_are_read_once() -> None:
+    source = CountingSource(build_bundle(make_items(60)))
+    bundle = Bundle(source, "x")
+    for entry in bundle.entries():
+        bundle.artifact(entry).cubin()
+    assert len(source.parts) < 6 * len(bundle)
+
+
+def test_every_entry_is_found_by_its_number_and_key() -> None:
+    reader = open_bundle(build_bundle(make_items(130))).reader
+    for number in range(130):
+        assert reader.find(reader.key(number)) == number
+        assert reader.entry(number).key == reader.key(number)
+    assert reader.find(b"") == 0
+    assert reader.find(b"\xff") == 130
+
+
+def test_threads_read_the_same_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "k.pallasc"
+    path.write_bytes(build_bundle(make_items(80)))
+    with open_bundle(path) as bundle:
+        expected = {entry.id: _load(bundle, entry) for entry in bundle.entries()}
+    wrong: list[object] = []
+
+    def read(bundle: Bundle, seed: int) -> None:
+        entries = list(bundle.entries())
+        random.Random(seed).shuffle(entries)
+        for entry in entries:
+            try:
+                if _load(bundle, entry) != expected[entry.id]:
+                    wrong.append(entry.id)
+            except Exception as error:
+                wrong.append(error)
+
+    with open_bundle(path) as bundle:
+        threads = [threading.Thread(target=read, args=(bundle, seed)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_what_was_read_last_is_kept_up_to_a_number_of_bytes() -> None:
+    kept: Kept[str] = Kept(10)
+    for key in range(3):
+        kept.put(key, str(key), 4)
+    assert [kept.get(key) for key in range(3)] == [None, "1", "2"]
+    kept.get(1)
+    kept.put(3, "3", 4)
+    assert [kept.get(key) for key in range(4)] == [None, "1", None, "3"]
+    kept.put(4, "too large", 11)
+    kept.put(3, "again", 4)
+    assert (kept.get(4), kept.get(3)) == (None, "3")
+
+
+def test_too_many_bases_are_refused(rebuilt: Rebuilt) -> None:
+    def chain(parts: Parts) -> None:
+        parts.contents()
+        for number in range(1, 12):
+            parts.rows[number] = replace(parts.rows[number], step=1, coding=1)
+
+    reader = rebuilt(chain).reader
+    assert len(reader.content(0)) > 0
+    with pytest.raises(CorruptError, match="blob 11 has 9 bases or more"):
+        reader.content(11)
+
+
+def test_bases_that_are_too_large_are_refused(rebuilt: Rebuilt) -> None:
+    def grow(parts: Parts) -> None:
+        parts.contents()
+        parts.set_content(0, bytes(2**24 + 1))
+        parts.rows[1] = replace(parts.rows[1], step=1, coding=1)
+
+    with pytest.raises(CorruptError, match="blob 1 has 1 bases or more"):
+        rebuilt(grow).reader.content(1)
+
+
+def test_a_blob_that_is_not_there_is_refused(small: bytes) -> None:
+    with pytest.raises(CorruptError, match="names blob 24 of 24"):
+        open_bundle(small).reader.row(24)
+
+
+def test_a_blob_that_lies_among_the_pages_is_refused(rebuilt: Rebuilt) -> None:
+    def stretch(parts: Parts) -> None:
+        last = len(parts.rows) - 1
+        parts.data()
+        from pallasc.specs.bundle.blobs import pack_rows
+
+        size = parts.rows[last].extent.size + 5000
+        row = replace(parts.rows[last], extent=Extent(parts.rows[last].extent.at, size))
+        parts.blob_pages = [pack_rows([*parts.rows[:-1], row])]
+
+    bundle = rebuilt(stretch)
+    with pytest.raises(CorruptError, match="blob 23 lies at"):
+        bundle.reader.row(23)

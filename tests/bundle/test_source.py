@@ -1,0 +1,88 @@
+"""Where bytes come from: mapped files that may be cut off, closed or no files at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.source import MappedFile, MemorySource, open_source
+
+
+def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"0123456789")
+    for source in (MappedFile(path), MemorySource(b"0123456789")):
+        assert (source.size, source.read(3, 4), source.read(10, 0)) == (10, b"3456", b"")
+        source.close()
+        source.close()
+
+
+def test_a_file_that_is_cut_off_while_it_is_open_is_an_error_and_kills_nobody(
+    tmp_path: Path, small: bytes
+) -> None:
+    path = tmp_path / "kernels.pallasc"
+    path.write_bytes(small)
+    with open_bundle(path) as bundle:
+        entry = next(bundle.entries())
+        os.truncate(path, 300)
+        with pytest.raises(CorruptError, match=r"kernels\.pallasc is damaged: it was cut off"):
+            bundle.artifact(entry).cubin()
+        with pytest.raises(CorruptError, match="cut off while it was open"):
+            bundle.verify()
+
+
+def test_a_file_that_is_replaced_by_renaming_stays_readable(tmp_path: Path, small: bytes) -> None:
+    path = tmp_path / "kernels.pallasc"
+    path.write_bytes(small)
+    with open_bundle(path) as bundle:
+        other = tmp_path / "new"
+        other.write_bytes(b"another file")
+        other.replace(path)
+        bundle.verify()
+
+
+def test_a_closed_bundle_says_so(tmp_path: Path, small: bytes) -> None:
+    path = tmp_path / "kernels.pallasc"
+    path.write_bytes(small)
+    with open_bundle(path) as bundle:
+        pass
+    with pytest.raises(SpecError, match=r"kernels\.pallasc is closed"):
+        bundle.verify()
+
+
+def test_an_empty_file_is_no_bundle(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.pallasc"
+    path.touch()
+    with pytest.raises(CorruptError, match=r"kernels\.pallasc is empty"):
+        open_bundle(path)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.pallasc cannot be read: No such file"):
+        open_bundle(tmp_path / "none.pallasc")
+    with pytest.raises(SpecError, match="cannot be read"):
+        open_bundle(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SpecError, match="pipe cannot be read: it is no file"):
+        open_bundle(tmp_path / "pipe")
+
+
+def test_descriptors_are_given_back(tmp_path: Path, small: bytes) -> None:
+    path = tmp_path / "kernels.pallasc"
+    path.write_bytes(small)
+    damaged = tmp_path / "damaged.pallasc"
+    damaged.write_bytes(small[:-1])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        open_bundle(path).close()
+        with pytest.raises(CorruptError):
+            open_bundle(damaged)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_bytes_are_called_the_bundle() -> None:
+    assert open_source(b"abc")[1] == "the bundle"

@@ -1,0 +1,177 @@
+"""Writing bundles: the same items give the same bytes, in one step or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_bundles import make_artifact, make_items
+
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle import writer
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.writer import build_bundle, write_bundle
+from pallasc.specs.canonical import digest
+
+PROGRAMS = Path(__file__).parent / "programs"
+VARIANTS = st.lists(
+    st.tuples(
+        st.sampled_from(["norm", "scale", "ä"]),
+        st.integers(1, 6),
+        st.sampled_from(["h100-sxm", "h200", "b200", "a100-sxm"]),
+        st.sampled_from([b"", b"constant" * 50]),
+    ),
+    max_size=12,
+    unique_by=lambda one: one[:3],
+)
+
+
+@settings(max_examples=40)
+@given(VARIANTS, st.booleans(), st.booleans(), st.randoms(use_true_random=False))
+def test_what_goes_in_comes_out(
+    variants: list[tuple[str, int, str, bytes]], debug: bool, ptx: bool, rng: random.Random
+) -> None:
+    items = []
+    artifacts = {}
+    for name, m, target, constant in variants:
+        artifact = make_artifact(m, target=target, shape=(m, 8), constant=constant)
+        artifacts[name, m, target] = artifact
+        items.append(item_of(name, {"m": m}, artifact))
+    data = build_bundle(items, keep_debug=debug, keep_ptx=ptx, level=3)
+    rng.shuffle(items)
+    assert build_bundle(items, keep_debug=debug, keep_ptx=ptx, level=3) == data
+    bundle = open_bundle(data)
+    bundle.verify()
+    assert bundle.names() == sorted({name for name, *_ in variants}, key=str.encode)
+    assert len(bundle) == len(variants)
+    for (name, m, target), artifact in artifacts.items():
+        entry = bundle.select(name, {"m": m}, target)
+        shipped = bundle.artifact(entry)
+        assert entry.digest == artifact.digest
+        assert shipped.plan.inputs == artifact.plan.inputs
+        assert (shipped.digest == artifact.digest) == (debug and ptx)
+        assert shipped.ptx() == (artifact.ptx() if ptx else "")
+        assert (shipped.cubin() == artifact.cubin()) == debug
+
+
+def test_two_processes_with_other_hash_seeds_write_the_same_bytes(small: bytes) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(PROGRAMS)!r})\n"
+        "from made_bundles import make_items\n"
+        "from pallasc.specs.bundle.writer import build_bundle\n"
+        "from pallasc.specs.canonical import digest\n"
+        "items = make_items(3, names=('norm', 'scale'), targets=('b200', 'h100-sxm'))\n"
+        "print(digest(build_bundle(reversed(items))))"
+    )
+    for seed in ("1", "2"):
+        answer = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert answer.stdout.strip() == digest(small)
+
+
+def test_what_is_the_same_is_stored_once() -> None:
+    artifact = make_artifact(1)
+    once = open_bundle(build_bundle([item_of("a", {}, artifact)]))
+    twice = open_bundle(build_bundle([item_of("a", {}, artifact), item_of("b", {}, artifact)]))
+    assert once.reader.catalog.blobs == twice.reader.catalog.blobs == 2
+    assert [one.record for one in twice.entries()] == [0, 0]
+
+
+def test_the_same_variant_twice_is_one() -> None:
+    items = make_items(2)
+    assert build_bundle([*items, *items]) == build_bundle(items)
+
+
+def test_two_artifacts_of_one_variant_are_refused() -> None:
+    items = [item_of("scale", {"m": 1}, make_artifact(seed)) for seed in (1, 2)]
+    with pytest.raises(SpecError, match=r"two artifacts of scale\[m=1\]@h100-sxm") as caught:
+        build_bundle(items)
+    assert caught.value.exit_code == 2
+
+
+def test_nothing_makes_a_bundle_of_nothing() -> None:
+    bundle = open_bundle(build_bundle([]))
+    bundle.verify()
+    assert (len(bundle), bundle.names(), list(bundle.entries("x"))) == (0, [], [])
+    assert bundle.find("x", {}, "sm_90a") is None
+
+
+def test_the_level_changes_the_bytes_and_not_the_content() -> None:
+    items = make_items(4)
+    one, other = build_bundle(items, level=1), build_bundle(items, level=22)
+    assert open_bundle(one).digest == open_bundle(other).digest
+    assert (open_bundle(one).codec["level"], open_bundle(other).codec["level"]) == (1, 22)
+    with pytest.raises(SpecError, match="no compression level 0"):
+        build_bundle(items, level=0)
+
+
+def test_variants_that_are_alike_take_little_room() -> None:
+    items = make_items(20)
+    raw = sum(len(item.read(item.record["kernels"][0]["cubin"]) or b"") for item in items)
+    bundle = open_bundle(build_bundle(items))
+    rows = [bundle.reader.row(number) for number in range(bundle.reader.catalog.blobs)]
+    assert sum(row.extent.size for row in rows if row.kind == 1) < 0.2 * raw
+
+
+def test_a_file_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kernels.pallasc"
+    write_bundle(path, make_items(1))
+    before = path.read_bytes()
+    with pytest.raises(SpecError, match="two artifacts"):
+        write_bundle(path, [item_of("k", {}, make_artifact(seed)) for seed in (1, 2)])
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(SpecError, match="cannot be written: No space left"):
+        write_bundle(path, make_items(2))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.pallasc", tmp_path / "link.pallasc"
+    link.symlink_to(real)
+    write_bundle(link, make_items(1))
+    assert link.is_symlink()
+    assert real.read_bytes() == build_bundle(make_items(1))
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"k\.pallasc cannot be written: No such file"):
+        write_bundle(tmp_path / "none" / "k.pallasc", [])
+
+
+def test_a_content_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 100)
+    with pytest.raises(SpecError, match="are possible in a bundle"):
+        build_bundle(make_items(1))
+    monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 2**30)
+    monkeypatch.setattr(writer, "MAX_PAGE_BYTES", 100)
+    with pytest.raises(SpecError, match="in the manifest"):
+        build_bundle(make_items(1))
+    monkeypatch.setattr(writer, "MAX_COUNT", 1)
+    with pytest.raises(SpecError, match="too many"):
+        build_bundle(make_items(2))
+
+
+def test_a_damaged_artifact_is_refused() -> None:
+    (item,) = make_items(1)
+    with pytest.raises(CorruptError):
+        build_bundle([replace(item, read=lambda key: b"no cubin")])

@@ -1,0 +1,143 @@
+"""`pallasc bench`, on the stand-in driver, whose events tell the time that a test says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+import standin_gpu
+
+sys.path.pop(0)
+
+RunCommand = Callable[..., Any]
+
+F32 = "add[m=1024,dtype=f32]@h100-sxm"
+BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
+FLUSH = "cuMemsetD8Async"
+
+
+@pytest.fixture
+def gpu() -> Iterator[Any]:
+    """Give a GPU of the stand-in's on which each launch takes 20 µs."""
+    with standin_gpu.plugged_in() as driver:
+        driver.configure(kernel_ns=20_000)
+        yield driver
+
+
+@pytest.fixture
+def bench(run: RunCommand, built: Any) -> RunCommand:
+    """Measure what was built."""
+    return lambda *arguments: run("bench", *built.arguments, *arguments)
+
+
+def test_times_and_shares_are_a_table(gpu: Any, bench: RunCommand) -> None:
+    result = bench("-k", "dtype=f32", "--cold", "--repeats", "5")
+    assert (result.code, result.err) == (0, "")
+    # 3 arrays of 16 MiB in 20 µs, of 3,352 GB/s.
+    assert result.out.splitlines() == [
+        "GPU 0 (NVIDIA H100 80GB HBM3, sm_90), driver for CUDA 13.0; 5 launches, the L2 cache "
+        "emptied before each",
+        "VARIANT                           MEDIAN       MIN       P90   GB/S  OF MEMORY",
+        f"{F32}  20.00 µs  20.00 µs  20.00 µs  2,517       75 %",
+        "h100-sxm: 3,352 GB/s of memory",
+    ]
+
+
+def test_arrays_in_a_warm_cache_have_no_share_of_the_memory(gpu: Any, bench: RunCommand) -> None:
+    result = bench("--all", "--repeats", "5", "--flops", "{1000 * m * 4096}")
+    lines = result.out.splitlines()
+    assert lines[0].endswith("; 5 launches, the L2 cache warm")
+    assert [line.split()[-3:] for line in lines[1:4]] == [
+        ["OF", "MEMORY", "TFLOP/S"],
+        ["2,517", "-", "209.7"],
+        ["1,258", "-", "209.7"],
+    ]
+    assert lines[4:] == [
+        "h100-sxm: 3,352 GB/s of memory; 66.9 TFLOP/s in FP32, tensor cores apart",
+        "Arrays of up to 50 MiB stay in the L2 cache; --cold reads them from memory.",
+    ]
+
+
+def test_json_has_every_time(gpu: Any, bench: RunCommand) -> None:
+    taken_ns = iter([20_000, 10_000, 40_000, 30_000])
+
+    def take(_: Any) -> None:
+        gpu.configure(kernel_ns=next(taken_ns))
+
+    gpu.kernel("*")(take)
+    arguments = ("--json", "--repeats", "3", "--warmup", "1", "--cold", "--flops", "1e9")
+    report = json.loads(bench("-k", "dtype=f32", *arguments).out)
+    assert report["limits"]["model"] == "h100-sxm"
+    assert [report[name] for name in ("cold", "repeats", "warmup", "seed")] == [True, 3, 1, 0]
+    (one,) = report["results"]
+    times = [one[name] for name in ("median_us", "min_us", "p90_us")]
+    assert sorted(one["times_us"]) == pytest.approx([10, 30, 40])
+    assert times == pytest.approx([30, 10, 40])
+    assert (one["id"], one["moved_bytes"], one["flop"]) == (F32, 3 << 24, 1e9)
+    assert one["gb_per_s"] == pytest.approx((3 << 24) / 30e3)
+    assert one["memory_share"] == pytest.approx((3 << 24) / 30e3 / 3352.32)
+    assert one["tflop_per_s"] == pytest.approx(1e9 / 30e6)
+
+
+def test_a_gpu_of_no_known_model_has_no_limits(gpu: Any, bench: RunCommand) -> None:
+    gpu.devices("9.0")
+    result = bench("-k", "dtype=f32", "--cold")
+    assert result.out.splitlines()[2].split()[-1] == "-"
+    assert result.out.splitlines()[3:] == [
+        "No model is called Stand-in H100, so its limits are not known."
+    ]
+    assert json.loads(bench("-k", "dtype=f32", "--json").out)["limits"] is None
+
+
+@pytest.mark.parametrize(("mode", "each"), [("--cold", 1), ("--json", 2)])
+def test_launches_are_as_many_as_asked_for(
+    mode: str, each: int, gpu: Any, bench: RunCommand
+) -> None:
+    assert bench("-k", "dtype=f32", "--repeats", "7", "--warmup", "4", mode).code == 0
+    assert len(gpu.launches) == 4 + 7 * each
+    assert len(gpu.calls(FLUSH)) == 7
+    assert gpu.live()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"),
+    [
+        ("many", "--flops 'many' is 'many', and no number of operations."),
+        ("-1", "--flops '-1' is '-1', and no number of operations."),
+        ("inf", "--flops 'inf' is 'inf', and no number of operations."),
+        ("{2 * n}", "unknown parameter 'n' in {2 * n}."),
+    ],
+)
+def test_wrong_operations_are_refused(
+    flops: str, text: str, gpu: Any, bench: RunCommand
+) -> None:
+    result = bench("-k", "dtype=f32", "--flops", flops)
+    assert (result.code, result.out, gpu.launches) == (2, "", [])
+    assert result.err.startswith(f"error: {text}")
+
+
+def test_several_variants_are_refused(gpu: Any, bench: RunCommand) -> None:
+    result = bench()
+    assert (result.code, gpu.launches) == (2, [])
+    assert f"\n  {F32}\n  {BF16}\n" in result.err
+
+
+def test_a_launch_that_fails_names_the_variant(gpu: Any, bench: RunCommand) -> None:
+    gpu.kernel("*")(lambda _: 700)
+    result = bench("-k", "dtype=f32")
+    assert (result.code, result.out) == (4, "")
+    assert result.err.startswith(f"error: {F32}: add cannot be timed on GPU 0 ")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in result.err
+
+
+def test_without_a_gpu_the_driver_is_quoted(gpu: Any, bench: RunCommand) -> None:
+    gpu.devices()
+    result = bench("-k", "dtype=f32")
+    assert result.code == 4
+    assert "cuInit answers CUDA_ERROR_NO_DEVICE (100)" in result.err

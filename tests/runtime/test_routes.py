@@ -1,0 +1,89 @@
+"""Routes: one program a device, plans by key, captures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import DeviceError, DriverError, SelectionError
+from pallasc.runtime.devices import active, get_device
+from pallasc.runtime.routes import Route, is_capturing
+from pallasc.runtime.selection import Candidate
+
+
+def _route(*targets: str) -> Route:
+    names = targets or ("h100-sxm",)
+    return Route([Candidate("made", {}, made.add(target=name)) for name in names])
+
+
+def _key(framework: Any, device: int = 0, stream: int = 0) -> tuple[int, ...]:
+    rows = [framework.tensor("f32[4, 64]", device=device) for _ in range(3)]
+    return (stream, device, *(one.pointer for one in rows))
+
+
+def _captured_stream() -> int:
+    with active(get_device(0)) as driver:
+        stream = driver.call("cuStreamCreate", 1, what="a stream")
+        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+    return int(stream)
+
+
+def test_each_device_gets_the_variant_for_it(runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "10.0")
+    route = _route("h100-sxm", "b200")
+    for device in (0, 1):
+        route.launch(_key(framework, device))
+    assert [one.device for one in runtime.launches] == [0, 1]
+    assert "b200" in route.program(1).name
+    assert "h100-sxm" in route.program(0).name
+
+
+def test_a_device_without_a_variant_is_refused(runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "8.0")
+    with pytest.raises(SelectionError, match="no variant of made fits GPU 1"):
+        _route().launch(_key(framework, 1))
+
+
+def test_a_plan_is_bound_once_for_a_key(runtime: Any, framework: Any) -> None:
+    route, key = _route(), _key(framework)
+    route.launch(key)
+    plan = route.plans[key]
+    route.launch(key)
+    assert route.plans == {key: plan}
+
+
+def test_a_plan_that_failed_is_dropped(runtime: Any, framework: Any) -> None:
+    route, key = _route(), _key(framework)
+    runtime.fault("cuLaunchKernelEx", 1)
+    with pytest.raises(DriverError):
+        route.launch(key)
+    assert route.plans == {}
+    route.launch(key)
+
+
+def test_what_is_loaded_can_be_captured(runtime: Any, framework: Any) -> None:
+    route = _route()
+    route.program(0)
+    key = _key(framework)
+    stream = _captured_stream()
+    assert is_capturing(get_device(0), stream)
+    route.launch((stream, *key[1:]))
+    assert runtime.launches == []  # it waits in the graph
+
+
+def test_what_is_not_loaded_is_refused_in_a_capture(runtime: Any, framework: Any) -> None:
+    key = _key(framework)
+    stream = _captured_stream()
+    with pytest.raises(DeviceError, match=r"is not loaded on GPU 0 .*, and its stream is being"):
+        _route().launch((stream, *key[1:]))
+
+
+def test_nothing_of_before_a_fork_is_left(runtime: Any, framework: Any) -> None:
+    route, key = _route(), _key(framework)
+    route.launch(key)
+    made.forget()
+    assert route.plans == {}
+    assert route._programs == {}
