@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +20,7 @@ from pallasc.cli.options import (
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.cli.progress import Progress
     from pallasc.compiler.report import Report
     from pallasc.compiler.reproduce import Reproduction
     from pallasc.specs.spec import Variant
@@ -161,45 +161,65 @@ def command(
                    spilling, all that spill
       variants     a list, in the order of the specs; of each: id, name, params, target, arch,
                    status (hit, compiled, failed, skipped, missing), seconds, saved_s, reason (why
-                   it was a miss), explanation (with --explain: nearest, fields, sources),
+                   it was a miss), explanation (with --explain: reason, key, nearest, fields,
+                   sources, over_budget),
                    action_key, digest (of the artifact), cubin_bytes, kernels (resources),
                    error (message, hint, file, line, column, exit_code), output (its last lines)
       reproduced   with --reproduce, a list: variant, outcome, differences and more
+      error        what ended the whole build before it began, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
-    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.build_outputs import Outputs
 
-    with _annotating(annotations):
+    if reproduce and (frozen or dry_run):
+        other = "--frozen" if frozen else "--dry-run"
+        raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
+    outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
+    with outputs.telling_of_errors():
         build = {**options, "memory_bytes": _size(memory), "compile": not dry_run, "frozen": frozen}
         if frozen or locked or lock_path is not None:
             from pallasc.compiler.locked import load_locked
 
             build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
-        store = open_store(store_root)
-        variants = load_variants(specs, store=store, targets=targets, expression=expression)
-        report = _build(variants, store, build)
-        if annotations:
-            from pallasc.cli.annotations import github_commands
+        report, found = _run(specs, targets, expression, store_root, build, reproduce)
+        outputs.write(report, found)
+    return report.exit_code
 
-            for line in github_commands(report):
-                click.echo(line, err=True)
-        if junit is not None:
-            from pallasc.cli.junit import write_junit
 
-            write_junit(report, junit)
+def _run(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    store_root: Path | None,
+    options: dict[str, Any],
+    reproduce: int | None,
+) -> tuple[Report, Reproduction | None]:
+    """Load, build and perhaps reproduce, and say how it goes and how it went."""
+    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.summary import summary
+
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
     found = None
-    if reproduce and not report.exit_code:
-        found = _reproduce(variants, reproduce, store, build)
-    if as_json:
-        from pallasc.cli.output import json_text
-        from pallasc.cli.report_json import report_json
-
-        click.echo(json_text(report_json(report, found)))
-    return report.exit_code or (found.exit_code if found else 0)
+    with stderr_progress() as progress:
+        store.warn_by(lambda text: progress.say(f"warning: {text}"))
+        report = _build(variants, store, options, progress)
+        if reproduce and not report.exit_code:
+            progress.say(f"compiling {min(reproduce, len(variants))} twice more, to compare")
+            report, found = _reproduce(variants, reproduce, store, options, report, progress)
+    if found is not None:
+        for result in found.results:
+            click.echo(f"{result.outcome:<9}  {result.variant}", err=True)
+    for note in report.notes:
+        if note not in store.warnings:
+            click.echo(f"warning: {note}", err=True)
+    click.echo(summary(report, progress.screen), err=True)
+    return report, found
 
 
 def _size(text: str | None) -> int | None:
-    """Return a size in bytes.
+    """Return a size in bytes, 0 for no limit, None where none is given.
 
     Raises:
         SpecError: it is none.
@@ -208,55 +228,35 @@ def _size(text: str | None) -> int | None:
         return None
     from pallasc.cache.limits import parse_size
 
-    return parse_size(text, what="--memory")
+    return parse_size(text, what="--memory") or 0
 
 
-@contextmanager
-def _annotating(style: str | None) -> Iterator[None]:
-    """Say an error that ends the whole build as an annotation too."""
-    from pallasc.errors import PallascError
-
-    try:
-        yield
-    except PallascError as error:
-        if style:
-            from pallasc.cli.annotations import github_command
-
-            click.echo(github_command(error), err=True)
-        raise
-
-
-def _build(variants: list[Variant], store: Store, options: dict[str, Any]) -> Report:
-    """Build, and say how it goes and how it went."""
-    from pallasc.cli.progress import stderr_progress
-    from pallasc.cli.summary import summary
+def _build(
+    variants: list[Variant], store: Store, options: dict[str, Any], progress: Progress
+) -> Report:
     from pallasc.compiler.build import build
 
-    with stderr_progress() as progress:
-        store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        report = build(variants, store=store, on_event=progress, **options)
+    report = build(variants, store=store, on_event=progress, **options)
     if options["explain"]:
         from pallasc.cli.why_text import explanation_text
 
         for result in report.results:
             if result.explanation is not None:
-                click.echo(explanation_text(result.explanation), err=True)
-    for note in report.notes:
-        if note not in store.warnings:
-            click.echo(f"warning: {note}", err=True)
-    click.echo(summary(report, progress.screen), err=True)
+                progress.say(explanation_text(result.explanation))
     return report
 
 
 def _reproduce(
-    variants: list[Variant], number: int, store: Store, options: dict[str, Any]
-) -> Reproduction:
-    """Compile some variants twice, and say what came out."""
-    from pallasc.compiler.reproduce import reproduce
+    variants: list[Variant],
+    number: int,
+    store: Store,
+    options: dict[str, Any],
+    report: Report,
+    progress: Progress,
+) -> tuple[Report, Reproduction]:
+    """Compile some variants twice; those that differ have failed in the report."""
+    from pallasc.compiler.reproduce import judged, reproduce
 
-    found = reproduce(variants, number, store=store, jobs=options["jobs"], ptxas=options["ptxas"])
-    for result in found.results:
-        differences = f"  {', '.join(result.differences)}" if result.differences else ""
-        error = f"  {result.error}" if result.error else ""
-        click.echo(f"{result.outcome:<9}  {result.variant}{differences}{error}", err=True)
-    return found
+    shared = {name: options[name] for name in ("jobs", "ptxas", "timeout_s", "memory_bytes")}
+    found = reproduce(variants, number, store=store, on_event=progress, **shared)
+    return judged(report, found), found

@@ -32,6 +32,7 @@ from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.compiler.report import Report, VariantResult
+    from pallasc.errors import PallascError
     from pallasc.specs.artifact import Artifact
 
 _NOT_DONE = {
@@ -42,20 +43,27 @@ _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no way to write."""
 
 
-def write_junit(report: Report, path: Path, environment: Mapping[str, str] = os.environ) -> None:
+def write_junit(
+    report: Report,
+    path: Path,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    error: PallascError | None = None,
+) -> None:
     """Write a report to `path`: the whole file, or nothing.
 
     Args:
         report: what the build did.
         path: the file; folders above it are made.
         environment: says where the repository is, which files are named relative to.
+        error: what ended the whole build, if something did.
 
     Raises:
         SpecError: it cannot be written.
     """
     from pallasc.cache.files import publish_last, temporary
 
-    data = junit_xml(report, workspace_root(environment))
+    data = junit_xml(report, workspace_root(environment), error)
     try:
         if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
             path.write_bytes(data)
@@ -63,13 +71,13 @@ def write_junit(report: Report, path: Path, environment: Mapping[str, str] = os.
         target = path.resolve()
         with temporary(target.parent, data) as written:
             publish_last(written, target)
-    except OSError as error:
+    except OSError as fault:
         raise SpecError(
-            f"{path} cannot be written: {error.strerror}.", hint="Give --junit another path."
-        ) from error
+            f"{path} cannot be written: {fault.strerror}.", hint="Give --junit another path."
+        ) from fault
 
 
-def junit_xml(report: Report, root: Path) -> bytes:
+def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> bytes:
     """Return a report as XML; files below `root` are named relative to it."""
     suites: dict[str, list[VariantResult]] = {}
     for result in report.results:
@@ -79,9 +87,28 @@ def junit_xml(report: Report, root: Path) -> bytes:
     for name, results in suites.items():
         suite = ElementTree.SubElement(top, "testsuite", _totals(name, results))
         suite.extend(_case(result, root) for result in results)
+    if error is not None:
+        top.append(_ended(error))
+        top.set("tests", str(len(report.results) + 1))
+        top.set("errors", "1")
     ElementTree.indent(top)
     text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
+
+
+def _ended(error: PallascError) -> ElementTree.Element:
+    """Return a suite of one case: the error that ended the whole build."""
+    suite = ElementTree.Element(
+        "testsuite", name="pallasc", tests="1", failures="0", errors="1", skipped="0", time="0.000"
+    )
+    case = ElementTree.SubElement(
+        suite, "testcase", name="build", classname="pallasc", time="0.000"
+    )
+    told = ElementTree.SubElement(
+        case, "error", message=_clean(error.message), type=type(error).__name__
+    )
+    told.text = _clean(error_text(error))
+    return suite
 
 
 def _totals(name: str, results: Sequence[VariantResult]) -> dict[str, str]:

@@ -116,7 +116,7 @@ def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.mono
 
 def heartbeat(tick: Tick) -> str:
     """Return `[ 12/200] compiling 2: matmul@b200 14 s, …; about 3 min left`, the slowest named."""
-    what = "waiting"
+    what = "waiting" if tick.done else "getting ready"
     if tick.running:
         variant, seconds = max(tick.running, key=lambda entry: entry[1])
         more = ", …" if len(tick.running) > 1 else ""

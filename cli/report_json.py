@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 _TOP = 5
 
 
-def report_json(report: Report, reproduction: Reproduction | None = None) -> dict[str, Any]:
+def report_json(
+    report: Report,
+    reproduction: Reproduction | None = None,
+    *,
+    error: PallascError | None = None,
+) -> dict[str, Any]:
     """Return what `--json` prints of a report, without the schema version."""
     totals = dict.fromkeys(("compiled", "failed", "hit", "missing", "skipped"), 0)
     for result in report.results:
@@ -33,6 +38,7 @@ def report_json(report: Report, reproduction: Reproduction | None = None) -> dic
         "largest": _top(report.compiled, _cubin_bytes)[:_TOP],
         "spilling": _top(report.results, _spilled),
         "variants": [_result_json(result) for result in report.results],
+        "error": _error_json(error) if error else None,
     }
     if reproduction is not None:
         data["reproduced"] = [result.to_json() for result in reproduction.results]

@@ -83,8 +83,10 @@ def failure_lines(result: VariantResult) -> list[str]:
 def output_tail(result: VariantResult) -> list[str]:
     """Return the last lines of what a failed variant wrote, unless its error names a better place.
 
-    A place in the user's code says more than the output; the place in the spec does not.
+    A place in the user's code says more than the output; the place in the spec does not, nor does
+    the place where a process died.
     """
-    if result.error is None or result.error.location not in (None, result.variant.location):
+    nowhere = (None, result.variant.location)
+    if result.error is None or (result.error.location not in nowhere and not result.died):
         return []
     return printable(result.output).strip().splitlines()[-_OUTPUT_LINES:]

@@ -21,7 +21,7 @@ from pallasc.cache.uses import Session
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.manifest import about
 from pallasc.compiler.report import OnEvent, Report, VariantResult
-from pallasc.compiler.run import Miss, Options, Run
+from pallasc.compiler.run import Miss, Options, Run, ticking
 from pallasc.compiler.setup import prepare
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.collector import collector_paused
@@ -106,7 +106,10 @@ def _run(run: Run) -> None:
         workers = Workers(run, setup, stack)
         if not run.store.folder.exists():
             workers.start(len(run.variants))  # while the toolchain's files are read
-        context = setup.context(run.store)
+            with ticking(run):
+                context = setup.context(run.store)
+        else:
+            context = setup.context(run.store)
         stack.callback(context.digests.save)
         lookup = Lookup(context, run.store)
         run.hold(lookup, setup)
@@ -244,6 +247,7 @@ def _explain(run: Run, lookup: Lookup) -> None:
         miss.reason = explanation.reason
         for index in miss.indices:
             if index in run.results:
+                own = replace(explanation, variant=run.variants[index].id)
                 held = run.results[index]
-                run.results[index] = replace(held, reason=miss.reason, explanation=explanation)
+                run.results[index] = replace(held, reason=miss.reason, explanation=own)
         run.explanations[miss.keys.folder] = explanation

@@ -6,6 +6,7 @@ Imports numpy: only workers do this.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,14 +86,16 @@ def compare_arrays(got: Any, wanted: Any, *, rtol: float, atol: float) -> dict[s
     max_abs: float | None = None
     max_rel: float | None = None
     for start in range(0, result.size, _SLICE):
-        a, b = (_widened(one[start : start + _SLICE]) for one in (result, right))
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        if result.dtype == right.dtype:  # double precision does not hold all integers of 64 bits
-            same &= (result[start : start + _SLICE] == right[start : start + _SLICE]) | np.isnan(a)
+        raw = [one[start : start + _SLICE] for one in (result, right)]
+        a, b = map(_widened, raw)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             distance, size = np.abs(a - b), np.abs(b)
+            if all(one.dtype.kind in "iu" for one in raw):
+                # Double precision does not tell all neighbours of 64 bits apart.
+                distance[(raw[0] != raw[1]) & (distance == 0)] = 1
             finite = np.isfinite(a) & np.isfinite(b)
-            wrong = ~(same | (finite & (distance <= atol + rtol * size)))
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            wrong = np.where(finite, distance > atol + rtol * size, ~same)
             relative = distance[finite & (size > 0)] / size[finite & (size > 0)]
         mismatches += int(np.count_nonzero(wrong))
         if first is None and wrong.any():
@@ -110,7 +113,8 @@ def _widened(array: Any) -> Any:
 def _largest(known: float | None, values: Any) -> float | None:
     if not values.size:
         return known
-    return max(float(values.max()), 0.0 if known is None else known)
+    # JSON has no infinity, which the distance of two large numbers may be.
+    return max(min(float(values.max()), sys.float_info.max), 0.0 if known is None else known)
 
 
 def _place(got: Any, wanted: Any, at: int | None) -> dict[str, Any] | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.capacity import find_capacity
 from pallasc.compiler.lookup import Lookup, stored_artifact
@@ -34,6 +36,7 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> No
     """
     misses = list(run.misses.values())
     compiled_s: list[float] = []
+    began_s: dict[int, float] = {}
     tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
     for kind, task, answer in pool.run(tasks):
         if kind == "tick" or task is None:
@@ -41,10 +44,13 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> No
             continue
         miss = misses[task.label]
         if answer is None:
+            began_s[task.label] = time.monotonic()
             run.tell("started", run.variants[miss.indices[0]], None)
             continue
         for position, index in enumerate(miss.indices):
             result = _result(run, session, miss, index, answer, first=position == 0)
+            if result.status == "failed" and position == 0 and task.label in began_s:
+                result = replace(result, seconds=time.monotonic() - began_s[task.label])
             if result.status == "compiled":
                 compiled_s.append(result.seconds)
             run.settle(index, result)
@@ -62,9 +68,15 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     """
     capacity = find_capacity()
     jobs = options.jobs or capacity.jobs(tasks)
-    memory = options.memory_bytes or capacity.memory_bytes(jobs)
+    memory = options.memory_bytes
+    if memory is None:
+        memory = capacity.memory_bytes(jobs)
     return Pool(
-        jobs, setup.environment, timeout_s=options.timeout_s, memory_bytes=memory, tick_s=_TICK_S
+        jobs,
+        setup.environment,
+        timeout_s=options.timeout_s,
+        memory_bytes=memory or None,
+        tick_s=_TICK_S,
     )
 
 
@@ -97,12 +109,14 @@ def _result(
     run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
-    result = VariantResult(
-        variant, "failed", reason=miss.reason, explanation=run.explanations.get(miss.keys.folder)
-    )
+    explanation = run.explanations.get(miss.keys.folder)
+    if explanation is not None:
+        explanation = replace(explanation, variant=variant.id)
+    result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
     message = answer.message
     if message is None or not message["ok"]:
-        return replace(result, error=_error(variant, answer), output=answer.output)
+        error = _error(variant, answer, run)
+        return replace(result, error=error, output=answer.output, died=message is None)
     if first:
         run.notes += _notes(variant, message)
     artifact = _artifact(run, message)
@@ -120,22 +134,32 @@ def _result(
     )  # fmt: skip
 
 
-def _error(variant: Variant, answer: Answer) -> PallascError:
+def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
     """Return why a variant failed; what killed its process says how to see it alone."""
     if answer.message is not None:
         error = error_from_json(answer.message["error"])
     else:
         error = answer.error or CompileError("the worker gave no answer")
-        alone = f"To see it alone: {reproduction(variant)}"
+        alone = f"To see it alone: {reproduction(variant, run)}"
         error.hint = f"{error.hint} {alone}" if error.hint else alone
     error.location = error.location or answer.place or variant.location
     return error
 
 
-def reproduction(variant: Variant) -> str:
-    """Return the command that builds just this variant."""
+def reproduction(variant: Variant, run: Run) -> str:
+    """Return the command that builds just this variant, with the same limits and tools."""
+    options = run.options
     words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
-    return shlex.join([*words, "--target", variant.target.name])
+    words += ["--target", variant.target.name]
+    if options.timeout_s is not None:
+        words += ["--timeout", f"{options.timeout_s:g}"]
+    if options.memory_bytes is not None:
+        words += ["--memory", f"{options.memory_bytes}B" if options.memory_bytes else "none"]
+    if options.ptxas is not None:
+        words += ["--ptxas", str(options.ptxas)]
+    if run.store.root != default_root():
+        words += ["--store", str(run.store.root)]
+    return shlex.join(words)
 
 
 def _notes(variant: Variant, message: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,7 @@ class VariantResult:
         error: why it failed.
         reason: why it was not a hit.
         explanation: what has changed since the nearest entry of the store, where asked for.
+        died: whether the process that compiled it ended, or was stopped.
         saved_s: what compiling it once took, where it was a hit and that is known.
         output: the tail of what the compiling process wrote, where it failed.
     """
@@ -43,6 +44,7 @@ class VariantResult:
     reason: str = ""
     output: str = ""
     saved_s: float = 0.0
+    died: bool = False
     explanation: Explanation | None = None
 
 

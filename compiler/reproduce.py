@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
 from pallasc.compiler.report import OnEvent, Report, VariantResult
+from pallasc.errors import CheckError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Variant
@@ -67,6 +68,27 @@ class Reproduction:
         return 0 if all(result.outcome == "same" for result in self.results) else 1
 
 
+def judged(report: Report, found: Reproduction) -> Report:
+    """Return a build's report in which what did not come out twice alike has failed."""
+    wrong = {result.variant: result for result in found.results if result.outcome != "same"}
+    results = tuple(
+        replace(result, status="failed", error=_fault(wrong[result.variant.id], result))
+        if result.variant.id in wrong
+        else result
+        for result in report.results
+    )
+    return replace(report, results=results, interrupted=report.interrupted or found.interrupted)
+
+
+def _fault(wrong: Reproduced, result: VariantResult) -> CheckError:
+    if wrong.outcome == "different":
+        listed = "".join(f"\n  {difference}" for difference in wrong.differences)
+        message = f"compiled twice, it gave different bytes:{listed}"
+    else:
+        message = f"it could not be compiled twice more: {wrong.error or wrong.outcome}"
+    return CheckError(message, location=result.variant.location)
+
+
 def chosen(variants: Sequence[Variant], count: int) -> list[Variant]:
     """Return `count` of the variants in their order, always the same ones: by digest of the id."""
     ranked = sorted(variants, key=lambda variant: digest(variant.id.encode()))
@@ -81,6 +103,8 @@ def reproduce(
     store: Store,
     jobs: int | None = None,
     ptxas: Path | None = None,
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Reproduction:
     """Compile `count` of the variants twice, each time in fresh processes, and compare.
@@ -91,6 +115,8 @@ def reproduce(
         store: knows the digests of the toolchain's files; nothing is taken from it or put there.
         jobs: as for `build`.
         ptxas: as for `build`.
+        timeout_s: as for `build`.
+        memory_bytes: as for `build`.
         on_event: as for `build`, of both builds.
 
     Raises:
@@ -101,7 +127,11 @@ def reproduce(
         reports: list[Report] = []
         for name, order in (("first", sample), ("second", sample[::-1])):
             empty = _empty_store(Path(folder) / name, store)
-            reports.append(build(order, store=empty, jobs=jobs, ptxas=ptxas, on_event=on_event))
+            report = build(
+                order, store=empty, jobs=jobs, ptxas=ptxas, timeout_s=timeout_s,
+                memory_bytes=memory_bytes, on_event=on_event,
+            )  # fmt: skip
+            reports.append(report)
             if reports[-1].interrupted:
                 return Reproduction((), interrupted=True)
         first, second = ({r.variant.id: r for r in report.results} for report in reports)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
 from pallasc.compiler.lookup import Keys, Lookup
-from pallasc.compiler.report import Event, OnEvent, VariantResult, check_budget
+from pallasc.compiler.report import Event, OnEvent, Tick, VariantResult, check_budget
 from pallasc.errors import PallascError
 from pallasc.specs.spec import Variant
 
@@ -41,6 +43,24 @@ class Miss:
     keys: Keys
     reason: str
     indices: list[int]
+
+
+@contextmanager
+def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
+    """Tell that time passes while this thread reads files, and says nothing itself."""
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(tick_s):
+            run.on_event(Tick((), len(run.results), len(run.variants)))
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class Run:

@@ -166,7 +166,7 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
         commands = [line for job in recipe.values() for line in job["script"]]
     write_specs(folder)
     for command in commands:
-        if command == 'pip install "pallasc[cuda13]"':
+        if command == 'pip install "pallasc[cuda13]" -c constraints.txt':
             # From here instead of an index, into an environment that has all of it already.
             command = f"python -m pip install --dry-run --quiet {shlex.quote(f'{ROOT}[cuda13]')}"
         result = run(command, folder)

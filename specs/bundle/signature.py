@@ -159,6 +159,21 @@ def sign(root: bytes, private_key: Ed25519PrivateKey) -> Signature:
     return Signature(public_key(private_key).id, root, signature)
 
 
+def signed(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
+    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
+
+    Raises:
+        CorruptError: the bundle is damaged; nobody should sign that.
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    with open_bundle(data) as bundle:
+        bundle.verify()
+        head = bundle.reader.head
+        signatures = [*bundle.signatures, sign(head.root, private_key)]
+        return data[: head.body_end] + pack_signatures(signatures)
+
+
 def generate_key() -> Ed25519PrivateKey:
     """Return a new private key.
 
@@ -243,10 +258,10 @@ def _public_key(line: str, location: Location) -> PublicKey:
 
 
 def _need_cryptography() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("cryptography") is None:
+    try:
+        import cryptography.hazmat.primitives.asymmetric.ed25519  # noqa: F401
+    except ImportError as error:
         raise ToolError(
             "signatures need the package cryptography, which is not installed.",
             hint="Run: pip install 'pallasc[sign]'",
-        )
+        ) from error

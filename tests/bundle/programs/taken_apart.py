@@ -38,6 +38,7 @@ class Parts:
         signatures: what follows the body.
         blob_pages: pages of the blob table, decompressed; made from `rows` where it is None.
         head: changes of the head's fields.
+        gap: bytes between blobs and pages.
     """
 
     rows: list[BlobRow]
@@ -51,6 +52,7 @@ class Parts:
     signatures: bytes
     blob_pages: list[bytes] | None
     head: dict[str, Any]
+    gap: bytes = b""
 
     @classmethod
     def of(cls, data: bytes) -> Parts:
@@ -93,6 +95,7 @@ class Parts:
         """Return the bytes of the bundle."""
         data = bytearray(HEAD_BYTES)
         self._place_blobs(data)
+        data += self.gap
         groups = range(0, len(self.rows), BLOBS_PER_PAGE)
         tables = [pack_rows(self.rows[at : at + BLOBS_PER_PAGE]) for at in groups]
         pages = []

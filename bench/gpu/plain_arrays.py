@@ -1,0 +1,66 @@
+"""The smallest framework there can be, for launches where torch is not installed."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pallasc.runtime.adapters import arrays
+from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.devices import current_device
+from pallasc.runtime.front import Dialect
+
+
+class Array:
+    """An array with the attributes that arrays of frameworks have."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, device: int) -> None:
+        self.memory = DeviceArray(shape, dtype, device)
+        self.pointer, self.shape = self.memory.pointer, self.memory.shape
+        self.dtype, self.device, self.contiguous = self.memory.dtype, device, True
+
+
+class Framework:
+    """What the runtime asks of a framework."""
+
+    name = "an array"
+
+    def empty(
+        self, shape: Any, dtype: str = "f32", device: int = 0, stream: int | None = None
+    ) -> Array:
+        """Return a new array."""
+        return Array(tuple(shape), dtype, device)
+
+    def view(self, array: Array) -> ArrayView:
+        """Return what the runtime needs to know of an array."""
+        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device)
+
+    def stream(self, device: int) -> int:
+        """Return the default stream."""
+        return 0
+
+    def dialect(self) -> Dialect:
+        """Return how generated code asks an array."""
+        return Dialect(
+            kind=Array,
+            other_kinds=frozenset(),
+            dtypes={name: name for name in ("f16", "f32")},
+            dtype="{x}.dtype",
+            shape="{x}.shape",
+            is_contiguous="{x}.contiguous",
+            device="{x}.device",
+            pointer="{x}.pointer",
+            stream="_stream({d})",
+            current_device="_current_device()",
+            empty=self.empty,
+            values={"_stream": self.stream, "_current_device": current_device},
+        )
+
+
+@cache
+def install() -> Framework:
+    """Make the framework known to the runtime."""
+    made = Framework()
+    arrays._by_type[Array] = made
+    return made

@@ -1,0 +1,135 @@
+"""Audits: each kind of finding, its severity, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from made_bundles import make_artifact, make_items
+
+from pallasc.specs.bundle.audit import Finding, Rules, Severity, audit
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.signature import generate_key, public_key, signed
+from pallasc.specs.bundle.writer import build_bundle
+
+KEY = generate_key()
+QUIET = {"driver", "signature"}
+
+
+def _audit(items: Iterable[Item], rules: Rules = Rules(), **options: bool) -> list[Finding]:  # noqa: B008
+    return audit(open_bundle(build_bundle(items, **options)), rules)
+
+
+def _of(found: Sequence[Finding], kind: str) -> list[tuple[str, str, str]]:
+    return [(one.severity, one.subject, one.message) for one in found if one.kind == kind]
+
+
+def test_nothing_is_found_where_there_is_nothing() -> None:
+    data = signed(build_bundle(make_items(2)), KEY)
+    rules = Rules(("sm_90a",), 10**6, 10**6, 0, "13.0", (public_key(KEY),))
+    assert [one.kind for one in audit(open_bundle(data), rules)] == ["driver"]
+
+
+def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
+    items = make_items(3, names=("norm", "scale"), targets=("h100-sxm", "b200"))
+    items = [one for one in items if (one.name, dict(one.params)["m"]) != ("scale", 48)]
+    items += make_items(1, names=("extra",), targets=("a100-sxm",))
+    found = _audit(items, Rules(targets=("sm_90a", "b200", "thor")))
+    assert _of(found, "target") == [
+        ("error", "thor", "nothing is for it"),
+        ("warning", "a100-sxm", "1 variants for it are not asked for"),
+        ("warning", "extra", "1 of its 1 points are not there for b200"),
+        ("warning", "extra", "1 of its 1 points are not there for sm_90a"),
+    ]
+    some = [one for one in items if one.name != "extra"][1:]
+    assert _of(_audit(some, Rules(targets=("h100-sxm", "sm_100a"))), "target") == [
+        ("warning", "norm", "1 of its 3 points are not there for h100-sxm")
+    ]
+    assert _of(_audit(items), "target") == []
+
+
+def test_models_with_the_same_code_are_found() -> None:
+    items = [
+        item_of("k", {}, make_artifact(1, target=target)) for target in ("h100-sxm", "h200", "b200")
+    ]
+    assert _of(_audit(items), "duplicate") == [
+        ("note", "k@h200", "its code is that of h100-sxm, also sm_90a")
+    ]
+
+
+def test_spills_are_found() -> None:
+    items = [item_of("k", {}, make_artifact(1, spills=24))]
+    assert _of(_audit(items), "spill") == [
+        ("warning", "k@h100-sxm", "k spills 24 bytes, and may spill 0")
+    ]
+    assert _of(_audit(items, Rules(spill_bytes=24)), "spill") == []
+
+
+def test_spills_that_are_not_known_are_noted() -> None:
+    artifact = make_artifact(1, spills=24)
+    record = {**artifact.record}
+    record["kernels"] = [{**record["kernels"][0], "spill_load_bytes": None}]
+    from pallasc.specs.artifact import Artifact
+
+    items = [item_of("k", {}, Artifact(record, artifact.blob))]
+    text = "k has a stack of 24 bytes, spills among it or not"
+    assert _of(_audit(items), "spill") == [("note", "k@h100-sxm", text)]
+
+
+def test_sizes_beyond_their_budget_are_found() -> None:
+    data = build_bundle(make_items(1))
+    bundle = open_bundle(data)
+    (entry,) = bundle.entries()
+    cubin = bundle.artifact(entry).cubin_bytes
+    assert _of(
+        audit(bundle, Rules(bundle_bytes=len(data) - 1, variant_bytes=cubin - 1)), "size"
+    ) == [
+        ("error", entry.id, f"its cubins have {cubin} bytes, and may have {cubin - 1}"),
+        ("error", "the bundle", f"it has {len(data)} bytes, and may have {len(data) - 1}"),
+    ]
+    assert _of(audit(bundle, Rules(bundle_bytes=len(data), variant_bytes=cubin)), "size") == []
+
+
+@pytest.mark.parametrize(
+    ("newest", "severity"), [(None, "note"), ("13.0", "note"), ("12.9", "error")]
+)
+def test_the_driver_of_each_architecture_is_told(newest: str | None, severity: Severity) -> None:
+    found = _of(_audit(make_items(1, targets=("b200", "h100-sxm")), Rules(driver=newest)), "driver")
+    assert [(one[0], one[1]) for one in found] == [(severity, "sm_100a"), (severity, "sm_90a")]
+    assert "driver 580.65.06 or newer (CUDA 13.0)" in found[0][2]
+
+
+def test_signatures_are_asked_for() -> None:
+    data = build_bundle(make_items(1))
+    assert _of(audit(open_bundle(data), Rules()), "signature") == [
+        ("warning", "the bundle", "it is not signed")
+    ]
+    assert _of(audit(open_bundle(signed(data, KEY)), Rules()), "signature") == []
+    other = Rules(trusted=(public_key(generate_key()),))
+    ((severity, _, message),) = _of(audit(open_bundle(signed(data, KEY)), other), "signature")
+    assert severity == "error"
+    assert "is signed by" in message
+
+
+def test_debug_data_left_in_is_found_once_for_each_blob() -> None:
+    artifact = make_artifact(1)
+    items = [item_of("k", {}, artifact), item_of("l", {}, artifact)]
+    found = _of(_audit(items, keep_debug=True, keep_ptx=True), "debug")
+    assert [one[:2] for one in found] == [("warning", "k@h100-sxm")] * 2
+    assert sorted("PTX" in one[2] for one in found) == [False, True]
+    assert _of(_audit(items), "debug") == []
+
+
+def test_code_for_another_architecture_is_found() -> None:
+    items = [item_of("k", {}, make_artifact(1, sm=80))]
+    assert _of(_audit(items), "architecture") == [
+        ("error", "k@h100-sxm", "it is for sm_90a, and its cubin for sm_80")
+    ]
+
+
+def test_the_worst_comes_first_and_severities_have_an_order() -> None:
+    items = [item_of("k", {}, make_artifact(1, sm=80, spills=8))]
+    found = _audit(items)
+    assert [one.severity for one in found] == ["error", "warning", "warning", "note"]
+    assert [one.at_least("warning") for one in found] == [True, True, True, False]

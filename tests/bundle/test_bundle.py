@@ -1,0 +1,226 @@
+"""Bundles as their users see them: names, entries, selection, artifacts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_bundles import make_artifact, make_items
+from taken_apart import Parts
+
+from pallasc.errors import CorruptError, SelectionError
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.canonical import digest
+
+NAMES = ("add", "matmul", "norm")
+TARGETS = ("a100-sxm", "b200", "h100-sxm", "h200")
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return open_bundle(build_bundle(make_items(30, names=NAMES, targets=TARGETS)))
+
+
+def test_names_are_found_without_reading_every_entry(bundle: Bundle) -> None:
+    assert bundle.names() == list(NAMES)
+    assert len(bundle) == 360
+    assert repr(bundle) == "<Bundle the bundle of 360 variants>"
+
+
+def test_entries_come_in_order_and_by_name_target_and_architecture(bundle: Bundle) -> None:
+    every = list(bundle.entries())
+    assert [one.key for one in every] == sorted(one.key for one in every)
+    for name in (None, *NAMES, "no", "mat", "matmulx"):
+        for target in (None, *TARGETS, "thor"):
+            for arch in (None, "sm_90a", "sm_80"):
+                expected = [
+                    one.id
+                    for one in every
+                    if name in (None, one.name)
+                    and target in (None, one.target)
+                    and arch in (None, one.arch)
+                ]
+                found = [one.id for one in bundle.entries(name, target=target, arch=arch)]
+                assert found == expected
+
+
+def test_a_variant_is_selected_by_all_its_parameters_in_any_order(bundle: Bundle) -> None:
+    entry = bundle.select("norm", {"dtype": "bf16", "m": 32}, "h200")
+    assert entry.id == "norm[m=32,dtype=bf16]@h200"
+    assert [str(one) for one in entry.inputs] == ["x: bf16[32, 32]"]
+    assert bundle.find("norm", {"m": 32}, "h200") is None
+    assert bundle.find("norm", {"dtype": "bf16", "m": 32.0}, "h200") is None
+
+
+def test_an_architecture_stands_for_its_default_model(bundle: Bundle) -> None:
+    assert bundle.select("norm", {"m": 32, "dtype": "bf16"}, "sm_90a").target == "h100-sxm"
+    with pytest.raises(SelectionError):
+        bundle.select("norm", {"m": 32, "dtype": "bf16"}, "sm_120a")
+
+
+def test_what_is_not_there_is_refused_with_the_nearest(bundle: Bundle) -> None:
+    with pytest.raises(SelectionError, match=r"no variant norm\[m=33,dtype=bf16\]@h200") as caught:
+        bundle.select("norm", {"m": 33, "dtype": "bf16"}, "h200")
+    assert "norm[m=3" in str(caught.value.hint)
+    with pytest.raises(SelectionError) as caught:
+        bundle.select("nrom", {"m": 32}, "h200")
+    assert caught.value.hint == "Did you mean 'norm'?"
+
+
+def test_the_artifact_is_what_was_compiled_without_debug_sections(bundle: Bundle) -> None:
+    entry = bundle.select("matmul", {"m": 16, "dtype": "bf16"}, "b200")
+    original = make_artifact(1000, target="b200", shape=(16, 32))
+    artifact = bundle.artifact(entry)
+    assert entry.digest == original.digest
+    assert artifact.plan.inputs == original.plan.inputs
+    assert artifact.target == original.target
+    assert artifact.kernels == (
+        replace(original.kernels[0], cubin=digest(artifact.cubin()), ptx=None),
+    )
+    assert list(artifact.blobs()) == [digest(artifact.cubin())]
+
+
+def test_files_and_bytes_read_the_same(tmp_path: Path, small: bytes) -> None:
+    path = tmp_path / "k.pallasc"
+    path.write_bytes(small)
+    with open_bundle(path) as one, open_bundle(small) as other:
+        assert list(one.entries()) == list(other.entries())
+        assert (one.digest, one.root, one.size) == (other.digest, other.root, other.size)
+        assert one.name == str(path)
+
+
+def test_the_bytes_of_a_variant_are_known(bundle: Bundle) -> None:
+    entry = next(bundle.entries("norm"))
+    numbers = [entry.record, *(number for number in entry.blobs if number is not None)]
+    assert len(numbers) == 2
+    sizes = [bundle.reader.row(number).extent.size for number in numbers]
+    assert bundle.stored_bytes(entry) == sum(sizes)
+
+
+def test_items_make_the_same_bundle_again(small: bytes) -> None:
+    assert build_bundle(open_bundle(small).items()) == small
+
+
+def test_items_of_some_entries_make_a_part_of_it(small: bytes) -> None:
+    whole = open_bundle(small)
+    part = build_bundle(whole.items(whole.entries("norm", target="b200")))
+    fresh = make_items(3, names=("norm",), targets=("b200",))
+    assert part == build_bundle(fresh)
+
+
+Edit = Callable[[Parts], None]
+
+
+def _about(parts: Parts, number: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what an entry says."""
+    import json
+
+    page, count = parts.entry_pages[0], parts.entries
+    ends = [int.from_bytes(page[4 * n : 4 * n + 4], "little") for n in range(count)]
+    texts = [page[4 * count + a : 4 * count + b] for a, b in zip([0, *ends], ends, strict=False)]
+    key, _, about = texts[number].partition(b"\n")
+    value = json.loads(about)
+    change(value)
+    texts[number] = key + b"\n" + json.dumps(value).encode()
+    packed = b"".join(
+        sum(map(len, texts[: n + 1])).to_bytes(4, "little") for n in range(len(texts))
+    )
+    parts.entry_pages[0] = packed + b"".join(texts)
+
+
+ENTRY_EDITS: list[tuple[Callable[[dict[str, Any]], None], str]] = [
+    (lambda about: about.update(arch="sm_80"), "says other things"),
+    (lambda about: about.update(driver={"cuda": "12.0", "linux": "525"}), "says other things"),
+    (lambda about: about.update(driver={}), "says other things"),
+    (lambda about: about.update(inputs=[]), "says other things"),
+    (lambda about: about["outputs"][0].__setitem__(1, "f32"), "says other things"),
+    (lambda about: about.update(record=11), "says other things"),
+    (lambda about: about.update(record=20), "which is not its record"),
+    (lambda about: about.update(record=5000), "names blob 5000 of 24"),
+    (lambda about: about.update(blobs=[]), "are not those of its artifact"),
+    (lambda about: about.update(blobs=[None, None]), "are not those of its artifact"),
+    (lambda about: about.update(blobs=[0, 0]), "are not those of its artifact"),
+    (lambda about: about.update(blobs=[9999, None]), "names blob 9999"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), ENTRY_EDITS)
+def test_an_entry_that_does_not_fit_its_artifact_is_refused(
+    rebuilt: Callable[..., Bundle], change: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    bundle = rebuilt(lambda parts: _about(parts, 0, change))
+    with pytest.raises(CorruptError, match=words) as caught:
+        bundle.artifact(next(bundle.entries()))
+    assert caught.value.exit_code == 5
+    assert str(caught.value).startswith("the bundle is damaged: ")
+
+
+def test_another_cubin_of_the_same_kind_is_seen_by_its_content_digest(
+    rebuilt: Callable[..., Bundle],
+) -> None:
+    def exchange(parts: Parts) -> None:
+        def point_elsewhere(about: dict[str, Any]) -> None:
+            about["blobs"] = [None if n is None else 12 + (n == 12) for n in about["blobs"]]
+
+        _about(parts, 0, point_elsewhere)
+
+    bundle = rebuilt(exchange)
+    with pytest.raises(CorruptError, match="not what its head says"):
+        bundle.verify()
+
+
+def test_a_replaced_blob_is_named(small: bytes) -> None:
+    bundle = open_bundle(small)
+    entry = next(bundle.entries("scale"))
+    number = next(n for n in entry.blobs if n is not None)
+    extent = bundle.reader.row(number).extent
+    data = bytearray(small)
+    data[extent.at : extent.end] = random.Random(3).randbytes(extent.size)
+    artifact = open_bundle(bytes(data)).artifact(entry)
+    with pytest.raises(CorruptError, match=rf"the bundle is damaged: blob {number}, cubin \w+,"):
+        artifact.cubin()
+
+
+def test_a_plan_that_is_damaged_is_named_with_the_file(rebuilt: Callable[..., Bundle]) -> None:
+    import json
+
+    def spoil(parts: Parts) -> None:
+        record = json.loads(parts.contents()[0])
+        record["plan"]["steps"][0]["grid"] = [0, 1, 1]
+        text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+        parts.set_content(0, text.encode())
+
+    bundle = rebuilt(spoil)
+    entry = next(one for one in bundle.entries() if one.record == 0)
+    with pytest.raises(CorruptError, match=r"^the bundle is damaged: the launch plan is damaged"):
+        bundle.artifact(entry)
+
+
+def test_a_record_that_is_not_canonical_is_refused(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(
+        lambda parts: parts.set_content(0, parts.contents()[0].replace(b":", b": ", 1))
+    )
+    entry = next(one for one in bundle.entries() if one.record == 0)
+    with pytest.raises(CorruptError, match="not canonical JSON"):
+        bundle.artifact(entry)
+
+
+def test_a_record_that_is_too_large_is_not_read(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(lambda parts: parts.set_content(0, bytes(2**24 + 1)))
+    entry = next(one for one in bundle.entries() if one.record == 0)
+    with pytest.raises(CorruptError, match="has 16777217 bytes"):
+        bundle.artifact(entry)
+
+
+def test_constants_ship_as_they_are() -> None:
+    constant = random.Random(1).randbytes(300)
+    original = make_artifact(1, constant=constant)
+    bundle = open_bundle(build_bundle([item_of("table", {}, original)]))
+    artifact = bundle.artifact(bundle.select("table", {}, "sm_90a"))
+    assert artifact.blob(digest(constant)) == constant

@@ -1,0 +1,225 @@
+"""Signatures: who signed, what was signed, and a message of its own for each way to cheat."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_bundles import make_items
+
+from pallasc.errors import CorruptError, SpecError, ToolError
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.signature import (
+    PublicKey,
+    Signature,
+    generate_key,
+    pack_signatures,
+    parse_private_key,
+    parse_public_keys,
+    parse_signatures,
+    private_key_text,
+    public_key,
+    sign,
+    signed,
+)
+from pallasc.specs.bundle.writer import build_bundle
+
+ALICE, BOB = generate_key(), generate_key()
+TRUST_ALICE, TRUST_BOB = (public_key(ALICE),), (public_key(BOB),)
+
+
+@pytest.fixture(scope="module")
+def other() -> bytes:
+    return build_bundle(make_items(2))
+
+
+def test_a_signed_bundle_is_trusted_and_nothing_else_changes(small: bytes) -> None:
+    data = signed(small, ALICE)
+    assert data.startswith(small)
+    bundle = open_bundle(data)
+    bundle.verify()
+    assert bundle.check_signatures(TRUST_ALICE) == TRUST_ALICE
+    assert (bundle.digest, bundle.root) == (open_bundle(small).digest, open_bundle(small).root)
+
+
+def test_several_may_sign_in_any_order_and_signing_again_changes_nothing(small: bytes) -> None:
+    both = signed(signed(small, ALICE), BOB)
+    assert both == signed(signed(signed(small, BOB), ALICE), BOB)
+    bundle = open_bundle(both)
+    assert len(bundle.signatures) == 2
+    assert bundle.check_signatures(TRUST_BOB) == TRUST_BOB
+    assert set(bundle.check_signatures(TRUST_ALICE + TRUST_BOB)) == {*TRUST_ALICE, *TRUST_BOB}
+
+
+def test_a_bundle_that_is_not_signed_is_refused(small: bytes) -> None:
+    with pytest.raises(CorruptError, match=r"^the bundle is not signed") as caught:
+        open_bundle(small).check_signatures(TRUST_ALICE)
+    assert caught.value.exit_code == 5
+
+
+def test_signatures_that_were_cut_away_leave_it_unsigned(small: bytes) -> None:
+    data = signed(small, ALICE)
+    with pytest.raises(CorruptError, match="is not signed"):
+        open_bundle(data[: len(small)]).check_signatures(TRUST_ALICE)
+    with pytest.raises(CorruptError, match="are no signatures"):
+        open_bundle(data[:-1])
+
+
+def test_a_key_that_is_not_trusted_counts_for_nothing(small: bytes) -> None:
+    bundle = open_bundle(signed(small, BOB))
+    words = f"is signed by {TRUST_BOB[0].id[:16]}, and trusted are {TRUST_ALICE[0].id[:16]}"
+    with pytest.raises(CorruptError, match=words):
+        bundle.check_signatures(TRUST_ALICE)
+    with pytest.raises(CorruptError, match="trusted are no keys"):
+        bundle.check_signatures(())
+
+
+def test_a_replaced_blob_under_a_valid_manifest_is_seen(small: bytes) -> None:
+    data = bytearray(signed(small, ALICE))
+    bundle = open_bundle(bytes(data))
+    entry = next(bundle.entries())
+    number = next(number for number in entry.blobs if number is not None)
+    extent = bundle.reader.row(number).extent
+    data[extent.at + 3] ^= 1
+    changed = open_bundle(bytes(data))
+    assert changed.check_signatures(TRUST_ALICE) == TRUST_ALICE
+    with pytest.raises(CorruptError, match=rf"blob {number}, cubin"):
+        changed.artifact(next(changed.entries())).cubin()
+    with pytest.raises(CorruptError, match="bytes do not fit their digest"):
+        changed.verify()
+
+
+def test_the_signature_of_another_bundle_is_seen(small: bytes, other: bytes) -> None:
+    stolen = small + signed(other, ALICE)[len(other) :]
+    words = f"is for another bundle, {open_bundle(other).root[:16]}, and this is "
+    with pytest.raises(CorruptError, match=words):
+        open_bundle(stolen).check_signatures(TRUST_ALICE)
+
+
+def test_the_manifest_of_another_bundle_is_seen(small: bytes, other: bytes) -> None:
+    theirs = open_bundle(signed(other, ALICE))
+    ours = bytearray(signed(other, ALICE))
+    start, end = theirs.reader.head.head_bytes, theirs.reader.catalog.page(0).extent.at
+    ours[start:end] = small[start:end]
+    mixed = open_bundle(bytes(ours))
+    assert mixed.check_signatures(TRUST_ALICE) == TRUST_ALICE
+    with pytest.raises(CorruptError, match="blob"):
+        mixed.artifact(next(mixed.entries())).cubin()
+    head = bytearray(small)
+    head[: theirs.reader.head.head_bytes] = other[: theirs.reader.head.head_bytes]
+    with pytest.raises(CorruptError, match="catalog is not the one that its head names"):
+        open_bundle(bytes(head))
+
+
+def test_a_forged_signature_is_seen(small: bytes) -> None:
+    root = bytes.fromhex(open_bundle(small).root)
+    forged = Signature(TRUST_ALICE[0].id, root, sign(root, BOB).signature)
+    bundle = open_bundle(small + pack_signatures([forged]))
+    with pytest.raises(CorruptError, match="is not valid; it was forged or damaged"):
+        bundle.check_signatures(TRUST_ALICE)
+    damaged = bytearray(signed(small, ALICE))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptError, match="is not valid"):
+        open_bundle(bytes(damaged)).check_signatures(TRUST_ALICE)
+
+
+def test_one_wrong_signature_by_a_trusted_key_is_enough_to_refuse(small: bytes) -> None:
+    root = bytes.fromhex(open_bundle(small).root)
+    wrong = Signature(TRUST_BOB[0].id, root, bytes(64))
+    bundle = open_bundle(small + pack_signatures([sign(root, ALICE), wrong]))
+    assert bundle.check_signatures(TRUST_ALICE) == TRUST_ALICE
+    with pytest.raises(CorruptError, match="is not valid"):
+        bundle.check_signatures(TRUST_ALICE + TRUST_BOB)
+
+
+def test_a_damaged_bundle_is_not_signed(small: bytes) -> None:
+    damaged = bytearray(small)
+    damaged[300] ^= 1
+    with pytest.raises(CorruptError, match="do not fit their digest"):
+        signed(bytes(damaged), ALICE)
+
+
+def test_signatures_of_another_form_are_refused(small: bytes) -> None:
+    good = sign(bytes(32), ALICE)
+    data = pack_signatures([good])
+    for wrong in (data[:-1], b"x" + data, b"rsa-4096" + data[8:], data + data):
+        with pytest.raises(CorruptError, match="signature"):
+            parse_signatures(wrong)
+    assert parse_signatures(data) == (good,)
+    many = [Signature(f"{n:064x}", bytes(32), bytes(64)) for n in range(65)]
+    with pytest.raises(SpecError, match="at most 64"):
+        pack_signatures(many)
+
+
+def test_keys_come_back_from_their_texts() -> None:
+    key = public_key(ALICE, "alice at example.org")
+    text = f"# trusted\n\n{key}\n{TRUST_BOB[0]}\n"
+    assert parse_public_keys(text, "keys") == (key, *TRUST_BOB)
+    for password in (None, b"secret"):
+        pem = private_key_text(ALICE, password)
+        assert pem.startswith(b"-----BEGIN")
+        assert public_key(parse_private_key(pem, "key.pem", password)) == TRUST_ALICE[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["ed25519:", "ed25519:AAAA", "rsa:" + "A" * 44, "A" * 44, "ed25519:?"]
+)
+def test_a_line_that_is_no_key_is_named(line: str) -> None:
+    with pytest.raises(SpecError, match=r"^keys:2: ") as caught:
+        parse_public_keys(f"# comment\n{line}\n", "keys")
+    assert caught.value.exit_code == 2
+
+
+def test_a_private_key_of_another_form_is_refused() -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+    other = generate_private_key(SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    with pytest.raises(SpecError, match="not an Ed25519 key"):
+        parse_private_key(other, "key.pem")
+    with pytest.raises(SpecError, match="no private key can be read"):
+        parse_private_key(b"something", "key.pem")
+    for password in (None, b"wrong"):
+        with pytest.raises(SpecError, match="no private key can be read"):
+            parse_private_key(private_key_text(ALICE, b"right"), "key.pem", password)
+
+
+def test_openssl_reads_the_private_key(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    path.write_bytes(private_key_text(ALICE))
+    try:
+        answer = subprocess.run(
+            ["openssl", "pkey", "-in", path, "-pubout", "-outform", "DER"],
+            capture_output=True,
+            check=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    assert answer.stdout.endswith(TRUST_ALICE[0].data)
+
+
+def test_without_the_package_reading_works_and_checking_says_what_to_install(
+    small: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = signed(small, ALICE)
+    hidden = {name: None for name in sys.modules if name.partition(".")[0] == "cryptography"}
+    for name in hidden:
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    bundle = open_bundle(data)
+    bundle.verify()
+    for call in (lambda: bundle.check_signatures(TRUST_ALICE), generate_key):
+        with pytest.raises(ToolError, match="need the package cryptography") as caught:
+            call()
+        assert caught.value.exit_code == 4
+
+
+def test_the_id_of_a_key_is_the_digest_of_its_bytes() -> None:
+    from pallasc.specs.canonical import digest
+
+    assert PublicKey(b"k" * 32, "comment").id == digest(b"k" * 32)

@@ -1,0 +1,132 @@
+"""Verifying a whole bundle: every byte has its place, and is what its digest says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from made_bundles import make_items
+from taken_apart import Parts
+
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.format import HEAD_BYTES
+from pallasc.specs.bundle.writer import build_bundle
+
+
+def test_a_sound_bundle_is_verified(small: bytes) -> None:
+    open_bundle(small).verify()
+    open_bundle(build_bundle(make_items(140))).verify()
+
+
+def test_a_bundle_put_together_again_is_verified(rebuilt: Callable[..., Bundle]) -> None:
+    rebuilt(lambda parts: None).verify()
+    rebuilt(lambda parts: parts.contents() and None).verify()
+
+
+def test_every_changed_byte_of_the_body_is_seen(small: bytes) -> None:
+    for at in range(HEAD_BYTES, len(small), 7):
+        data = bytearray(small)
+        data[at] ^= 0x10
+        with pytest.raises(CorruptError, match=r"^the bundle"):
+            open_bundle(bytes(data)).verify()
+
+
+def test_a_bundle_that_was_cut_off_anywhere_is_refused(small: bytes) -> None:
+    for size in range(0, len(small), 97):
+        with pytest.raises(CorruptError, match=r"cut off|empty|is not a bundle"):
+            open_bundle(small[:size])
+
+
+def test_bytes_behind_a_frame_are_seen(rebuilt: Callable[..., Bundle]) -> None:
+    def hide(parts: Parts) -> None:
+        parts.stored[-1] += b"hidden"
+
+    with pytest.raises(CorruptError, match="6 bytes of unused data"):
+        rebuilt(hide).verify()
+
+
+def test_a_part_behind_the_body_is_seen(small: bytes) -> None:
+    with pytest.raises(CorruptError, match="no signatures"):
+        open_bundle(small + b"hidden")
+
+
+def test_a_gap_in_the_body_is_seen(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(lambda parts: setattr(parts, "gap", b"in no part of it"))
+    assert len(list(bundle.entries())) == 12
+    with pytest.raises(CorruptError, match=r"bytes .* of it belong to nothing"):
+        bundle.verify()
+
+
+def test_a_blob_that_nobody_has_is_seen(rebuilt: Callable[..., Bundle]) -> None:
+    def add(parts: Parts) -> None:
+        parts.stored.append(b"")
+        parts.rows.append(parts.rows[-1])
+        parts.set_content(len(parts.rows) - 1, b"smuggled")
+
+    with pytest.raises(CorruptError, match="no variant has its blob 24"):
+        rebuilt(add).verify()
+
+
+def test_a_blob_that_is_there_twice_is_seen(small: bytes) -> None:
+    import json
+
+    parts = Parts.of(build_bundle(make_items(1)))
+    cubin = parts.contents()[1]
+    parts.stored.append(b"")
+    parts.rows.append(parts.rows[1])
+    parts.set_content(2, cubin)
+    page = parts.entry_pages[0][4:]
+    key, _, about = page.partition(b"\n")
+    value = json.loads(about)
+    value["blobs"] = [2 if number == 1 else number for number in value["blobs"]]
+    text = key + b"\n" + json.dumps(value).encode()
+    parts.entry_pages[0] = len(text).to_bytes(4, "little") + text
+    with pytest.raises(CorruptError, match="no variant has its blob 1"):
+        open_bundle(parts.data()).verify()
+
+
+def test_entries_out_of_order_are_seen() -> None:
+    parts = Parts.of(build_bundle(make_items(2)))
+    page = parts.entry_pages[0]
+    first, second = (int.from_bytes(page[at : at + 4], "little") for at in (0, 4))
+    one, other = page[8 : 8 + first], page[8 + first :]
+    swapped = (second - first).to_bytes(4, "little") + page[4:8] + other + one
+    parts.entry_pages[0] = swapped
+    parts.first_keys = [other.partition(b"\n")[0]]
+    with pytest.raises(CorruptError, match="out of order"):
+        open_bundle(parts.data()).verify()
+
+
+def test_a_catalog_with_another_first_key_is_seen(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(lambda parts: parts.first_keys.__setitem__(0, b"aaa"))
+    with pytest.raises(CorruptError, match="page 0 of its entries begins with another key"):
+        bundle.verify()
+
+
+def test_another_content_digest_is_seen(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(lambda parts: setattr(parts, "content", bytes(32)))
+    with pytest.raises(CorruptError, match="not what its head says"):
+        bundle.verify()
+
+
+def test_other_provenance_is_seen(rebuilt: Callable[..., Bundle]) -> None:
+    def change(parts: Parts) -> None:
+        parts.provenance = b"[]"
+        parts.head = {"provenance_digest": bytes(32)}
+
+    with pytest.raises(CorruptError, match="provenance is not the one"):
+        rebuilt(change).verify()
+
+
+def test_places_of_a_later_minor_version_are_not_judged(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(lambda parts: setattr(parts, "head", {"minor": 1}))
+    bundle.verify()
+    assert bundle.reader.head.minor == 1
+
+
+def test_another_body_digest_is_seen(rebuilt: Callable[..., Bundle]) -> None:
+    bundle = rebuilt(lambda parts: setattr(parts, "head", {"body_digest": bytes(32)}))
+    assert len(list(bundle.entries())) == 12
+    with pytest.raises(CorruptError, match="bytes do not fit their digest"):
+        bundle.verify()

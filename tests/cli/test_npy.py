@@ -1,0 +1,140 @@
+"""Files of numpy's, read and written without numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pallasc.cli.npy import npy_bytes, pack, parse_npy, read_array, unpack
+from pallasc.errors import ArgumentError, SpecError
+from pallasc.specs.dtypes import DTYPES
+
+WIDE = [name for name, dtype in DTYPES.items() if dtype.bits >= 8]
+SHAPE = (3, 5)
+
+
+def _kind(dtype: str) -> Any:
+    name = DTYPES[dtype].jax_name.rstrip("_")
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_every_type_is_read_from_what_numpy_saves(dtype: str, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 2, SHAPE).astype(_kind(dtype))
+    np.save(tmp_path / "a.npy", array)
+    assert read_array(tmp_path / "a.npy", dtype, SHAPE, "x") == array.tobytes()
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_numpy_reads_what_is_written(dtype: str, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 2, SHAPE).astype(_kind(dtype))
+    file = tmp_path / "a.npy"
+    file.write_bytes(npy_bytes(dtype, SHAPE, array.tobytes()))
+    read = np.load(file)
+    assert (read.shape, read.tobytes()) == (SHAPE, array.tobytes())
+    assert read_array(file, dtype, SHAPE, "x") == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "packed"),
+    [
+        ("i4", [1, -1, -8, 7, 3], [0xF1, 0x78, 0x03]),
+        ("u4", [1, 15, 8, 7, 3], [0xF1, 0x78, 0x03]),
+        ("i2", [1, -1, -2, 0, 1], [0b00101101, 0b01]),
+        ("u1", [1, 0, 1, 1, 0, 0, 0, 0, 1], [0b00001101, 1]),
+    ],
+)
+def test_small_types_are_packed_first_element_lowest(
+    dtype: str, values: list[int], packed: list[int], tmp_path: Path
+) -> None:
+    kind, shape = ("i1" if dtype[0] == "i" else "u1"), (len(values),)
+    np.save(tmp_path / "plain.npy", np.array(values, kind))
+    np.save(tmp_path / "own.npy", np.array(values, kind).astype(_kind(dtype)))
+    for name in ("plain.npy", "own.npy"):
+        assert read_array(tmp_path / name, dtype, shape, "x") == bytes(packed)
+    (tmp_path / "a.npy").write_bytes(npy_bytes(dtype, shape, bytes(packed)))
+    assert np.load(tmp_path / "a.npy").tolist() == values
+
+
+def test_packing_and_unpacking_are_inverse() -> None:
+    data = bytes(range(16)) * 3
+    assert unpack(pack(data, 4), 4, 48, signed=False) == data
+    assert unpack(pack(data[:7], 4), 4, 7, signed=False) == data[:7]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("i4", "i1"), ("u4", "u1"), ("u2", "u1")])
+def test_numbers_that_a_small_type_has_not_are_refused(
+    dtype: str, kind: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", np.array([1, 100], kind))
+    with pytest.raises(ArgumentError, match=rf"x: \S+a.npy holds numbers that are none of {dtype}"):
+        read_array(tmp_path / "a.npy", dtype, (2,), "x")
+
+
+def test_a_type_without_a_file_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="no type for f6e2m3fn"):
+        npy_bytes("f6e2m3fn", (4,), bytes(3))
+
+
+def test_arrays_without_elements_or_dimensions_are_read(tmp_path: Path) -> None:
+    for shape in ((), (0, 4), (1, 1)):
+        array = np.zeros(shape, np.float32)
+        np.save(tmp_path / "a.npy", array)
+        assert read_array(tmp_path / "a.npy", "f32", shape, "x") == array.tobytes()
+        assert np.load(_written(tmp_path, npy_bytes("f32", shape, array.tobytes()))).shape == shape
+
+
+def _written(folder: Path, data: bytes) -> Path:
+    file = folder / "written.npy"
+    file.write_bytes(data)
+    return file
+
+
+def test_a_header_of_version_2_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array(file, np.ones(4, np.float16), version=(2, 0))
+    expected = np.ones(4, np.float16).tobytes()
+    assert read_array(tmp_path / "a.npy", "f16", (4,), "x") == expected
+
+
+def test_an_array_by_columns_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.asfortranarray(np.ones(SHAPE, np.float32)))
+    with pytest.raises(SpecError, match="holds its array column by column") as caught:
+        read_array(tmp_path / "a.npy", "f32", SHAPE, "x")
+    assert caught.value.hint == "Save numpy.ascontiguousarray of it."
+
+
+@pytest.mark.parametrize("kind", [">f4", "U3", "O", "M8[s]", [("a", "f4")]])
+def test_what_is_no_plain_number_is_refused(kind: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(4, kind), allow_pickle=True)
+    with pytest.raises((SpecError, ArgumentError)) as caught:
+        read_array(tmp_path / "a.npy", "f32", (4,), "x")
+    assert caught.value.exit_code == 2
+
+
+VALID = npy_bytes("f32", (4,), bytes(16))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "a is no .npy file"),
+        (b"PK\3\4" + bytes(60), "a is no .npy file"),
+        (VALID[:9], "a is no .npy file"),
+        (VALID[:40], "its header cannot be read"),
+        (VALID[:-1], "a is damaged: 15 bytes instead of 16"),
+        (VALID + b"\0", "a is damaged: 17 bytes instead of 16"),
+        (VALID.replace(b"(4,)", b"[4,]"), "its header cannot be read"),
+        (VALID.replace(b"(4,)", b"(-4,"), "its header cannot be read"),
+        (VALID.replace(b"shape", b"chape"), "its header cannot be read"),
+        (VALID.replace(b"'<f4'", b"print"), "its header cannot be read"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(9), "its header cannot be read"),
+    ],
+)
+def test_damaged_files_are_refused(data: bytes, text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        parse_npy(data, "a")

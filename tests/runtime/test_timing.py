@@ -1,0 +1,88 @@
+"""Times of launches, on the stand-in, whose events tell what a test says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import DriverError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.devices import get_device
+from pallasc.runtime.routes import Route
+from pallasc.runtime.selection import Candidate
+from pallasc.runtime.timing import time_launches
+from pallasc.specs.plan import Copy
+
+FLUSH = "cuMemsetD8Async"
+
+
+def _time(artifact: Any, **options: Any) -> list[float]:
+    route = Route([Candidate("made", {}, artifact)])
+    arrays = [DeviceArray((4, 64), "f32") for _ in range(3)]
+    pointers = [array.pointer for array in arrays]
+    given = {"repeats": 3, "warmup": 2, **options}
+    return time_launches(route, get_device(0), pointers, **given)
+
+
+def _order(runtime: Any) -> list[str]:
+    names = ("cuMemsetD8Async", "cuLaunchKernelEx", "cuEventRecord", "cuCtxSynchronize")
+    short = {"cuMemsetD8Async": "flush", "cuLaunchKernelEx": "launch", "cuEventRecord": "event"}
+    return [short.get(call.name, "wait") for call in runtime.calls(*names)]
+
+
+def test_each_launch_lies_between_its_events(runtime: Any) -> None:
+    taken_ns = iter([1000, 1000, 5000, 7000, 6000])
+    runtime.kernel("*")(lambda _: runtime.configure(kernel_ns=next(taken_ns)))
+    runtime.configure(kernel_ns=1)
+    assert _time(made.add(), cold=True) == pytest.approx([5, 7, 6])
+    assert _order(runtime) == [
+        "launch", "launch", "wait",
+        *(["flush", "event", "launch", "event"] * 3), "wait",
+    ]  # fmt: skip
+
+
+def test_a_warm_launch_has_another_one_in_front(runtime: Any) -> None:
+    runtime.configure(kernel_ns=2000)
+    assert _time(made.add(), warmup=0) == pytest.approx([2.0] * 3)
+    assert _order(runtime) == [
+        "wait", *(["flush", "launch", "event", "launch", "event"] * 3), "wait"
+    ]  # fmt: skip
+
+
+def test_the_flush_writes_more_than_the_cache_holds(runtime: Any) -> None:
+    _time(made.add())
+    l2_bytes = 50 << 20
+    assert [call.values[2] for call in runtime.calls(FLUSH)] == [2 * l2_bytes] * 3
+
+
+def test_a_plan_of_many_steps_is_kept_waiting_for_longer(runtime: Any) -> None:
+    steps = [Copy(source=3, source_offset=0, target=2, target_offset=0, size=1024)] * 8
+    artifact = made.artifact(*steps, temporaries=[1024])
+    assert len(_time(artifact, repeats=2, warmup=0, cold=True)) == 2
+    assert len(runtime.calls(FLUSH)) == 2 * 3
+
+
+def test_nothing_is_left_behind(runtime: Any) -> None:
+    _time(made.add(), repeats=5)
+    assert runtime.live()[0] == 0
+    assert runtime.count("cuEventCreate") == runtime.count("cuEventDestroy_v2") == 10
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "text"),
+    [
+        ("cuLaunchKernelEx", 701, "made@h100-sxm cannot be launched: cuLaunchKernelEx answers"),
+        ("cuEventCreate", 2, "made cannot be timed on GPU 0 (Stand-in H100, sm_90): cuEventCreate"),
+        ("cuEventElapsedTime_v2", 600, "made cannot be timed on GPU 0"),
+        ("cuMemAlloc_v2", 2, "cannot be had on GPU 0"),
+    ],
+)
+def test_errors_of_the_driver_are_said(function: str, code: int, text: str, runtime: Any) -> None:
+    runtime.fault(function, code, nth=0)
+    with pytest.raises(DriverError) as caught:
+        _time(made.add())
+    assert text in caught.value.message
+    assert caught.value.code == code
+    runtime.clear_faults()
