@@ -134,11 +134,11 @@ ENTRY = Entry("a" * 64, "b" * 64, "c" * 64)
 def test_a_lock_that_was_named_must_be_there(tmp_path: Path) -> None:
     path = tmp_path / "none.lock"
     for options in ({"frozen": True, "locked": False}, {"frozen": False, "locked": True}):
-        with pytest.raises(SpecError) as caught:
+        with pytest.raises(NotCachedError) as caught:
             load_locked(path, **options)
+        assert caught.value.exit_code == 3
         assert str(caught.value) == (
-            f"{path}: there is no such file.\n"
-            f"  Make it with: pallasc lock SPECS --update --lock {path}"
+            f"there is no {path}.\n  Make it with: pallasc lock SPECS --update --lock {path}"
         )
 
 
@@ -312,6 +312,31 @@ def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock)
 
 
 # ---- locked
+
+
+@pytest.mark.parametrize("artifact", ["the same", "another"])
+def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(
+    project: Any, lock: Lock, artifact: str
+) -> None:
+    name, entry = next(iter(lock.variants.items()))
+    digest = entry.artifact if artifact == "the same" else "0" * 64
+    other = replace(lock, variants={name: entry._replace(action="1" * 64, artifact=digest)})
+    for frozen in (True, False):
+        lookup, variant = held_to(other, project, frozen=frozen)
+        assert str(lookup.check(result_of(lookup, variant))) == (
+            f"{name} is not as locked: its action key differs from the lock's.\n"
+            "  If that is meant: pallasc lock SPECS --update"
+        )
+
+
+def test_what_a_fresh_store_compiled_to_something_else_has_changed_sources(
+    project: Any, lock: Lock
+) -> None:
+    name, entry = next(iter(lock.variants.items()))
+    old = replace(lock, variants={name: Entry("1" * 64, "0" * 64, entry.request)})
+    lookup, variant = held_to(old, project, frozen=False)
+    compiled = replace(result_of(lookup, variant), status="compiled")
+    assert "its sources have changed since it was locked." in str(lookup.check(compiled))
 
 
 def test_what_is_missing_may_be_compiled_unless_the_build_is_frozen(

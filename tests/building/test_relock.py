@@ -111,6 +111,31 @@ def test_an_entry_that_is_no_longer_true_is_changed(project: Any, lock: Lock) ->
     assert change.reason == "the same action key gave another artifact"
 
 
+def test_an_action_key_that_was_edited_is_no_changed_source(project: Any, lock: Lock) -> None:
+    edited = lock.variants[FIRST]._replace(action="0" * 64)
+    wrong = replace(lock, variants={**lock.variants, FIRST: edited})
+    why = "its action key differs from the lock's"
+    assert check(project, wrong) == {FIRST: ("changed", f"not as locked: {why}")}
+    updated = update(project, wrong)
+    assert updated.lock == lock
+    assert [change.reason for change in updated.changes] == [why]
+
+
+@pytest.mark.parametrize("limit", [{"timeout_s": 0.1}, {"memory_bytes": 1 << 20}])
+def test_an_update_holds_its_workers_to_their_limits(
+    project: Any, lock: Lock, limit: dict[str, Any]
+) -> None:
+    project.write(
+        "kernel.py",
+        "import time\ndef scaled(x, *, factor):\n    time.sleep(60)\n    return x * factor\n",
+    )
+    updated = update_lock(
+        project.variants(), lock, file=FILE, whole=True, store=project.store, jobs=1, **limit
+    )
+    assert (updated.complete, updated.lock) == (False, lock)
+    assert {result.status for result in updated.report.results} == {"failed"}
+
+
 def test_a_spec_that_gives_the_same_in_another_way_changes_the_entry(
     project: Any, lock: Lock
 ) -> None:

@@ -156,6 +156,24 @@ def test_a_variant_that_fails_leaves_the_lock_as_it_is(
     assert lock.read_text() == text
 
 
+def test_an_update_takes_a_time_limit_for_each_variant(process: RunCommand, built: Any) -> None:
+    Path("kernels.yaml").write_text(
+        "schema: 1\ntargets: [sm_90a]\nkernels:\n"
+        "  - {name: sleeps, entry: 'kernels.py:sleeps', args: {x: 'f32[8]'}}\n"
+    )
+    Path("kernels.py").write_text("import time\ndef sleeps(x): time.sleep(600)\n")
+    options = ("--update", "--store", built.store, "--timeout", "0.5", "--memory", "4GiB")
+    result = process("lock", "kernels.yaml", *options)
+    assert (result.code, result.out, os.path.exists("pallasc.lock")) == (1, "", False)
+    assert "--timeout 0.5" in result.err
+
+
+def test_a_size_that_is_none_is_a_mistake(run: RunCommand) -> None:
+    result = run("lock", "kernels.yaml", "--update", "--memory", "much")
+    assert (result.code, result.out) == (2, "")
+    assert "--memory" in result.err
+
+
 def test_neither_a_check_nor_an_update_of_what_is_built_starts_jax(
     process: RunCommand, built: Any, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -198,6 +199,53 @@ def test_an_exit_code_is_kept_where_nothing_can_be_said(arguments: list[str], co
         command = [sys.executable, "-P", "-m", "pallasc", *arguments]
         result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False)
     assert result.returncode == code
+
+
+def without(stream: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process that has a standard stream closed."""
+    command = [sys.executable, "-P", "-m", "pallasc", *map(str, arguments)]
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {stream}', "sh", *command],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["targets"], ["targets", "--json"], ["--version"]])
+def test_a_closed_standard_output_loses_what_was_to_be_printed(arguments: list[str]) -> None:
+    result = without(">&-", *arguments)
+    assert (result.returncode, result.stderr) == (
+        74,
+        "error: the output cannot be written: Bad file descriptor.\n",
+    )
+
+
+def test_a_build_that_prints_nothing_needs_no_standard_output(built: Any) -> None:
+    result = without(">&-", "build", *built.arguments)
+    assert result.returncode == 0
+    assert "[2/2] hit " in result.stderr
+    assert "Traceback" not in result.stderr
+    assert without(">&-", "build", *built.arguments, "--json").returncode == 74
+
+
+def test_without_a_standard_error_output_data_is_printed_all_the_same(built: Any) -> None:
+    result = without("2>&-", "build", *built.arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["totals"]["hit"] == 2
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code"),
+    [
+        ("2>&-", ["biuld"], 2),
+        (">&- 2>&-", ["targets"], 74),
+        ("<&- >&- 2>&-", ["biuld"], 2),
+        ("<&-", ["targets"], 0),
+    ],
+)
+def test_an_exit_code_is_kept_whatever_is_closed(
+    closed: str, arguments: list[str], code: int
+) -> None:
+    assert without(closed, *arguments).returncode == code
 
 
 @pytest.mark.parametrize("error", [OSError(28, "full"), OSError(2, "missing", "a file")])

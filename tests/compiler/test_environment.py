@@ -28,7 +28,7 @@ def test_jaxs_own_cache_is_left_out() -> None:
 def test_variables_that_reach_the_compiler_are_known_in_order() -> None:
     environment = {
         "XLA_FLAGS": "--x", "MOSAIC_GPU_DUMP_PTX": "1", "JAX_ENABLE_X64": "1", "HOME": "/",
-        "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": "/c",
+        "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": "/c", "TF_VAR_region": "eu",
     }  # fmt: skip
     found = compiler_variables(environment)
     assert list(found) == ["JAX_ENABLE_X64", "MOSAIC_GPU_DUMP_PTX", "XLA_FLAGS"]

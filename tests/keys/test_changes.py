@@ -284,6 +284,7 @@ add("both", {
     "XLA_FLAGS in a file": flags_file,
     "an empty XLA_FLAGS": variable("XLA_FLAGS", ""),
     "TF_XLA_FLAGS": variable("TF_XLA_FLAGS", "--xla"),
+    "TF_CPP_VMODULE": variable("TF_CPP_VMODULE", "gpu_compiler=1"),
     "JAX_ENABLE_X64": variable("JAX_ENABLE_X64"),
     "JAX_DEFAULT_MATMUL_PRECISION": variable("JAX_DEFAULT_MATMUL_PRECISION", "highest"),
     "MOSAIC_GPU_DUMP_PTX": variable("MOSAIC_GPU_DUMP_PTX"),

@@ -222,6 +222,8 @@ KEEPS: dict[str, Change] = {
     "JAX's own cache": with_variables(
         JAX_COMPILATION_CACHE_DIR="/c", JAX_ENABLE_COMPILATION_CACHE="false"),
     "continuous integration": with_variables(CI="true", GITHUB_ACTIONS="true", BUILD_ID="7"),
+    "Terraform": with_variables(
+        TF_VAR_region="eu", TF_CLI_CONFIG_FILE="/terraform.rc", TF_LOG="TRACE", TF_WORKSPACE="b"),
     "called by make": with_variables(MAKEFLAGS=" -j --jobserver-auth=3,4", MAKELEVEL="1"),
     "GPUs": with_variables(CUDA_VISIBLE_DEVICES="1", CUDA_LAUNCH_BLOCKING="1"),
     "a toolkit on the machine": with_variables(

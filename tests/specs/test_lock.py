@@ -168,8 +168,11 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_lock(tmp_path)
     path = tmp_path / "pallasc.lock"
     path.write_bytes(b"schema: 1\ntoolchain: \xff\n")
-    with pytest.raises(SpecError, match=r"pallasc.lock:2: byte 0xff is not UTF-8"):
+    with pytest.raises(SpecError, match=r"pallasc.lock:2: byte 0xff is not UTF-8") as caught:
         read_lock(path)
+    assert caught.value.hint == (
+        f"Restore the file, or remove it and run: pallasc lock SPECS --update --lock {path}"
+    )
 
 
 DAMAGE = [
@@ -203,6 +206,24 @@ DAMAGE = [
     ("  jax: {", "  jax: {{", "pallasc.lock:6:3: not YAML: "),
     ("add@b200", "add@b200\x07", "pallasc.lock:8: not YAML: "),
 ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "advice"),
+    [
+        ("variants:\n<<<<<<< HEAD\n", "Take either side whole, then"),
+        ("variants: {{\n", "Restore it, or remove it and"),
+        ("variants: 1\n", "Restore it, or remove it and"),
+        ("", "Restore it, or remove it and"),
+    ],
+)
+def test_advice_on_damage_names_the_file_to_write_anew(bad: str, advice: str) -> None:
+    text = f"schema: 1\ntoolchain: {{}}\n{bad}" if bad else ""
+    with pytest.raises(SpecError) as caught:
+        parse_lock(text, "my locks/ci.lock")
+    assert caught.value.hint == (
+        f"{advice} run: pallasc lock SPECS --update --lock 'my locks/ci.lock'"
+    )
 
 
 @pytest.mark.parametrize(("good", "bad", "message"), DAMAGE)

@@ -27,7 +27,7 @@ JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 MOST_LINES = 15
 
 DONE = re.compile(r"^\[ *\d+/\d+\] (?=\w+ +(?P<case>\w+)@)", re.MULTILINE)
-RUNNING = re.compile(r"\[ *\d+/\d+\] (compiling|waiting)\b")
+RUNNING = re.compile(r"\[ *\d+/\d+\] (compiling|getting ready|waiting)\b")
 OF_A_VERSION = re.compile(r".*\.(?P<major>\d+)\.(?P<minor>\d+)\.txt")
 
 

@@ -1,0 +1,93 @@
+"""Signals that end a run: the first one counts, those after it cut nothing short."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from pallasc.cli import interrupts
+from pallasc.cli.interrupts import as_interrupts
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# A command that is stopped and stopped again: while it puts things away, after it, and at the end.
+STOPPED = """
+import atexit, os, sys
+first, second = map(int, sys.argv[1:])
+import pallasc.compiler.collect
+from pallasc.cli.main import main
+
+def again(place):
+    os.kill(os.getpid(), second)
+    print("still there", place, flush=True)
+
+def collect(*_, **__):
+    try:
+        os.kill(os.getpid(), first)
+    finally:
+        again("in the run")
+
+class Last:
+    def __del__(self):
+        again("at the very end")
+
+pallasc.compiler.collect.collect = collect
+sys.last = Last()
+atexit.register(again, "at exit")
+code = main(["list", "kernels.yaml"])
+again("after the run")
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), product(SIGNALS, SIGNALS))
+def test_a_second_signal_does_not_cut_the_first_one_short(first: int, second: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", STOPPED, str(int(first)), str(int(second))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    places = ["in the run", "after the run", "at exit", "at the very end"]
+    assert result.stdout.splitlines() == [f"still there {place}" for place in places]
+    assert (result.returncode, result.stderr.strip()) == (130, "interrupted")
+
+
+@pytest.fixture
+def handlers() -> Iterator[dict[int, object]]:
+    """Put the handlers of this process back."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_that_got_lost_can_be_sent_again_later(
+    handlers: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = 0
+    monkeypatch.setattr(interrupts, "_DEAF_S", -1.0)
+    with as_interrupts():
+        for number in SIGNALS:
+            try:
+                os.kill(os.getpid(), number)
+            except KeyboardInterrupt:
+                came += 1
+    assert came == len(SIGNALS)
+
+
+def test_without_a_signal_everything_is_as_it_was(handlers: dict[int, object]) -> None:
+    with as_interrupts():
+        assert all(signal.getsignal(number) != handlers[number] for number in SIGNALS)
+    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_what_somebody_handles_or_ignores_is_left_alone(handlers: object) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with as_interrupts():
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
