@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from pallasc.cli.options import (
     selection_options,
     specs_argument,
     store_option,
+    supervision_options,
     traceback_option,
 )
 
@@ -26,33 +28,6 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _supervision_options(function: F) -> F:
-    """Add the options that say what a variant may take, and what a failure ends."""
-    for option in (
-        click.option(
-            "--memory",
-            metavar="SIZE",
-            help="Stop a compiling process that holds more, such as 4GiB; by default its share of "
-            "the machine.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
-            metavar="SECONDS",
-            help="Stop a variant that takes longer.",
-        ),
-        click.option(
-            "--keep-going/--fail-fast",
-            default=True,
-            show_default=True,
-            help="After a variant failed, compile the others, or stop.",
-        ),
-    ):
-        function = option(function)
-    return function
 
 
 def _lock_options(function: F) -> F:
@@ -112,7 +87,13 @@ def _report_options(function: F) -> F:
 @specs_argument()
 @selection_options
 @compile_options
-@_supervision_options
+@supervision_options
+@click.option(
+    "--keep-going/--fail-fast",
+    default=True,
+    show_default=True,
+    help="After a variant failed, compile the others, or stop.",
+)
 @_lock_options
 @_report_options
 @store_option
@@ -128,7 +109,6 @@ def command(
     junit: Path | None,
     reproduce: int | None,
     as_json: bool,
-    memory: str | None,
     dry_run: bool,
     frozen: bool,
     locked: bool,
@@ -166,6 +146,7 @@ def command(
                    action_key, digest (of the artifact), cubin_bytes, kernels (resources),
                    error (message, hint, file, line, column, exit_code), output (its last lines)
       reproduced   with --reproduce, a list: variant, outcome, differences and more
+      errors       of Python specs whose process died or was stopped; the others are built
       error        what ended the whole build before it began, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
@@ -176,7 +157,7 @@ def command(
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     with outputs.telling_of_errors():
-        build = {**options, "memory_bytes": _size(memory), "compile": not dry_run, "frozen": frozen}
+        build = {**options, "compile": not dry_run, "frozen": frozen}
         if frozen or locked or lock_path is not None:
             from pallasc.compiler.locked import load_locked
 
@@ -196,15 +177,28 @@ def _run(
 ) -> tuple[Report, Reproduction | None]:
     """Load, build and perhaps reproduce, and say how it goes and how it went."""
     from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.reading import Reading
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.cli.summary import summary
 
     store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
     found = None
     with stderr_progress() as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
+        reading = Reading(progress, keep_going=options["keep_going"])
+        variants = load_variants(
+            specs,
+            store=store,
+            targets=targets,
+            expression=expression,
+            timeout_s=options["timeout_s"],
+            memory_bytes=options["memory_bytes"],
+            frozen=options["frozen"],
+            on_tick=reading.tick,
+            broken=reading.broken,
+        )
         report = _build(variants, store, options, progress)
+        report = replace(report, errors=tuple(reading.errors))
         if reproduce and not report.exit_code:
             progress.say(f"compiling {min(reproduce, len(variants))} twice more, to compare")
             report, found = _reproduce(variants, reproduce, store, options, report, progress)
@@ -216,19 +210,6 @@ def _run(
             click.echo(f"warning: {note}", err=True)
     click.echo(summary(report, progress.screen), err=True)
     return report, found
-
-
-def _size(text: str | None) -> int | None:
-    """Return a size in bytes, 0 for no limit, None where none is given.
-
-    Raises:
-        SpecError: it is none.
-    """
-    if text is None:
-        return None
-    from pallasc.cache.limits import parse_size
-
-    return parse_size(text, what="--memory") or 0
 
 
 def _build(

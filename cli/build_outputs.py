@@ -61,9 +61,9 @@ class Outputs:
             SpecError: the file of XML cannot be written any more.
         """
         if self.annotations:
-            from pallasc.cli.annotations import github_commands
+            from pallasc.cli.annotations import github_command, github_commands
 
-            for line in github_commands(report):
+            for line in (*map(github_command, report.errors), *github_commands(report)):
                 click.echo(line, err=True)
         if self.as_json:
             from pallasc.cli.output import json_text

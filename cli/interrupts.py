@@ -4,28 +4,53 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
+_DEAF_S = 10.0
+"""Longer than a run takes to end its workers and to say what is left."""
 
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for these signals, unless somebody handles or ignores them."""
+    """Raise `KeyboardInterrupt` once for these signals, unless somebody handles or ignores them.
+
+    What follows the first one is ignored, until the process has ended: it must not cut short what
+    ends the workers. Only after ten seconds another one counts, in case the first one was lost.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    ours = [number for number, handler in before.items() if handler in _UNHANDLED]
+    first = _First()
     for number in ours:
-        signal.signal(number, _interrupt)
+        signal.signal(number, first)
     try:
         yield
     finally:
         for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+            # Python puts its own handlers away long before the process has ended, but not this.
+            signal.signal(number, signal.SIG_IGN if first.came else before[number])
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _First:
+    """A handler that raises `KeyboardInterrupt` for the first of several signals."""
+
+    def __init__(self) -> None:
+        self._came_s: float | None = None
+
+    @property
+    def came(self) -> bool:
+        """Tell whether there was a signal."""
+        return self._came_s is not None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if self._came_s is None or now_s - self._came_s > _DEAF_S:
+            self._came_s = now_s
+            raise KeyboardInterrupt

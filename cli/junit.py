@@ -87,10 +87,11 @@ def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> 
     for name, results in suites.items():
         suite = ElementTree.SubElement(top, "testsuite", _totals(name, results))
         suite.extend(_case(result, root) for result in results)
-    if error is not None:
-        top.append(_ended(error))
-        top.set("tests", str(len(report.results) + 1))
-        top.set("errors", "1")
+    errors = [*report.errors, *([error] if error else [])]
+    if errors:
+        top.extend(map(_ended, errors))
+        top.set("tests", str(len(report.results) + len(errors)))
+        top.set("errors", str(len(errors)))
     ElementTree.indent(top)
     text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
     return text + b"\n"

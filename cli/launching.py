@@ -56,7 +56,7 @@ def launch_options(function: F) -> F:
             "--all",
             "every",
             is_flag=True,
-            help="Launch every point of the matrix, where that leaves several of a kernel.",
+            help="Launch every point of the matrix, instead of one variant of each kernel.",
         ),
     ):
         function = option(function)

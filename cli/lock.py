@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pallasc.cli.options import (
     selection_options,
     specs_argument,
     store_option,
+    supervision_options,
     traceback_option,
 )
 
@@ -40,6 +41,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 )
 @selection_options
 @compile_options
+@supervision_options
 @store_option
 @json_option("the differences")
 @traceback_option()
@@ -49,10 +51,9 @@ def command(
     path: Path | None,
     targets: tuple[str, ...],
     expression: str | None,
-    jobs: int | None,
-    ptxas: Path | None,
     store_root: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Compare the variants of SPECS with the lock file, or write it with --update.
 
@@ -73,7 +74,7 @@ def command(
     Examples:
       pallasc lock specs/ --update
       pallasc lock specs/
-      pallasc lock specs/ --update -k matmul
+      pallasc lock specs/ --update -k matmul --timeout 600
       pallasc lock specs/ --lock py311.lock
 
     --json prints one object:
@@ -87,12 +88,12 @@ def command(
     """
     from pallasc.cli.output import json_text
     from pallasc.cli.selection import load_variants, open_store
-    from pallasc.compiler.locked import LOCK_FILE
+    from pallasc.specs.lock import LOCK_FILE
 
     store = open_store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression)
     run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
-    code = run.update(jobs, ptxas) if update else run.check(ptxas)
+    code = run.update(options) if update else run.check(options["ptxas"])
     if as_json and run.data is not None:
         click.echo(json_text(run.data))
     elif run.data is not None:
@@ -112,10 +113,10 @@ class _Run:
         self.data: dict[str, Any] | None = None
 
     def check(self, ptxas: Path | None) -> int:
-        from pallasc.compiler.locked import Locked, update_command
+        from pallasc.compiler.locked import Locked
         from pallasc.compiler.relock import check_lock
         from pallasc.errors import NotCachedError
-        from pallasc.specs.lock import read_lock
+        from pallasc.specs.lock import read_lock, update_command
 
         lock = read_lock(self._path)
         if lock is None:
@@ -137,7 +138,7 @@ class _Run:
         click.echo(f"  If that is meant: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED
 
-    def update(self, jobs: int | None, ptxas: Path | None) -> int:
+    def update(self, options: Mapping[str, Any]) -> int:
         from pallasc.cli.progress import stderr_progress
         from pallasc.compiler.relock import update_lock
         from pallasc.specs.lock import read_lock, write_lock
@@ -151,9 +152,8 @@ class _Run:
                 file=self._path,
                 whole=self._whole,
                 store=self._store,
-                jobs=jobs,
-                ptxas=ptxas,
                 on_event=progress,
+                **options,
             )
         for note in updated.report.notes:
             if note not in self._store.warnings:

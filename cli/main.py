@@ -5,7 +5,6 @@ Nothing but click is imported before the command is known.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,6 +15,7 @@ import click
 from pallasc.cli.interrupts import as_interrupts
 from pallasc.cli.layout import Group
 from pallasc.cli.options import Talk, traceback_option
+from pallasc.cli.streams import discard_output, replace_closed_streams
 from pallasc.errors import PallascError
 
 COMMANDS = (
@@ -71,18 +71,9 @@ class LazyGroup(Group):
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            _discard_output()
+            discard_output()
             ctx.exit(CLOSED_PIPE)
         return code
-
-
-def _discard_output() -> None:
-    """Point broken streams at nothing, so that Python's own flush at the end says nothing."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -145,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     talk = Talk()
     given = None if arguments is None else list(arguments)
+    replace_closed_streams()
     try:
         with as_interrupts():
             code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
@@ -173,5 +165,5 @@ def _end(error: PallascError | click.ClickException | click.Abort | OSError, tal
         click.echo(found.text, err=True)
     except OSError:
         pass  # the exit code is all that is left
-    _discard_output()
+    discard_output()
     return found.exit_code

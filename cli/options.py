@@ -89,6 +89,50 @@ def store_option(function: F) -> F:
     )(function)
 
 
+def supervision_options(function: F) -> F:
+    """Add the options that say what compiling a variant may take: `--timeout` and `--memory`."""
+    for option in (
+        click.option(
+            "--memory",
+            "memory_bytes",
+            callback=_memory_bytes,
+            metavar="SIZE",
+            help="Stop a compiling process that holds more, such as 4GiB; by default its share of "
+            "the machine.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0, min_open=True),
+            callback=_finite,
+            metavar="SECONDS",
+            help="Stop a variant that takes longer.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
+    """Return a size in bytes, 0 for no limit, None where none is given.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if text is None or ctx.resilient_parsing:
+        return None
+    from pallasc.cache.limits import parse_size
+
+    return parse_size(text, what="--memory") or 0
+
+
+def _finite(ctx: click.Context, _: click.Parameter, seconds: float | None) -> float | None:
+    """Return the seconds, which click takes as `nan` and `inf` too."""
+    if seconds is not None and not seconds < float("inf"):
+        raise click.BadParameter(f"{seconds} is no number of seconds.", ctx)
+    return seconds
+
+
 def compile_options(function: F) -> F:
     """Add the options of everything that may compile: `--jobs` and `--ptxas`."""
     for option in (

@@ -38,6 +38,7 @@ def report_json(
         "largest": _top(report.compiled, _cubin_bytes)[:_TOP],
         "spilling": _top(report.results, _spilled),
         "variants": [_result_json(result) for result in report.results],
+        "errors": [_error_json(one) for one in report.errors],
         "error": _error_json(error) if error else None,
     }
     if reproduction is not None:

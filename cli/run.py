@@ -52,7 +52,8 @@ def command(
     Of variants that differ in their target only, the one that suits the GPU best is launched; where
     other parameters are open, -k has to say which. A variant that is not in the store is compiled
     first. What a kernel gives is compared with the reference of its spec, which runs on the CPU in
-    another process; without a tolerance in the spec, four units in the last place are allowed.
+    another process; without a tolerance in the spec, floating-point results may differ by four
+    units in the last place, others not at all.
 
     Inputs that no file is given for are random numbers, the same ones for the same seed: floating
     point between 1/8 and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15.

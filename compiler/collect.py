@@ -11,45 +11,172 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.environment import compiler_variables, settled
 from pallasc.compiler.identity import own_digest, recorded
 from pallasc.compiler.manifest import changed_source, make_manifest
-from pallasc.compiler.messages import error_from_json
-from pallasc.compiler.pool import Pool, Task
 from pallasc.compiler.sources import sources_from_json
-from pallasc.errors import Location, SpecError
+from pallasc.errors import Location, NotCachedError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_from_json
 from pallasc.specs.yaml_loader import load_specs
 
+if TYPE_CHECKING:
+    from pallasc.compiler.pool import Pool
+    from pallasc.compiler.tasks import Answer
+
 _SCHEMA = "1"
 _JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
 """Packages that closures leave out."""
+_TICK_S = 0.5
+_OUTPUT_LINES = 20
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+OnTick = Callable[[str, float], None]
+"""Is told which file is being executed, and for how many seconds."""
 
 
-def collect(paths: Sequence[str], *, store: Store) -> list[Spec]:
+class _ProcessError(SpecError):
+    """The process that executed a spec file ended or was stopped before it could answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads Python spec files, within limits; the arguments are those of `collect`."""
+
+    store: Store
+    timeout_s: float | None
+    memory_bytes: int | None
+    on_tick: OnTick | None
+    frozen: bool
+    broken: Callable[[SpecError], None] | None
+
+    def read(self, path: str) -> list[Spec]:
+        """Return what a file declares: what the store remembers, or what its execution tells."""
+        digests = FileDigests(self.store.root)
+        key = _key(path, digests)
+        manifest = self.store.get_manifest(key)
+        why = "it was not read here before"
+        if manifest is not None:
+            changed = changed_source(manifest, str(Path(path).resolve().parent), digests)
+            if changed is None:
+                return _specs(json.loads(manifest["specs"]))
+            why = changed
+        if self.frozen:
+            raise NotCachedError(
+                f"what this file declares is not in the store: {why}.",
+                location=Location(path),
+                hint="--frozen does not execute it: build it without, or restore the store.",
+            )
+        try:
+            answer = self._ask_worker(path)
+        except _ProcessError as error:
+            if self.broken is None:
+                raise
+            self.broken(error)
+            return []
+        self._remember(key, answer, digests)
+        return _specs(answer["specs"])
+
+    def _remember(self, key: str, answer: Mapping[str, Any], digests: FileDigests) -> None:
+        if not answer["uncached"]:
+            manifest = make_manifest("", sources_from_json(answer["sources"]), digests)
+            self.store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
+            digests.save()
+
+    def _ask_worker(self, path: str) -> dict[str, Any]:
+        """Have a file executed by a process of its own; return what that answers.
+
+        Raises:
+            SpecError: the file is wrong, or its process died or was stopped.
+        """
+        from pallasc.compiler.messages import error_from_json
+
+        answer = self._answer(path)
+        if answer.message is None:
+            raise _process_error(path, answer)
+        if not answer.message["ok"]:
+            error = error_from_json(answer.message["error"])
+            if error.message.startswith("MemoryError"):
+                # The kernel refused it: whether that or the watch comes first is chance.
+                raise _ProcessError(error.message, location=error.location, hint=error.hint)
+            raise error
+        return answer.message
+
+    def _answer(self, path: str) -> Answer:
+        from pallasc.compiler.tasks import Task
+
+        message = {"op": "collect", "path": path}
+        group = ("", str(Path(path).resolve().parent))  # where the place of a death is looked for
+        task = Task(0, group, message, "the process that executes this file")
+        with self._pool() as pool:
+            for _, _, answer in pool.run([task]):
+                if answer is not None:
+                    return answer
+                if self.on_tick is not None:
+                    for _, seconds in pool.running():
+                        self.on_tick(path, seconds)
+        raise SpecError(
+            "nothing was heard of the process that executes this file.", location=Location(path)
+        )
+
+    def _pool(self) -> Pool:
+        from pallasc.compiler.capacity import default_memory_bytes
+        from pallasc.compiler.pool import Pool
+
+        memory = self.memory_bytes
+        return Pool(
+            1,
+            settled(os.environ),
+            timeout_s=self.timeout_s,
+            memory_bytes=(default_memory_bytes(1) if memory is None else memory) or None,
+            tick_s=None if self.on_tick is None else _TICK_S,
+        )
+
+
+def collect(
+    paths: Sequence[str],
+    *,
+    store: Store,
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
+    on_tick: OnTick | None = None,
+    frozen: bool = False,
+    broken: Callable[[SpecError], None] | None = None,
+) -> list[Spec]:
     """Return the specs that the files and folders `paths` declare.
 
-    Python files run in a process of their own each.
+    Python files run in a process of their own each, unless the store remembers what they declare.
+
+    Args:
+        paths: spec files and folders of them.
+        store: where what Python specs declare is kept.
+        timeout_s: how long executing one file may take; None is for ever.
+        memory_bytes: what its process may hold; None is what the machine has, 0 any amount.
+        on_tick: is told about twice a second which file is being executed, and for how long.
+        frozen: execute nothing.
+        broken: is given the error of a file whose process died or was stopped at a limit, and the
+            other files go on; None has it raised.
 
     Raises:
         SpecError: one is missing or wrong.
+        NotCachedError: one would have to be executed, and `frozen` forbids it.
     """
-    return load_specs(paths, collect_python=lambda path: _collect_python(path, store))
+    reader = _Reader(store, timeout_s, memory_bytes, on_tick, frozen, broken)
+    return load_specs(paths, collect_python=reader.read)
 
 
-def _collect_python(path: str, store: Store) -> list[Spec]:
-    digests = FileDigests(store.root)
-    folder = str(Path(path).resolve().parent)
-    key = labelled_key(
+def _key(path: str, digests: FileDigests) -> str:
+    return labelled_key(
         {
             "collect": _SCHEMA,
             "file": str(Path(path).resolve()),
@@ -60,31 +187,27 @@ def _collect_python(path: str, store: Store) -> list[Spec]:
             **{f"variable {n}": v for n, v in compiler_variables(settled(os.environ)).items()},
         }
     )
-    manifest = store.get_manifest(key)
-    if manifest is not None and changed_source(manifest, folder, digests) is None:
-        return _specs(json.loads(manifest["specs"]))
-    answer = _ask_worker(path)
-    if not answer["uncached"]:
-        manifest = make_manifest("", sources_from_json(answer["sources"]), digests)
-        store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
-        digests.save()
-    return _specs(answer["specs"])
 
 
 def _specs(data: Sequence[Mapping[str, Any]]) -> list[Spec]:
     return [spec_from_json(dict(item)) for item in data]
 
 
-def _ask_worker(path: str) -> dict[str, Any]:
-    message = {"op": "collect", "path": path}
-    task = Task(0, ("", ""), message, "the process that executes this file")
-    with Pool(1, settled(os.environ)) as pool:
-        for kind, _, answer in pool.run([task]):
-            if kind == "done" and answer is not None:
-                if answer.error is not None:
-                    where = answer.error.location or answer.place or Location(path)
-                    raise SpecError(answer.error.message, location=where, hint=answer.error.hint)
-                if answer.message is not None and not answer.message["ok"]:
-                    raise error_from_json(answer.message["error"])
-                return answer.message or {}
-    return {}
+def _process_error(path: str, answer: Answer) -> _ProcessError:
+    """Return the error for a file whose process died: how, where, and what it wrote last."""
+    message, hint, where = "the process that executes this file gave no answer", None, answer.place
+    if answer.error is not None:
+        message, hint = answer.error.message, answer.error.hint
+        where = answer.error.location or where
+    if where is None or where.file == str(Path(path).resolve()):
+        where = Location(path, where.line if where else 0)
+    lines = answer.output.strip().splitlines()[-_OUTPUT_LINES:]
+    if lines:
+        message = "\n".join([message, "  output:", *(f"    {_printable(line)}" for line in lines)])
+    return _ProcessError(message, location=where, hint=hint)
+
+
+def _printable(line: str) -> str:
+    """Return a line without colours and what would move the cursor of a terminal."""
+    plain = _COLOUR.sub("", line.expandtabs())
+    return "".join(c if c.isprintable() else " " for c in plain).rstrip()

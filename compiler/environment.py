@@ -44,6 +44,28 @@ COMPILER_PREFIXES = (
 )  # fmt: skip
 """Variables that reach the compiler: they count in every key."""
 
+_OTHERS = frozenset(
+    {
+        "TF_ACC",
+        "TF_APPEND_USER_AGENT",
+        "TF_DATA_DIR",
+        "TF_DISABLE_PLUGIN_TLS",
+        "TF_ENCRYPTION",
+        "TF_IGNORE",
+        "TF_INPUT",
+        "TF_IN_AUTOMATION",
+        "TF_LOG",
+        "TF_REATTACH_PROVIDERS",
+        "TF_SKIP_PROVIDER_VERIFY",
+        "TF_WORKSPACE",
+    }
+)
+_OTHERS_PREFIXES = (
+    "TF_ACC_", "TF_CLI_", "TF_CLOUD_", "TF_HTTP_", "TF_LOG_", "TF_PLUGIN_CACHE_", "TF_REGISTRY_",
+    "TF_STATE_", "TF_TOKEN_", "TF_VAR_",
+)  # fmt: skip
+"""Variables of Terraform, which shares its prefix with TensorFlow: no compiler reads them."""
+
 _COUNTED = frozenset(
     {
         "CAN_FINALIZE_DEBUG",  # ptxas
@@ -162,6 +184,8 @@ def _is_dropped(name: str) -> bool:
 
 def _is_counted(name: str) -> bool:
     if name in _FORCED or name in _FIXED or _is_dropped(name):
+        return False
+    if name in _OTHERS or name.startswith(_OTHERS_PREFIXES):
         return False
     return name in _COUNTED or name.startswith(COMPILER_PREFIXES)
 

@@ -45,11 +45,18 @@ from pallasc.compiler.setup import Setup
 from pallasc.compiler.toolchain import tool_version
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
-from pallasc.specs.lock import VARIABLE, Component, Entry, Lock, differences, differing, read_lock
+from pallasc.specs.lock import (
+    LOCK_FILE,
+    VARIABLE,
+    Component,
+    Entry,
+    Lock,
+    differences,
+    differing,
+    read_lock,
+    update_command,
+)
 from pallasc.specs.spec import Variant
-
-LOCK_FILE = Path("pallasc.lock")
-"""Where the lock is, unless `--lock` names another file."""
 
 _PACKAGES = (
     "cramjam", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "protobuf", "scipy",
@@ -58,6 +65,9 @@ _PACKAGES = (
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
+_SOURCES_CHANGED = "its sources have changed since it was locked"
+OTHER_ACTION_KEY = "its action key differs from the lock's"
+"""Said where neither the spec nor, as far as is known, a source has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,8 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
         locked: everything must be as the lock says.
 
     Raises:
-        SpecError: a lock file was named that is not there, or that nothing would use; or it is
-            damaged.
-        NotCachedError: `locked` without a lock file.
+        SpecError: a lock file was named that nothing would use, or it is damaged.
+        NotCachedError: `locked` without a lock file, or the one that was named is not there.
     """
     if not (frozen or locked):
         if path is not None:
@@ -94,21 +103,12 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
         return None
     place = path or LOCK_FILE
     lock = read_lock(place)
-    if lock is None and path is not None:
-        raise SpecError(f"{path}: there is no such file.", hint=_make_it(path))
-    if lock is None and locked:
-        raise NotCachedError(f"there is no {place} here.", hint=_make_it(place))
+    if lock is None and (locked or path is not None):
+        here = "" if path else " here"
+        raise NotCachedError(
+            f"there is no {place}{here}.", hint=f"Make it with: {update_command(place)}"
+        )
     return Locked(str(place), lock, frozen)
-
-
-def _make_it(place: Path | str) -> str:
-    return f"Make it with: {update_command(place)}"
-
-
-def update_command(place: Path | str) -> str:
-    """Return the command that writes a lock file."""
-    named = "" if str(place) == str(LOCK_FILE) else f" --lock {place}"
-    return f"pallasc lock SPECS --update{named}"
 
 
 def toolchain_components(setup: Setup, context: Context) -> dict[str, Component]:
@@ -224,7 +224,7 @@ class LockedLookup:
         if entry is None:
             return self._absent
         if result.action_key != entry.action:
-            return f"not as locked: {self._why(result.variant, entry)}"
+            return f"not as locked: {self._why(result, entry)}"
         found = result.artifact.digest
         if found == entry.artifact:
             return None
@@ -274,11 +274,11 @@ class LockedLookup:
         self.unchecked += 1
         return Found(entry.action, artifact)
 
-    def _why(self, variant: Variant, entry: Entry) -> str:
+    def _why(self, result: VariantResult, entry: Entry) -> str:
         """Say why a variant has another action key than its entry, as far as the store knows."""
-        changed_since = "its sources have changed since it was locked"
+        variant = result.variant
         if variant.id in self._reasons:
-            return f"{changed_since} ({self._reasons[variant.id]})"
+            return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
         keys = self._lookup.keys(variant)
         now = self._store.get_manifest(keys.folder) or self._store.get_manifest(keys.request)
         for before in self._manifests_of(entry.action):
@@ -286,7 +286,15 @@ class LockedLookup:
             changed = _changes(before, now) if same and now is not None else []
             if changed:
                 return ", ".join(changed)
-        return changed_since if keys.request == entry.request else _SPEC_CHANGED
+        if keys.request != entry.request:
+            return _SPEC_CHANGED
+        return OTHER_ACTION_KEY if self._is_unexplained(result, entry) else _SOURCES_CHANGED
+
+    def _is_unexplained(self, result: VariantResult, entry: Entry) -> bool:
+        """Tell whether nothing says that sources have changed: the lock itself may have."""
+        if result.artifact is not None and result.artifact.digest == entry.artifact:
+            return True
+        return result.status == "hit" and stored_artifact(self._store, entry.action) is None
 
     def _manifests_of(self, action: str) -> list[Mapping[str, Any]]:
         """Return the manifests that lead to an action key; reads all of them, once."""

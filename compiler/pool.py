@@ -232,10 +232,13 @@ def _register(
             selector.register(descriptor, wanted[descriptor], worker)
 
 
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Put off signals that end a build until the block is through."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
     finally:

@@ -9,11 +9,11 @@ from pathlib import Path
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
 from pallasc.compiler.locked import (
+    OTHER_ACTION_KEY,
     Locked,
     LockedLookup,
     require_toolchain,
     toolchain_components,
-    update_command,
 )
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.report import OnEvent, Report, VariantResult
@@ -26,6 +26,7 @@ from pallasc.specs.lock import (
     compare,
     differences,
     merged,
+    update_command,
 )
 from pallasc.specs.spec import Variant
 
@@ -129,6 +130,8 @@ def update_lock(
     store: Store,
     jobs: int | None = None,
     ptxas: Path | None = None,
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Updated:
     """Build variants, and return the lock with their entries; nothing is written.
@@ -141,6 +144,8 @@ def update_lock(
         store: as for `build`.
         jobs: as for `build`.
         ptxas: as for `build`.
+        timeout_s: as for `build`.
+        memory_bytes: as for `build`.
         on_event: as for `build`.
 
     Raises:
@@ -161,7 +166,15 @@ def update_lock(
             "leaves alone would not fit this one.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
-    report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=on_event)
+    report = build(
+        variants,
+        store=store,
+        jobs=jobs,
+        ptxas=ptxas,
+        timeout_s=timeout_s,
+        memory_bytes=memory_bytes,
+        on_event=on_event,
+    )
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
         return Updated(old, (), tuple(apart), report)
@@ -185,6 +198,8 @@ def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:
         return change
     before, after = change.before, change.after
     if before.action != after.action:
-        return replace(change, reason=reasons.get(change.variant, ""))
+        known = reasons.get(change.variant, "")
+        unexplained = change.variant in reasons and before.request == after.request
+        return replace(change, reason=known or (OTHER_ACTION_KEY if unexplained else ""))
     same = before.artifact == after.artifact
     return replace(change, reason=_ASKED_OTHERWISE if same else _NOT_DETERMINISTIC)

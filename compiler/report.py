@@ -85,13 +85,15 @@ class Report:
     """The results of a build, in the order of the variants.
 
     `notes` are warnings about the store and about compilations that were not deterministic.
-    `interrupted` says that somebody stopped the build; what was left is `skipped`.
+    `interrupted` says that somebody stopped the build; what was left is `skipped`. `errors` are of
+    spec files that could not be executed, while the others were built.
     """
 
     results: tuple[VariantResult, ...]
     seconds: float
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    errors: tuple[PallascError, ...] = ()
 
     def having(self, status: Status) -> tuple[VariantResult, ...]:
         """Return the results with a status."""
@@ -122,7 +124,8 @@ class Report:
         """130 if interrupted, else that of the failures: 1 if a kernel failed, else the first's."""
         if self.interrupted:
             return 130
-        codes = [result.error.exit_code for result in self.failed if result.error]
+        errors = [*(result.error for result in self.failed), *self.errors]
+        codes = [error.exit_code for error in errors if error]
         return 1 if 1 in codes else next(iter(codes), 0)
 
 

@@ -34,12 +34,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pallasc.errors import Location, SpecError
+
+LOCK_FILE = Path("pallasc.lock")
+"""Where the lock is, unless `--lock` names another file."""
 
 LOCK_SCHEMA = 1
 NOTES = (
@@ -113,6 +117,12 @@ class Change:
     reason: str = ""
 
 
+def update_command(place: Path | str) -> str:
+    """Return the command that writes a lock file."""
+    named = "" if str(place) == str(LOCK_FILE) else f" --lock {shlex.quote(str(place))}"
+    return f"pallasc lock SPECS --update{named}"
+
+
 def lock_text(lock: Lock) -> str:
     """Return the text of a lock file; equal locks give equal bytes."""
     lines = [*NOTES, f"schema: {LOCK_SCHEMA}"]
@@ -168,7 +178,7 @@ def read_lock(path: Path) -> Lock | None:
         raise SpecError(
             f"byte {error.object[error.start]:#04x} is not UTF-8.",
             location=Location(str(path), line),
-            hint="Restore the file, or remove it and run: pallasc lock SPECS --update",
+            hint=f"Restore the file, or remove it and run: {update_command(path)}",
         ) from None
 
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, Component, Entry, Lock
+from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, Component, Entry, Lock, update_command
 from pallasc.specs.spelling import show
 
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _DIGEST = re.compile(DIGEST)
-_REPAIR = "Take either side whole, then run: pallasc lock SPECS --update"
-_ANEW = "Restore it, or remove it and run: pallasc lock SPECS --update"
 
 
 def parse_any_form(text: str, file: str) -> Lock:
@@ -32,9 +30,13 @@ def parse_any_form(text: str, file: str) -> Lock:
         raise SpecError(
             "the lock holds the marks of a merge conflict.",
             location=Location(file, line),
-            hint=_REPAIR,
+            hint=f"Take either side whole, then run: {update_command(file)}",
         )
     return _Reader(file).read(_compose(text, file))
+
+
+def _anew(file: str) -> str:
+    return f"Restore it, or remove it and run: {update_command(file)}"
 
 
 def _compose(text: str, file: str) -> Any:
@@ -48,12 +50,12 @@ def _compose(text: str, file: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
         raise SpecError(
-            f"not YAML: {error.problem or error.context}.", location=place, hint=_ANEW
+            f"not YAML: {error.problem or error.context}.", location=place, hint=_anew(file)
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(
-            f"not YAML: {error.reason}.", location=Location(file, line), hint=_ANEW
+            f"not YAML: {error.reason}.", location=Location(file, line), hint=_anew(file)
         ) from None
     except RecursionError:
         raise SpecError("lists and mappings lie too deep.", location=Location(file)) from None
@@ -67,7 +69,9 @@ class _Reader:
 
     def read(self, node: Any) -> Lock:
         if node is None:
-            raise SpecError("the lock is empty.", location=Location(self._file), hint=_ANEW)
+            raise SpecError(
+                "the lock is empty.", location=Location(self._file), hint=_anew(self._file)
+            )
         fields = {name: (value, key) for name, value, key in self._pairs(node, "a lock")}
         if "schema" not in fields:
             raise self._error(node, "'schema' is missing, so this is no lock of pallasc.")
@@ -143,4 +147,4 @@ class _Reader:
         return Location(self._file, mark.line + 1, mark.column + 1)
 
     def _error(self, node: Any, message: str) -> SpecError:
-        return SpecError(message, location=self._place(node), hint=_ANEW)
+        return SpecError(message, location=self._place(node), hint=_anew(self._file))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def sample_rows(variant: Carried, shape: tuple[int, ...], count: int) -> Any:
     rows = shape[row_axis(variant)]
     generator = np.random.default_rng(zlib.crc32(variant.id.encode()))
     strips = np.linspace(0, rows, min(count, rows) + 1, dtype=np.int64)
-    inner = [generator.integers(a, b) for a, b in zip(strips, strips[1:], strict=False)]
+    inner = [generator.integers(a, b) for a, b in pairwise(strips)]
     return np.unique([0, *inner, rows - 1])
 
 

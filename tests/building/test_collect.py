@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler import collect as collecting
 from pallasc.compiler.collect import collect
-from pallasc.errors import SpecError
+from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.wire import spec_to_json
 
 SPEC = """
@@ -165,3 +166,119 @@ def test_yaml_and_python_files_are_read_in_the_order_given(
     yaml = project.spec({"name": "second", "entry": "spec.py:scale"})
     specs = collect([str(yaml), str(python)], store=project.store)
     assert [spec.name for spec in specs] == ["second", "scale"]
+
+
+KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
+DEADLY = {
+    "loops": (
+        "print('before', flush=True)\nwhile True: pass\n",
+        r"the process that executes this file took longer than 2 s \(--timeout\) and was stopped",
+        2,
+        "before",
+    ),
+    "allocates": (
+        "import time\nkept = []\n"
+        "while time.sleep(0.02) is None: kept.append(bytearray(b'x' * 5_000_000))\n",
+        r"the process that executes this file held .* of memory, more than the 300 MB that one may "
+        r"hold \(--memory\), and was stopped",
+        3,
+        None,
+    ),
+    "segfaults": (
+        "import ctypes\nprint('\\x1b[31mlast words\\x1b[0m', flush=True)\nctypes.string_at(0)\n",
+        "the process that executes this file was killed by SIGSEGV",
+        3,
+        "last words",
+    ),
+    "exits": (
+        "import os\nprint('bye', flush=True)\nos._exit(0)\n",
+        "the process that executes this file ended with exit code 0",
+        0,
+        "bye",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEADLY)
+def test_a_file_whose_process_dies_is_told_and_the_others_go_on(project: Any, name: str) -> None:
+    text, message, line, output = DEADLY[name]
+    path = project.write("deadly.py", text)
+    project.write("kernels.py", "def run(x): return x\n")
+    yaml = project.spec({"name": "healthy", "entry": "kernels.py:run"})
+    python = project.write("fine.py", KERNEL)
+    told: list[SpecError] = []
+    specs = collect(
+        [str(path), str(yaml), str(python)],
+        store=project.store,
+        timeout_s=2 if name == "loops" else None,
+        memory_bytes=300_000_000,
+        broken=told.append,
+    )
+    assert [spec.name for spec in specs] == ["healthy", "k"]
+    (error,) = told
+    first, *rest = error.message.splitlines()
+    assert re.fullmatch(message, first)
+    assert (error.location.file, error.location.line) == (str(path), line)
+    assert error.exit_code == 2
+    if output is not None:
+        assert rest[:2] == ["  output:", f"    {output}"]
+
+
+def test_what_allocates_at_once_is_told_like_what_allocates_slowly(project: Any) -> None:
+    path = project.write("spec.py", "kept = bytearray(1 << 44)\n" + KERNEL)
+    told: list[SpecError] = []
+    limit_bytes = 300_000_000
+    assert (
+        collect([str(path)], store=project.store, memory_bytes=limit_bytes, broken=told.append)
+        == []
+    )
+    assert str(told[0]) == (
+        f"{path}:1: MemoryError\n"
+        "  One compiling process may hold 300 MB of memory; --memory sets how much."
+    )
+
+
+def test_a_file_whose_process_dies_is_raised_where_nobody_is_told(project: Any) -> None:
+    path = project.write("spec.py", "while True: pass\n")
+    with pytest.raises(SpecError, match="took longer than 1 s") as caught:
+        collect([str(path)], store=project.store, timeout_s=1)
+    assert caught.value.hint == "If it needs more time, raise --timeout."
+
+
+def test_an_ordinary_mistake_is_raised_also_where_deaths_are_told(project: Any) -> None:
+    path = project.write("spec.py", "raise KeyError('lost')\n")
+    told: list[SpecError] = []
+    with pytest.raises(SpecError, match=r"spec\.py:1: KeyError: 'lost'"):
+        collect([str(path)], store=project.store, broken=told.append)
+    assert told == []
+
+
+def test_time_that_passes_is_told_with_the_file(project: Any) -> None:
+    path = project.write("spec.py", "import time\ntime.sleep(1.5)\n" + KERNEL)
+    ticks: list[tuple[str, float]] = []
+    collect([str(path)], store=project.store, on_tick=lambda *tick: ticks.append(tick))
+    assert {name for name, _ in ticks} == {str(path)}
+    assert max(seconds for _, seconds in ticks) > 1
+    assert [seconds for _, seconds in ticks] == sorted(seconds for _, seconds in ticks)
+
+
+def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int]) -> None:
+    path = project.write("spec.py", SPEC)
+    helper = project.write("helper.py", "SIZES = [128]\n")
+    told: list[SpecError] = []
+    with pytest.raises(NotCachedError) as caught:
+        collect([str(path)], store=project.store, frozen=True, broken=told.append)
+    assert (caught.value.exit_code, counted(), told) == (3, 0, [])
+    assert str(caught.value) == (
+        f"{path}: what this file declares is not in the store: it was not read here before.\n"
+        "  --frozen does not execute it: build it without, or restore the store."
+    )
+    collect([str(path)], store=project.store)
+    held = collect([str(path)], store=project.store, frozen=True)
+    assert ([spec.name for spec in held], counted()) == (["scale"], 1)
+    helper.write_text("SIZES = [256]\n")
+    with pytest.raises(
+        NotCachedError, match=r"not in the store: helper \(helper\.py\) has changed\."
+    ):
+        collect([str(path)], store=project.store, frozen=True)
+    assert counted() == 1

@@ -23,9 +23,9 @@ first, second = map(int, sys.argv[1:])
 import pallasc.compiler.collect
 from pallasc.cli.main import main
 
-def again(place):
-    os.kill(os.getpid(), second)
-    print("still there", place, flush=True)
+def again(place, kill=os.kill, this=os.getpid(), number=second, write=os.write):
+    kill(this, number)
+    write(1, f"still there {place}\\n".encode())
 
 def collect(*_, **__):
     try:
@@ -34,7 +34,7 @@ def collect(*_, **__):
         again("in the run")
 
 class Last:
-    def __del__(self):
+    def __del__(self, again=again):
         again("at the very end")
 
 pallasc.compiler.collect.collect = collect
@@ -46,7 +46,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize(("first", "second"), product(SIGNALS, SIGNALS))
+@pytest.mark.parametrize(("first", "second"), [*product(SIGNALS, SIGNALS)])
 def test_a_second_signal_does_not_cut_the_first_one_short(first: int, second: int) -> None:
     result = subprocess.run(
         [sys.executable, "-P", "-c", STOPPED, str(int(first)), str(int(second))],

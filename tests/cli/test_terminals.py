@@ -77,9 +77,10 @@ class Tmux:
         words = [f"{name}={value}" for name, value in environment.items() if name != "TERM"]
         program = [sys.executable, "-P", str(PROGRAM), str(folder / "orders")]
         command = shlex.join(["env", "-i", "TERM=screen", *words, *program])
+        kept = f"trap : INT; {command}"  # the shell itself outlives an interrupt
         size = ["-x", str(columns), "-y", "24"]
         where = ["-c", str(folder)]
-        self._tmux("-f", os.devnull, "new-session", "-d", *size, *where, f"{command}; read wait")
+        self._tmux("-f", os.devnull, "new-session", "-d", *size, *where, f"{kept}; read wait")
 
     def _tmux(self, *arguments: str) -> str:
         result = subprocess.run(

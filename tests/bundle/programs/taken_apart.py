@@ -5,13 +5,14 @@ That is what somebody does who means harm: no digest stops him, only the checks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pallasc.specs.bundle.blobs import BlobRow, pack_rows
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.catalog import PageRow, pack_catalog
-from pallasc.specs.bundle.compress import compress, store
+from pallasc.specs.bundle.compress import RAW, compress, store
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
     HEAD_BYTES,
@@ -84,15 +85,18 @@ class Parts:
             self.set_content(number, content)
         return contents
 
-    def set_content(self, number: int, content: bytes) -> None:
+    def set_content(self, number: int, content: bytes, *, coding: int | None = None) -> None:
         """Give a blob another content and the digest of it, and no base."""
-        coding, self.stored[number] = store(content, 3)
+        if coding == RAW:
+            self.stored[number] = content
+        else:
+            coding, self.stored[number] = store(content, 3)
         self.rows[number] = replace(
             self.rows[number], size=len(content), step=0, coding=coding, digest=sha256(content)
         )
 
-    def data(self) -> bytes:
-        """Return the bytes of the bundle."""
+    def data(self, frame: Callable[[bytes], bytes] = lambda raw: compress(raw, 3)) -> bytes:
+        """Return the bytes of the bundle, its pages in frames of some kind."""
         data = bytearray(HEAD_BYTES)
         self._place_blobs(data)
         data += self.gap
@@ -100,7 +104,7 @@ class Parts:
         tables = [pack_rows(self.rows[at : at + BLOBS_PER_PAGE]) for at in groups]
         pages = []
         for raw in [*(self.blob_pages or tables), *self.entry_pages]:
-            stored = compress(raw, 3)
+            stored = frame(raw)
             pages.append(PageRow(_append(data, stored), len(raw), sha256(stored)))
         catalog = pack_catalog(len(self.rows), self.entries, pages, self.first_keys, self.info)
         places = {

@@ -1,0 +1,121 @@
+"""`pallasc bench`: how long kernels take on the GPU of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallasc.cli.launching import launch_options
+from pallasc.cli.layout import Command
+from pallasc.cli.options import (
+    compile_options,
+    json_option,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+
+
+@click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
+@specs_argument()
+@click.option(
+    "--cold", is_flag=True, help="Empty the L2 cache before each launch that is measured."
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Measure so many launches.",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=25,
+    show_default=True,
+    metavar="N",
+    help="Launch so many times before.",
+)
+@click.option(
+    "--flops",
+    metavar="N",
+    help='Operations of a launch: a number, or such as "{2 * m * n * k}" over the parameters.',
+)
+@launch_options
+@selection_options
+@compile_options
+@store_option
+@json_option("the figures")
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    cold: bool,
+    repeats: int,
+    warmup: int,
+    flops: str | None,
+    inputs: tuple[str, ...],
+    seed: int,
+    ordinal: int,
+    every: bool,
+    targets: tuple[str, ...],
+    expression: str | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    store_root: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure one variant of each kernel of SPECS on the GPU of this machine.
+
+    Variants and inputs are chosen as by "pallasc run". Each launch lies between two events on the
+    GPU, and the time between them counts. What this process does meanwhile is not in it, what the
+    events themselves take is. By default a launch finds in the L2 cache what the one before has
+    left there; with --cold it finds nothing of its arrays.
+
+    Bytes are those of inputs and outputs, each once: a kernel that reads an array twice moves more.
+    Operations are what --flops says: nothing else knows them.
+
+    Examples:
+      pallasc bench kernels.yaml --cold
+      pallasc bench kernels.yaml -k "matmul and m=4096" --flops "{2 * m * n * k}"
+      pallasc bench specs/ --all --repeats 1000 --json > figures.json
+
+    --json prints one object:
+      schema   1
+      device   ordinal, name, arch, driver
+      limits   of the GPU's model: model, memory_gb_per_s, fp32_tflop_per_s (without tensor cores),
+               l2_bytes; null where the model is not known
+      cold, repeats, warmup, seed  as given
+      results  a list; of each: id, name, params, target, digest (of the artifact), median_us,
+               min_us, p90_us, times_us (of each launch, in order), moved_bytes, gb_per_s,
+               memory_share (of the model's bandwidth; null where that is not known, or the
+               arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
+    """
+    from pallasc.cli.bench_text import bench_json, bench_text
+    from pallasc.cli.figures import check_flops
+    from pallasc.cli.launching import build_missing, check_single, choose, fitting, parse_inputs
+    from pallasc.cli.measurements import Conditions, measure
+    from pallasc.cli.output import json_text
+    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.runtime.devices import get_device
+
+    files = parse_inputs(inputs)
+    device = get_device(ordinal)
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    variants = fitting(variants, device, every=every)
+    check_flops(flops, variants)
+    report = build_missing(variants, store, jobs=jobs, ptxas=ptxas)
+    if report.exit_code:
+        return report.exit_code
+    chosen = choose(report.results, device)
+    check_single(files, chosen)
+    under = Conditions(device, repeats, warmup, cold, seed, files, flops)
+    measured = [measure(one, under) for one in chosen]
+    if as_json:
+        click.echo(json_text(bench_json(measured, under)))
+    else:
+        click.echo(bench_text(measured, under))
+    return 0

@@ -1,0 +1,78 @@
+"""Python spec files on the command line, and what a build that reads none of them leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cli.selection import load_variants, open_store
+from pallasc.errors import NotCachedError, SpecError
+
+STARTERS = {
+    "pallasc.compiler.pool",
+    "pallasc.compiler.warden",
+    "pallasc.compiler.worker_process",
+    "subprocess",
+}
+KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
+
+
+def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
+    process: Callable[..., Any], built: Any, tmp_path: Path
+) -> None:
+    modules = tmp_path / "modules"
+    result = process("build", *built.arguments, modules=modules)
+    assert result.code == 0
+    loaded = {*modules.read_text().splitlines()}
+    assert "pallasc.compiler.collect" in loaded
+    assert loaded & STARTERS == set()
+    assert built.modules >= STARTERS, "the names are those of the modules that do"
+
+
+def test_a_spec_that_exits_leaves_the_other_specs(spec: Path, tmp_path: Path) -> None:
+    exits = tmp_path / "exits.py"
+    exits.write_text("import os\nos._exit(0)\n")
+    told: list[SpecError] = []
+    variants = load_variants(
+        [str(exits), str(spec)],
+        store=open_store(tmp_path / "store"),
+        targets=[],
+        expression="dtype=f32",
+        broken=told.append,
+    )
+    assert [variant.name for variant in variants] == ["add"]
+    assert [str(error) for error in told] == [
+        f"{exits}: the process that executes this file ended with exit code 0"
+    ]
+
+
+def test_limits_and_ticks_reach_the_process(tmp_path: Path) -> None:
+    loops = tmp_path / "loops.py"
+    loops.write_text("while True: pass\n")
+    ticks: list[str] = []
+    with pytest.raises(SpecError, match=r"took longer than 1\.5 s \(--timeout\)"):
+        load_variants(
+            [str(loops)],
+            store=open_store(tmp_path / "store"),
+            targets=[],
+            expression=None,
+            timeout_s=1.5,
+            on_tick=lambda path, seconds: ticks.append(path),
+        )
+    assert {*ticks} == {str(loops)}
+
+
+def test_frozen_reaches_python_specs(tmp_path: Path) -> None:
+    path = tmp_path / "spec.py"
+    path.write_text(KERNEL)
+    with pytest.raises(NotCachedError, match="--frozen does not execute it"):
+        load_variants(
+            [str(path)],
+            store=open_store(tmp_path / "store"),
+            targets=[],
+            expression=None,
+            frozen=True,
+        )
