@@ -25,6 +25,7 @@ COMMANDS = (
     "run",
     "bench",
     "lock",
+    "bundle",
     "cache",
     "targets",
     "doctor",

@@ -203,7 +203,7 @@ def _process_error(path: str, answer: Answer) -> _ProcessError:
         where = Location(path, where.line if where else 0)
     lines = answer.output.strip().splitlines()[-_OUTPUT_LINES:]
     if lines:
-        message = "\n".join([message, "  output:", *(f"    {_printable(line)}" for line in lines)])
+        message = "\n".join([message, "  output:", *(_printable(f"    {line}") for line in lines)])
     return _ProcessError(message, location=where, hint=hint)
 
 

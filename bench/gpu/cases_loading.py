@@ -39,7 +39,7 @@ def _architectures(ground: Ground) -> Answers:
         yield from _all_the_way(ground, arch, ground.image(arch))
 
 
-@case("cubins for each architecture, loaded eagerly", CUDA_MODULE_LOADING="EAGER")
+@case("cubins for each architecture loaded eagerly", CUDA_MODULE_LOADING="EAGER")
 def _eagerly(ground: Ground) -> Answers:
     for arch in ARCHITECTURES:
         yield from _all_the_way(ground, arch, ground.image(arch))

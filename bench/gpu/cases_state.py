@@ -65,7 +65,7 @@ def _no_context(ground: Ground) -> Answers:
     yield "cuPointerGetAttribute", code_of(_ordinal_of(ground, _NOWHERE))
 
 
-@case("a stream, and no context current")
+@case("a stream and no context current")
 def _only_stream(ground: Ground) -> Answers:
     driver = ground.driver
     stream, memory = ground.stream(), ground.memory()

@@ -90,7 +90,7 @@ def measure_start_part(options: argparse.Namespace) -> Any:
     """Time processes until their first result."""
     from first_result import measure_starts
 
-    chosen = [one for one in _firsts(_variants(options)) if one.name in _STARTED]
+    chosen = [one for one in _firsts(_variants(options)) if one.name in options.started]
     rows = measure_starts(
         options.folder, chosen, rounds=options.rounds, environment=dict(os.environ)
     )
@@ -116,7 +116,7 @@ PARTS: Mapping[str, Callable[[argparse.Namespace], Any]] = {
     "start": measure_start_part,
     "time": measure_time_part,
 }
-_STARTED = frozenset({"jax_hopper_matmul", "jax_blackwell_matmul", "rms_norm"})
+_STARTED = ("jax_hopper_matmul", "jax_blackwell_matmul", "rms_norm")
 
 
 # ---- the machine
@@ -236,6 +236,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS))
     parser.add_argument("-k", dest="only", default="", help="only variants with this in their id")
     parser.add_argument("--cases", type=lambda t: t.split(","), help="only these cases of codes")
+    parser.add_argument(
+        "--started", type=lambda t: t.split(","), default=_STARTED, help="kernels of the part start"
+    )
     parser.add_argument("--rows", type=int, default=96, help="rows that are compared with numpy")
     parser.add_argument("--rounds", type=int, default=5, help="how often times are taken")
     parser.add_argument("--launches", type=int, default=200, help="launches that are timed at once")

@@ -48,7 +48,7 @@ class Framework:
             dtypes={name: name for name in ("f16", "f32")},
             dtype="{x}.dtype",
             shape="{x}.shape",
-            is_contiguous="{x}.contiguous",
+            layout="{x}.shape == {shape} and {x}.contiguous",
             device="{x}.device",
             pointer="{x}.pointer",
             stream="_stream({d})",

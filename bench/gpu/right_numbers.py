@@ -33,7 +33,7 @@ def _check(variant: Carried, count: int) -> dict[str, Any]:
     inputs = make_inputs(variant)
     result = variant.kernel()(**inputs)
     rows = sample_rows(variant, result.shape, count)
-    wanted = right_rows(variant, inputs, rows)
+    wanted = right_rows(variant, inputs, rows).astype(result.dtype).astype(np.float32)
     got = np.take(result, rows, axis=row_axis(variant)).astype(np.float32)
     return compare(got, wanted, *tolerances(variant, wanted))
 

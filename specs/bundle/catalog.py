@@ -108,14 +108,18 @@ class Catalog:
     def page(self, index: int) -> PageRow:
         """Return the row of a page, counted over both kinds.
 
+        Each page follows the one before it, so that no few bytes are read as a great many pages.
+
         Raises:
             CorruptError: it cannot be one.
         """
-        at, size, raw_bytes, digest = _ROW.unpack_from(self._data, _COUNTS.size + index * _ROW.size)
-        if at + size > self._before or raw_bytes > MAX_PAGE_BYTES:
+        place = _COUNTS.size + index * _ROW.size
+        at, size, raw_bytes, digest = _ROW.unpack_from(self._data, place)
+        last = _ROW.unpack_from(self._data, place - _ROW.size) if index else (at, 0)
+        if at != last[0] + last[1] or at + size > self._before or raw_bytes > MAX_PAGE_BYTES:
             raise CorruptError(
-                f"page {index} of {raw_bytes} bytes lies at {at} to {at + size}, and the catalog "
-                f"begins at {self._before}"
+                f"page {index} of {raw_bytes} bytes lies at {at} to {at + size}, the one before it "
+                f"ends at {last[0] + last[1]}, and the catalog begins at {self._before}"
             )
         return PageRow(Extent(at, size), raw_bytes, digest)
 

@@ -2,7 +2,8 @@
 
 A frame has neither magic number nor content size nor checksum: the bundle knows the size and the
 digest of each content, and what format it is in. So its first byte, the descriptor, is 0, and a
-frame that begins otherwise is refused before zstd sees it.
+frame that begins otherwise is refused before zstd sees it. With the magic number in front of it, it
+is a frame for any zstd library.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ RAW, ZSTD = 0, 1
 
 DEFAULT_LEVEL = 19
 LEVELS = range(1, 23)
+
+_MAGIC = b"\x28\xb5\x2f\xfd"
 
 # The densest block of zstd: 3 bytes of header and 1 that stands for 128 KiB.
 _MOST_DENSE = 2**15
@@ -76,7 +79,6 @@ def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
         level,
         source_size=len(content) + len(dictionary),
         dict_size=len(dictionary),
-        format=zstd.FORMAT_ZSTD1_MAGICLESS,
         write_content_size=False,
         write_checksum=False,
         write_dict_id=False,
@@ -84,7 +86,7 @@ def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
     compressor = zstd.ZstdCompressor(
         dict_data=_dictionary(dictionary), compression_params=parameters
     )
-    return compressor.compress(content)
+    return compressor.compress(content).removeprefix(_MAGIC)
 
 
 def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
@@ -105,7 +107,9 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     small = not dictionary and size <= _SMALL_BYTES
     try:
         decompressor = _kept() if small else _decompressor(size, dictionary)
-        content = decompressor.decompress(stored, max_output_size=size, allow_extra_data=False)
+        content = decompressor.decompress(
+            _MAGIC + stored, max_output_size=size, allow_extra_data=False
+        )
     except (zstd.ZstdError, MemoryError) as error:
         raise CorruptError(f"{len(stored)} bytes cannot be decompressed: {error}") from error
     if len(content) != size:
@@ -127,7 +131,6 @@ def _decompressor(size: int, dictionary: bytes) -> zstandard.ZstdDecompressor:
     return zstd.ZstdDecompressor(
         dict_data=_dictionary(dictionary),
         max_window_size=_window_bytes(size + len(dictionary)),
-        format=zstd.FORMAT_ZSTD1_MAGICLESS,
     )
 
 

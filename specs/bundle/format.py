@@ -20,7 +20,8 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     body       = { blob } { page } catalog provenance
     blob       = raw bytes, or a zstd frame without magic number, content size and checksum (RFC
                  8878, descriptor 00), whose dictionary is the content of its bases, outermost first
-    page       = a zstd frame as above: first the pages of the blob table, then those of entries
+    page       = a zstd frame as above: first the pages of the blob table, then those of entries,
+                 each behind the other
 
     catalog    = entries blobs info_bytes u32           three counts and one that is 0
                  { row }                                of each page of the blob table
@@ -101,7 +102,7 @@ ENTRIES_PER_PAGE = 64
 BLOBS_PER_PAGE = 64
 
 MAX_HEAD_BYTES = 4096
-MAX_PAGE_BYTES = 2**24
+MAX_PAGE_BYTES = 2**22
 MAX_INFO_BYTES = 2**16
 MAX_PROVENANCE_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24

@@ -53,6 +53,13 @@ def test_what_zstd_does_not_help_is_stored_as_it_is() -> None:
     assert store(noise, 19, TEXT)[0] == ZSTD  # whoever has it as base must know its path
 
 
+def test_with_the_magic_number_it_is_a_frame_for_any_library() -> None:
+    stored = compress(TEXT, 19)
+    assert stored[0] == 0
+    standard = b"\x28\xb5\x2f\xfd" + stored
+    assert zstandard.ZstdDecompressor().decompressobj().decompress(standard) == TEXT
+
+
 def test_a_dictionary_makes_a_like_content_small() -> None:
     noise = random.Random(2).randbytes(2000)
     assert len(compress(noise + b"!", 19, noise)) < 40
