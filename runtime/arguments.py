@@ -37,6 +37,10 @@ class Arguments:
         self._trees = input_names(signature)
         self._params = list(params)
 
+    def takes(self, name: str) -> bool:
+        """Tell whether something can be given by this name."""
+        return name in self._params or any(name == own for own, _ in self._trees)
+
     def bind(
         self, positional: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:

@@ -56,7 +56,7 @@ class Call:
             if take_over is not None:
                 return take_over(self)
         views = [
-            _view(adapter, array, what)
+            self._view(adapter, array, what)
             for adapter, array, what in zip(adapters, self.arrays, whats, strict=True)
         ]
         ordinal = self._device(views, paths)
@@ -68,6 +68,15 @@ class Call:
         if ordinal is None:
             return self._on_host(route, adapters)
         return self._on_device(route, adapters, views, ordinal)
+
+    def _view(self, adapter: Adapter, array: Any, what: str) -> ArrayView:
+        view = adapter.view
+        if self.stream is None:
+            view = getattr(adapter, "view_in_order", view)
+        try:
+            return view(array)
+        except ArgumentError as error:
+            raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
 
     def _device(self, views: Sequence[ArrayView], paths: Sequence[str]) -> int | None:
         """Return the GPU that all arrays lie on, None where all are on the host."""
@@ -94,12 +103,14 @@ class Call:
         results = self._results(route, adapters, ordinal, stream)
         device = get_device(ordinal)
         for view in (*views, *(view for _, view in results)):
-            if view.stream is not None and view.stream != stream:
+            if view.stream is not None and not _is_same(view.stream, stream):
                 wait_for(device, stream, view.stream)
         pointers = [view.pointer for view in (*views, *(view for _, view in results))]
         workspace = self._workspace(adapters, route.workspace_bytes, ordinal, stream)
         address = None if workspace is None else adapters[0].view(workspace).pointer
         route.enqueue(stream, ordinal, pointers, address)
+        written = [self.arrays[number] for number in route.signature.updated]
+        _note_writes([*written, *(array for array, _ in results)], stream)
         self.kernel.install(adapters[0] if adapters else None, route)
         return self._returned(route, results)
 
@@ -114,7 +125,7 @@ class Call:
     def _stream(self, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int) -> int:
         if self.stream is not None:
             return stream_handle(self.stream)
-        own = next((view.stream for view in views if view.stream is not None), None)
+        own = next((view.stream for view in views if (view.stream or 0) > 1), None)
         if own is not None:
             return own
         return adapters[0].stream(ordinal) if adapters else 0
@@ -161,7 +172,7 @@ class Call:
                         "place; out must have that array there.",
                     )
                 continue
-            view = _view(find_adapter(array, f"{name}: {binding.path}"), array, name)
+            view = self._view(find_adapter(array, f"{name}: {binding.path}"), array, name)
             _check_result(name, binding, view, None if is_host else ordinal)
             found.setdefault(number, (array, view))
         return [found[number] for number in sorted(found)]
@@ -176,11 +187,17 @@ class Call:
         return unflatten(route.signature.output_tree, leaves)
 
 
-def _view(adapter: Adapter, array: Any, what: str) -> ArrayView:
-    try:
-        return adapter.view(array)
-    except ArgumentError as error:
-        raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
+def _is_same(stream: int, other: int) -> bool:
+    """Tell whether two handles mean one stream: 0 and 1 both are the default one."""
+    return (stream or 1) == (other or 1)
+
+
+def _note_writes(arrays: Sequence[Any], stream: int) -> None:
+    """Tell arrays that keep their stream which one writes them."""
+    for array in arrays:
+        note_write = getattr(find_adapter(array, "a result"), "note_write", None)
+        if note_write is not None:
+            note_write(array, stream)
 
 
 def _check_copied(name: str, paths: Sequence[str], adapters: Sequence[Adapter]) -> None:
@@ -199,11 +216,10 @@ def _check_inputs(name: str, signature: Signature, views: Sequence[ArrayView]) -
     Raises:
         ArgumentError: one has, or may not.
     """
-    updated = {number for source, number in signature.sources if source == "input"}
     for number, (binding, view) in enumerate(zip(signature.inputs, views, strict=True)):
         if not view.is_contiguous:
             raise _not_contiguous(name, binding)
-        if number in updated and not view.is_writable:
+        if number in signature.updated and not view.is_writable:
             raise _read_only(name, binding)
 
 

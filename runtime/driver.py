@@ -18,6 +18,9 @@ OLDEST_DRIVER = 12000
 STICKY = frozenset({700, 702, 708, 709, 710, 713, 714, 715, 716, 717, 718, 719, 721})
 """Codes after which a context can do nothing more, from whichever kernel they came."""
 
+ODD_ANSWERS = (ValueError, RuntimeError)
+"""What cuda-bindings raises for a code that it does not know, and for a missing function."""
+
 _INIT_REASONS = {
     3: "it is shutting down, or this process was forked after it was opened",
     100: "it finds no GPU",
@@ -82,19 +85,23 @@ class Driver:
         """
         try:
             result = getattr(self.bindings, function)(*arguments)
-        except ValueError as error:
-            raise DeviceError(
-                f"{what}: {function} answers what this cuda-bindings does not know: {error}.",
-                hint="Run pip install --upgrade cuda-bindings.",
-            ) from error
-        except RuntimeError as error:
-            raise DeviceError(
-                f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",
-                hint="Install a newer NVIDIA driver.",
-            ) from error
+        except ODD_ANSWERS as error:
+            raise self.explain(error, function, what) from error
         if result[0] is not self.success:
             raise self.error(int(result[0]), function, what)
         return result[1] if len(result) == 2 else result[1:]
+
+    def explain(self, error: Exception, function: str, what: str) -> DeviceError:
+        """Return the error for what cuda-bindings raised, one of `ODD_ANSWERS`."""
+        if isinstance(error, ValueError):
+            return DeviceError(
+                f"{what}: {function} answers what this cuda-bindings does not know: {error}.",
+                hint="Run pip install --upgrade cuda-bindings.",
+            )
+        return DeviceError(
+            f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",
+            hint="Install a newer NVIDIA driver.",
+        )
 
     def error(self, code: int, function: str, what: str) -> DriverError:
         """Return the error for a code, with the driver's own name and text of it."""

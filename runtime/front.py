@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.runtime.arguments import MISSING
+from pallasc.runtime.driver import ODD_ANSWERS
 from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import input_names
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.trees import children_of, is_flat
+from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.plan import Binding
 
 Function = Callable[..., Any]
@@ -40,6 +42,8 @@ class Dialect:
         kind, other_kinds: the usual type of its arrays, and others that are used alike.
         dtypes: its dtypes by short name.
         dtype, shape, device, pointer, stream, current_device: expressions.
+        plain: an expression that holds where a complex `{x}` is what its memory says: torch
+            conjugates without touching it. Empty where there is no such thing.
         layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
             `{strides}` are those of such an array, in elements. It may raise an `AssertionError`.
         empty: a function like `torch.empty`, with `dtype` and `device`.
@@ -58,6 +62,7 @@ class Dialect:
     current_device: str
     empty: Function
     values: Mapping[str, Any]
+    plain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,8 @@ class _Writer:
             "_plans": route.plans,
             "_bind": route.bind,
             "_retry": route.retry,
+            "_explain": route.explain,
+            "_odd_answers": ODD_ANSWERS,
             "_success": success,
             "_empty": dialect.empty,
             "_stream_handle": stream_handle,
@@ -257,6 +264,8 @@ class _Writer:
                 f"{self.dialect.dtype.format(x=name)} is {dtype}",
                 self.dialect.layout.format(x=name, shape=shape, strides=strides),
             ]
+            if self.dialect.plain and parse_dtype(binding.dtype).name.startswith("c"):
+                tests.append(self.dialect.plain.format(x=name))
         return tests
 
     def _launch(self, inputs: Sequence[str], passed: Sequence[str], is_into: bool) -> list[str]:
@@ -269,9 +278,9 @@ class _Writer:
         if is_into:
             stream += " if stream is None else _stream_handle(stream)"
         call = self._call(inputs, passed, is_into)
-        if self.checks:
-            is_usual = f"_s > {DEFAULT_STREAMS} or {ask.current_device} == _d"
-            call = [f"if {is_usual}:", *(f"    {line}" for line in call)]
+        # A default stream is that of the current device, checks or not.
+        is_usual = f"_s > {DEFAULT_STREAMS} or {ask.current_device} == _d"
+        call = [f"if {is_usual}:", *(f"    {line}" for line in call)]
         return [
             f"_d = {ask.device.format(x=inputs[0])}",
             f"if {' and '.join(conditions)}:",
@@ -296,7 +305,10 @@ class _Writer:
             "_plan = _plans.get(_key)",
             "if _plan is None:",
             "    _plan = _bind(_key)",
-            "_answer = _plan()",
+            "try:",
+            "    _answer = _plan()",
+            "except _odd_answers as _error:",
+            "    raise _explain(_key, _plan, _error) from _error",
             "if _answer[0] is _success:",
             f"    return {out}",
             f"return _retry(_key, _plan, _answer, {out})",

@@ -29,7 +29,7 @@ def run_on_host(route: Route, inputs: Sequence[Any], results: Sequence[Any]) -> 
             for place, array in zip(places, inputs, strict=False):
                 _copy_in(driver, place, array, route.name)
             plan = program.bind(0, places, base + sum(sizes))
-            answer = plan()
+            answer = program.run(plan)
             if int(answer[0]):
                 raise program.error(answer)
             updated = {number for source, number in route.signature.sources if source == "input"}

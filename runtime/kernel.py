@@ -223,8 +223,13 @@ class Kernel:
         return Arguments(self.name, self.signature, names)
 
     def _start(
-        self, out: Any, allocates: bool, *arrays: Any, stream: Any = None, **named: Any
+        self, out: Any, allocates: bool, /, *arrays: Any, stream: Any = None, **named: Any
     ) -> Any:
+        if "out" in named and not self._arguments.takes("out"):
+            raise ArgumentError(
+                f"{self.name}(...) allocates its results and takes no out.",
+                hint="To write into arrays of yours, call into(…, out=…).",
+            )
         leaves, params = self._arguments.bind(arrays, named)
         kernel = self.variant(**params) if params else self
         return Call(kernel, leaves, out, stream, allocates).run()

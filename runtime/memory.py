@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pallasc.runtime.devices import Device, active
-from pallasc.runtime.driver import Driver, forget_on_fork, open_driver
+from pallasc.runtime.driver import forget_on_fork, open_driver
 
 ALIGNMENT = 256
 """What Mosaic assumes of every buffer."""
+
+THREAD_STREAM = 2
+"""The handle by which each thread names a default stream of its own."""
 
 
 def align(size_bytes: int) -> int:
@@ -29,6 +32,8 @@ def upload(device: Device, data: bytes, what: str) -> int:
         address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
         if data:
             driver.call("cuMemcpyHtoD", address, data, len(data), what=what)
+            # The call may return before the last bytes have arrived.
+            driver.call("cuStreamSynchronize", 0, what=what)
     return address
 
 
@@ -41,7 +46,10 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
     """
     driver = open_driver()
     if not device.has_pools:
-        yield _workspace(device, size_bytes, stream, what)
+        # One thread at a time: between its first use of the memory and its last, no other.
+        key = _key(device, stream)
+        with _turn(key):
+            yield _workspace(device, key, size_bytes, what)
         return
     with active(device):
         address = int(driver.call("cuMemAllocAsync", max(1, size_bytes), stream, what=what))
@@ -52,33 +60,42 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
             driver.bindings.cuMemFreeAsync(address, stream)
 
 
+_Key = tuple[int, int, int]
+
 _lock = threading.Lock()
-_workspaces: dict[tuple[int, int], tuple[int, int]] = {}
+_turns: dict[_Key, threading.RLock] = {}
+_workspaces: dict[_Key, tuple[int, int]] = {}
 
 
-def _workspace(device: Device, size_bytes: int, stream: int, what: str) -> int:
-    """Return memory that belongs to a stream: its work is done one after the other."""
-    key = (device.ordinal, stream)
+def _key(device: Device, stream: int) -> _Key:
+    """Return what names a stream in this process: one handle means another in each thread."""
+    return device.ordinal, stream, threading.get_ident() if stream == THREAD_STREAM else 0
+
+
+def _turn(key: _Key) -> threading.RLock:
     with _lock:
-        address, held_bytes = _workspaces.get(key, (0, 0))
-        if held_bytes < size_bytes:
-            _workspaces.pop(key, None)
-            with active(device) as driver:
-                _free(driver, address)
-                address = int(driver.call("cuMemAlloc", size_bytes, what=what))
-            _workspaces[key] = (address, size_bytes)
-        return address
+        return _turns.setdefault(key, threading.RLock())
 
 
-def _free(driver: Driver, address: int) -> None:
-    """Free memory; the driver waits for the work that uses it."""
-    if address:
-        driver.bindings.cuMemFree(address)
+def _workspace(device: Device, key: _Key, size_bytes: int, what: str) -> int:
+    """Return memory that belongs to a stream: its work is done one after the other.
+
+    A block that is too small is kept, as a captured graph may use it. Sizes at least double, so
+    that all blocks of a stream take less than twice the last.
+    """
+    address, held_bytes = _workspaces.get(key, (0, 0))
+    if held_bytes < size_bytes:
+        made_bytes = max(size_bytes, 2 * held_bytes)
+        with active(device) as driver:
+            address = int(driver.call("cuMemAlloc", made_bytes, what=what))
+        _workspaces[key] = (address, made_bytes)
+    return address
 
 
 def _forget() -> None:
     global _lock
     _lock = threading.Lock()
+    _turns.clear()
     _workspaces.clear()
 
 

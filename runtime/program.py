@@ -15,7 +15,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, DeviceError
 from pallasc.runtime.devices import Device, active
-from pallasc.runtime.driver import forget_on_fork, open_driver
+from pallasc.runtime.driver import ODD_ANSWERS, forget_on_fork, open_driver
 from pallasc.runtime.loading import launch_config, ready_function
 from pallasc.runtime.memory import align, upload
 from pallasc.runtime.parameters import ParameterBlocks
@@ -119,6 +119,22 @@ class Program:
         # The arguments name the block by its address only, so something has to own it.
         calls[0].owner = owner  # type: ignore[attr-defined]
         return calls[0]
+
+    def run(self, plan: BoundPlan) -> tuple[Any, ...]:
+        """Return what a bound plan answers.
+
+        Raises:
+            DeviceError: the driver has no such function, or answers a code that is not known.
+        """
+        try:
+            return plan()
+        except ODD_ANSWERS as error:
+            raise self.explain(plan, error) from error
+
+    def explain(self, plan: BoundPlan, error: Exception) -> DeviceError:
+        """Return the error for what a bound plan raised."""
+        function = plan.func.__name__ if isinstance(plan, partial) else "the driver"
+        return self._driver.explain(error, function, f"{self.name} cannot be launched")
 
     def error(self, result: tuple[Any, ...]) -> DeviceError:
         """Return the error for what a bound plan answered."""

@@ -85,7 +85,7 @@ def select(
     fitting = [one for one, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not fitting:
         raise _none_fits(candidates, reasons, device)
-    points = {tuple(sorted(one.params.items())): one for one in fitting}
+    points = {_point(one): one for one in fitting}
     if len(points) > 1:
         raise several_fit(list(points.values()))
     return min(fitting, key=lambda one: _distance(one, device))
@@ -101,7 +101,7 @@ def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[
     best: dict[Any, Candidate] = {}
     for one, reason in zip(candidates, reasons, strict=True):
         if reason is None:
-            key = (tuple(sorted(one.params.items())), one.arrays)
+            key = (_point(one), one.arrays)
             best[key] = min((best.get(key, one), one), key=lambda other: _distance(other, device))
     if not best:
         raise _none_fits(candidates, reasons, device)
@@ -209,6 +209,11 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
     )
 
 
+def _point(candidate: Candidate) -> tuple[Any, ...]:
+    """Return a variant's point of the matrix; 1 and True are two."""
+    return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
+
+
 def _params_refusal(candidate: Candidate, params: Mapping[str, Scalar]) -> str | None:
     for name, value in params.items():
         own = candidate.params.get(name)
@@ -282,7 +287,7 @@ def several_fit(candidates: Sequence[Candidate]) -> SelectionError:
     differing = [
         name
         for name in candidates[0].params
-        if len({one.params.get(name) for one in candidates}) > 1
+        if len({(type(one.params.get(name)), one.params.get(name)) for one in candidates}) > 1
     ]
     first = candidates[0].params
     example = ", ".join(f"{name}={first[name]!r}" for name in differing)

@@ -75,6 +75,11 @@ class Signature:
         """Inputs, then results: whatever has an address."""
         return (*self.inputs, *self.results)
 
+    @property
+    def updated(self) -> tuple[int, ...]:
+        """Numbers of the inputs that are updated in place."""
+        return tuple(sorted({number for source, number in self.sources if source == "input"}))
+
     def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
         """Check alignment and overlap.
 
@@ -85,13 +90,16 @@ class Signature:
         for pointer, alignment, size in zip(pointers, self.alignments, sizes, strict=True):
             if pointer % alignment and size:
                 raise self._misaligned(name, pointers)
-        for number in range(len(self.inputs), len(sizes)):
+        first_result = len(self.inputs)
+        for number in (*self.updated, *range(first_result, len(sizes))):
             start = pointers[number]
             end = start + sizes[number]
-            for other in range(number):
+            for other in range(max(number, first_result)):
                 begin = pointers[other]
-                if begin < end and start < begin + sizes[other]:
-                    raise _overlapping(name, self.passed[number], self.passed[other])
+                if other != number and begin < end and start < begin + sizes[other]:
+                    raise _overlapping(
+                        name, self.passed[number], self.passed[other], number >= first_result
+                    )
 
     def _misaligned(self, name: str, pointers: Sequence[int]) -> ArgumentError:
         found = zip(self.passed, self.alignments, pointers, self.sizes_bytes, strict=True)
@@ -137,8 +145,13 @@ def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
             raise CorruptError(f"nobody provides {buffer.role} buffer {number}")
 
 
-def _overlapping(name: str, result: Binding, other: Binding) -> ArgumentError:
+def _overlapping(name: str, written: Binding, other: Binding, is_result: bool) -> ArgumentError:
+    if is_result:
+        return ArgumentError(
+            f"{name}: the memory for {written.path} overlaps {other.path}.",
+            hint="Pass memory of its own as out.",
+        )
     return ArgumentError(
-        f"{name}: the memory for {result.path} overlaps {other.path}.",
-        hint="Pass memory of its own as out.",
+        f"{name}: {written.path}, which is updated in place, overlaps {other.path}.",
+        hint="Pass a copy of one of them.",
     )

@@ -172,7 +172,8 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
         result = run(command, folder)
         if result.returncode:
             yield f"$ {command}\nends with {result.returncode}:\n{result.stdout}"
-    if not {"report.xml", "report.json", "kernels.pallasc"} <= {path.name for path in folder.iterdir()}:
+    left = {path.name for path in folder.iterdir()}
+    if not {"report.xml", "report.json", "kernels.pallasc"} <= left:
         yield "the recipe leaves no report.xml, report.json and kernels.pallasc"
 
 

@@ -73,7 +73,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder whose rules hold, with `errors` and some subfolders as folders of their own."""
+        """The folder whose rules hold; `errors` and some subfolders have their own."""
         if self.name == "pallasc.errors":
             return "errors"
         for prefix, part in _SUBFOLDERS.items():

@@ -208,7 +208,11 @@ def check(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, An
     with tempfile.TemporaryDirectory(prefix="pallasc-gpu-") as site:
         installed = [] if options.no_install else install_missing(options.folder, Path(site))
         path = [site, os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX shares the GPU with what is measured
+        }
         report = {
             "schema": 1,
             "date": time.strftime("%Y-%m-%d"),

@@ -58,7 +58,6 @@ def _timed(
     command = [sys.executable, "-P", __file__, str(folder), variant.id, way]
     path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
     given = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    given["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     began = time.perf_counter()
     with subprocess.Popen(
         command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -86,7 +86,9 @@ class DeviceArray:
         return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
     def copy_from(self, array: Any) -> None:
-        """Fill it with the bytes of a host array with a buffer; waits for the copy.
+        """Fill it with the bytes of a host array with a buffer.
+
+        It waits for the work of its stream, and for the copy.
 
         Raises:
             ArgumentError: the sizes differ.
@@ -97,7 +99,10 @@ class DeviceArray:
         if self.nbytes:
             with active(get_device(self.device)) as driver:
                 what = f"{self!r} cannot be filled"
+                driver.call("cuStreamSynchronize", self.stream, what=what)
                 driver.call("cuMemcpyHtoD", self.pointer, bytes(data), self.nbytes, what=what)
+                # The call may return before the last bytes have arrived.
+                driver.call("cuStreamSynchronize", 0, what=what)
 
     def to_bytes(self) -> bytes:
         """Return its bytes; waits for the work of its stream."""
@@ -144,7 +149,12 @@ class DeviceArrayAdapter(OwnMemory):
         """
         if not isinstance(array, DeviceArray):
             raise ArgumentError(f"a {type(array).__name__} is not an array.")
-        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device)
+        stream = array.stream or None
+        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device, stream=stream)
+
+    def note_write(self, array: Any, stream: int) -> None:
+        """Keep the stream that an array was written in last, for whoever reads it."""
+        array.stream = stream
 
 
 def make_adapter() -> DeviceArrayAdapter:

@@ -72,6 +72,7 @@ class TorchAdapter:
             pointer="{x}.data_ptr()",
             stream="_raw_stream({d})",
             current_device="_current_device()",
+            plain="not {x}.is_conj() and not {x}.is_neg()",
             empty=torch.empty,
             values={
                 "_raw_stream": torch._C._cuda_getCurrentRawStream,

@@ -104,7 +104,7 @@ class _Operator:
             torch.empty(one.shape, dtype=adapter.dtypes[one.dtype], device=tensors[0].device)
             for one in signature.results
         ]
-        return made[0] if len(made) == 1 else tuple(made)
+        return _returned(made)
 
     def _in_order(self, leaves: Sequence[Any]) -> list[Any]:
         """Return positional arguments of the kernel, None where it takes none."""
@@ -118,4 +118,11 @@ class _Operator:
             if source == "result":
                 found.setdefault(number, leaves[leaf])
         made = [found[number] for number in sorted(found)]
-        return made[0] if len(made) == 1 else tuple(made)
+        return _returned(made)
+
+
+def _returned(made: Sequence[Any]) -> Any:
+    """Return tensors as the schema says: none as None, one as itself."""
+    if not made:
+        return None
+    return made[0] if len(made) == 1 else tuple(made)

@@ -104,7 +104,8 @@ def _targets(entries: Sequence[Entry], wanted: Sequence[str]) -> Iterator[Findin
     for target, arch in sorted({(one.target, one.arch) for one in entries}):
         if target not in wanted and arch not in wanted:
             count = sum(one.target == target for one in entries)
-            yield Finding("warning", "target", target, f"{count} variants for it are not asked for")
+            text = f"{count} variant{'s' * (count > 1)} for it, and nobody asked for any"
+            yield Finding("warning", "target", target, text)
     points = sorted({(one.name, one.params) for one in entries}, key=repr)
     for target in wanted:
         there = {(one.name, one.params) for one in entries if target in (one.target, one.arch)}
@@ -115,7 +116,7 @@ def _targets(entries: Sequence[Entry], wanted: Sequence[str]) -> Iterator[Findin
             own = [point for point in points if point[0] == name]
             lacking = [point for point in own if point not in there]
             if lacking:
-                text = f"{len(lacking)} of its {len(own)} points are not there for {target}"
+                text = f"{len(lacking)} of its {len(own)} variants lack one for {target}"
                 yield Finding("warning", "target", name, text)
 
 

@@ -44,8 +44,6 @@ from pallasc.specs.bundle.manifest import Entry, content_digest, pack_entries
 from pallasc.specs.bundle.provenance import Provenance, pack_provenance
 from pallasc.specs.canonical import canonical_json
 
-_MODE = 0o666
-
 
 def write_bundle(
     path: str | os.PathLike[str],

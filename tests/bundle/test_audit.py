@@ -38,13 +38,13 @@ def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
     found = _audit(items, Rules(targets=("sm_90a", "b200", "thor")))
     assert _of(found, "target") == [
         ("error", "thor", "nothing is for it"),
-        ("warning", "a100-sxm", "1 variants for it are not asked for"),
-        ("warning", "extra", "1 of its 1 points are not there for b200"),
-        ("warning", "extra", "1 of its 1 points are not there for sm_90a"),
+        ("warning", "a100-sxm", "1 variant for it, and nobody asked for any"),
+        ("warning", "extra", "1 of its 1 variants lack one for b200"),
+        ("warning", "extra", "1 of its 1 variants lack one for sm_90a"),
     ]
     some = [one for one in items if one.name != "extra"][1:]
     assert _of(_audit(some, Rules(targets=("h100-sxm", "sm_100a"))), "target") == [
-        ("warning", "norm", "1 of its 3 points are not there for h100-sxm")
+        ("warning", "norm", "1 of its 3 variants lack one for h100-sxm")
     ]
     assert _of(_audit(items), "target") == []
 

@@ -166,6 +166,19 @@ def test_numbers_are_compared_with_numpy(device: str, packed: Path) -> None:
     assert 8 * 4096 <= row["compared"] <= 10 * 4096
 
 
+def test_kernels_are_timed_against_jax_on_the_same_numbers(packed: Path) -> None:
+    done = _run(HERE / "programs" / "gpu_script.py", packed, "times")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["jax"] == "used"
+    (row,) = report["kernels"]
+    assert row["same_bytes"] is True
+    assert row["pallasc_to_jax_in_a_row"] > 0
+    assert row["same_code"] is None  # JAX compiles for the CPU here, and profiles no GPU
+    assert "same_code_error" in row
+    assert "profiler_error" in row
+
+
 def test_the_references_of_numpy_agree_with_those_of_jax() -> None:
     done = _run(HERE / "programs" / "gpu_references.py", SCRIPTS)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.devices import current_device
+from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_artifact
 from pallasc.specs.plan import Copy, Fill
 
@@ -281,3 +283,41 @@ def test_a_kernel_without_arrays_needs_out(runtime: Any, framework: Any) -> None
     assert kernel.into(out=out) is out
     with pytest.raises(ArgumentError, match="takes no arrays"):
         kernel()
+
+
+def test_a_call_says_where_out_goes(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="allocates its results and takes no out") as caught:
+            kernel(a, b, out=out)
+        assert caught.value.hint == "To write into arrays of yours, call into(…, out=…)."
+        kernel(a, b)
+
+
+def test_what_is_updated_in_place_may_not_be_another_argument(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="b, which is updated in place, overlaps a"):
+            kernel(a, a)
+        kernel(a, b)
+
+
+def test_variants_that_differ_in_a_type_only_are_several(runtime: Any, framework: Any) -> None:
+    one, other = (made.kernel(made.add(), t=value).variants[0] for value in (1, True))
+    kernel = Kernel("add", [one, other])
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    with pytest.raises(SelectionError, match="2 variants of add fit") as caught:
+        kernel(a, b)
+    assert caught.value.hint == "Say which, by name: t=1."
+    kernel(a, b, t=True)
+
+
+def test_a_launch_leaves_the_device_of_the_thread_alone(runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel = made.kernel(made.add())
+    a, b = (framework.tensor("f32[4, 64]", device=1) for _ in range(2))
+    for _ in range(2):
+        kernel(a, b)
+        assert current_device() == 0

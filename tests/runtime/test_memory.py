@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import made
@@ -56,9 +57,9 @@ def test_without_pools_a_stream_has_a_workspace_that_grows(runtime: Any) -> None
     assert runtime.count("cuMemAllocAsync") == 0
 
 
-def test_a_workspace_that_cannot_grow_is_not_used_afterwards(runtime: Any) -> None:
+def test_a_workspace_that_cannot_grow_stays_as_it_was(runtime: Any) -> None:
     device = _without_pools(get_device(0))
-    with temporary(device, 100, 0, "memory"):
+    with temporary(device, 100, 0, "memory") as before:
         pass
     runtime.fault("cuMemAlloc_v2", 2)
     with (
@@ -66,13 +67,59 @@ def test_a_workspace_that_cannot_grow_is_not_used_afterwards(runtime: Any) -> No
         temporary(device, 5000, 0, "memory"),
     ):
         pass
-    assert memory._workspaces == {}
+    with temporary(device, 100, 0, "memory") as after:
+        assert after == before
+
+
+def test_a_block_that_became_too_small_is_kept_for_graphs(runtime: Any) -> None:
+    device = _without_pools(get_device(0))
+    with temporary(device, 100, 0, "memory") as small:
+        pass
+    with temporary(device, 5000, 0, "memory") as large:
+        assert large != small
+    assert runtime.allocation(small)
+
+
+def test_without_pools_one_thread_at_a_time_has_the_workspace(runtime: Any) -> None:
+    device = _without_pools(get_device(0))
+    uses: list[str] = []
+
+    def use() -> None:
+        with temporary(device, 100, 0, "memory"):
+            uses.append("second")
+
+    other = threading.Thread(target=use)
+    with temporary(device, 100, 0, "memory"):
+        other.start()
+        turn = memory._turn(memory._key(device, 0))
+        assert turn.acquire(blocking=False)  # its own thread has it again
+        turn.release()
+        uses.append("first")
+    other.join()
+    assert uses == ["first", "second"]
+
+
+def test_the_default_stream_of_each_thread_has_its_own_workspace(runtime: Any) -> None:
+    device = _without_pools(get_device(0))
+    found: list[int] = []
+
+    def use() -> None:
+        with temporary(device, 100, memory.THREAD_STREAM, "memory") as address:
+            found.append(address)
+
+    with temporary(device, 100, memory.THREAD_STREAM, "memory") as own:
+        other = threading.Thread(target=use)
+        other.start()
+        other.join()
+    assert found != [own]
 
 
 def test_uploaded_bytes_lie_on_the_device(runtime: Any) -> None:
     import ctypes
 
     address = upload(get_device(0), b"constant", "a constant")
+    names = ["cuMemcpyHtoD_v2", "cuStreamSynchronize"]
+    assert [one.name for one in runtime.calls(*names)] == names
     assert ctypes.string_at(address, 8) == b"constant"
     assert upload(get_device(0), b"", "nothing")
 

@@ -9,6 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.devices import active, get_device
 from pallasc.runtime.streams import stream_handle
 
@@ -86,3 +87,70 @@ def test_a_given_stream_waits_for_all_producers(runtime: Any, framework: Any) ->
     kernel.into(_Interface(a, first), _Interface(b, mine), out=_Interface(out, None), stream=mine)
     assert [one.stream for one in runtime.launches] == [mine]
     assert runtime.count("cuStreamWaitEvent") == 1
+
+
+def test_device_arrays_keep_the_order_of_their_streams(runtime: Any) -> None:
+    first, second = _new_stream(), _new_stream()
+    a, b = (DeviceArray((4, 64), "f32") for _ in range(2))
+    adds = made.kernel(made.add())
+    total = adds(a, b, stream=first)
+    assert total.stream == first
+    again = adds(total, b)
+    assert again.stream == first
+    assert runtime.count("cuStreamWaitEvent") == 0
+    assert adds(again, b, stream=second).stream == second
+    assert runtime.count("cuStreamWaitEvent") == 1
+    updates = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    assert updates(a, b, stream=second) is b
+    assert b.stream == second
+
+
+class _Producer:
+    """An array with DLPack only, which remembers the streams that it was asked with."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        self.array = array
+        self.asked: list[int | None] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        self.asked.append(stream)
+        return self.array.__dlpack__(stream=stream)
+
+
+class _Nameless(_Producer):
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AttributeError("no name for its dtype")
+
+
+@pytest.mark.parametrize("kind", [_Producer, _Nameless])
+def test_a_dlpack_producer_is_asked_for_the_stream_of_the_launch(runtime: Any, kind: Any) -> None:
+    mine = _new_stream()
+    a, b = (kind(DeviceArray((4, 64), "f32")) for _ in range(2))
+    kernel = made.kernel(made.add())
+    kernel(a, b)
+    assert (a.asked, b.asked) == ([1], [1])
+    assert runtime.count("cuStreamWaitEvent") == 0
+    kernel(a, b, stream=mine)
+    assert a.asked == [1, -1]
+
+
+def test_an_interface_without_its_fields_is_refused(runtime: Any) -> None:
+    array = _Interface(0, None)
+    del array.__cuda_array_interface__["data"]
+    with pytest.raises(ArgumentError, match="__cuda_array_interface__ has no 'data'"):
+        made.kernel(made.add())(array, array)
+
+
+class _Unreadable:
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AttributeError("gone")
+
+
+def test_an_interface_that_cannot_be_read_is_refused(runtime: Any) -> None:
+    with pytest.raises(ArgumentError, match="__cuda_array_interface__ cannot be read: gone"):
+        made.kernel(made.add())(_Unreadable(), _Unreadable())

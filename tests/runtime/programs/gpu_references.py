@@ -1,6 +1,7 @@
 """Compare the numpy references of the GPU script with those that JAX and the specs have.
 
-Usage: gpu_references.py SCRIPTS. Prints one JSON object: kernel -> the largest difference, 1 is allowed.
+Usage: gpu_references.py SCRIPTS. Prints one JSON object: kernel -> the largest difference, where 1
+is allowed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Run the part `numbers` of a packed folder's script, with numpy as the device.
+"""Run parts of a packed folder's script with numpy as the device, and JAX on the CPU as the rival.
 
-Usage: gpu_script.py FOLDER right|wrong. The device gives right numbers, or one wrong row of them.
+Usage: gpu_script.py FOLDER right|wrong|times. The first two run the part `numbers`, on a device
+that gives right numbers or one wrong row of them; the last one the part `time`.
 """
 
 from __future__ import annotations
@@ -36,17 +37,35 @@ def device(variant: Carried, *, is_right: bool) -> Any:
     return emulate(variant.opened(), compute)
 
 
-def main() -> None:
-    """Check each variant with its device; print what the script found."""
-    driver = standin.load()
-    driver.reset()
+def check_all(driver: standin.Standin) -> list[Any]:
+    """Return what the part `numbers` finds."""
     found = []
     for variant in read_variants(FOLDER):
         driver.kernel("*")(device(variant, is_right=sys.argv[2] == "right"))
         arguments = ["--folder", str(FOLDER), "--part", "numbers", "-k", variant.id, "--rows", "8"]
         found += check_gpu.run_here(check_gpu.parse(arguments))
         driver.check()
-    print(json.dumps(found))
+    return found
+
+
+def time_first(driver: standin.Standin) -> Any:
+    """Return what the part `time` finds where JAX adds on the CPU what the kernel should add."""
+    import jax
+    import kernel_time
+
+    variant = read_variants(FOLDER)[0]
+    driver.kernel("*")(device(variant, is_right=True))
+    kernel_time.why_not = lambda: None
+    kernel_time.jitted = lambda _: jax.jit(lambda x, y: x + y)
+    kernel_time._SHORTEST_US = 0
+    return kernel_time.measure_kernels([variant], rounds=2, launches=2, say=lambda text: None)
+
+
+def main() -> None:
+    """Print what the script found."""
+    driver = standin.load()
+    driver.reset()
+    print(json.dumps(time_first(driver) if sys.argv[2] == "times" else check_all(driver)))
 
 
 main()
