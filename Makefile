@@ -1,7 +1,8 @@
+# PYTEST_ARGS replaces the argument that spreads tests over the cores.
 # PYTHON is the interpreter at hand; CUDA chooses JAX's plugin and the assembler, 13 or 12.
 PYTHON ?= python3
 CUDA ?= 13
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto
 BENCHMARKS ?= cold_build store warm_build parallel_build launch
 DEMO_SPEC ?= specs/library/jax_kernels.yaml
 
@@ -38,7 +39,7 @@ demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came 
 	$(BIN)/pallasc inspect $(DEMO_SPEC) --resources
 	$(BIN)/pallasc build $(DEMO_SPEC)
 
-test: $(VENV)/installed-dev ## run the tests (PYTEST_ARGS="-k name" for some)
+test: $(VENV)/installed-dev ## run the tests on all cores (PYTEST_ARGS="-k name" for some)
 	@$(BIN)/python -P -m pytest $(PYTEST_ARGS)
 
 check: lint types docs-check test ## run everything that must pass: lint, types, docs, tests

@@ -8,7 +8,8 @@ from typing import Any
 from pallasc.runtime.adapters import arrays
 from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.devices import current_device
+from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.driver import open_driver
 from pallasc.runtime.front import Dialect
 
 
@@ -60,7 +61,10 @@ class Framework:
 
 @cache
 def install() -> Framework:
-    """Make the framework known to the runtime."""
+    """Make the framework known to the runtime, and its device current, as frameworks do."""
+    driver = open_driver()
+    context = get_device(current_device()).context
+    driver.call("cuCtxSetCurrent", context, what="the GPU cannot be made current")
     made = Framework()
     arrays._by_type[Array] = made
     return made

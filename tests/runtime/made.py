@@ -198,6 +198,7 @@ class Tensor:
     shape: tuple[int, ...]
     device_number: int = 0
     contiguous: bool = True
+    plain: bool = True
 
     @property
     def device(self) -> int:
@@ -270,6 +271,7 @@ class Framework:
             stream="_stream({d})",
             current_device="_current_device()",
             empty=self.empty,
+            plain="{x}.plain",
             values={"_stream": self.stream, "_current_device": current_device},
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import ArgumentError, DriverError
+from pallasc.errors import ArgumentError, DeviceError, DriverError
 from pallasc.runtime.front import parameter_names
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels
@@ -294,3 +294,47 @@ def test_threads_that_bind_the_first_plan_together_get_right_tensor_maps(
         pairs = {a.pointer: out.pointer for a, out in rows}
         for launch in runtime.launches[-4:]:
             assert {found.address for _, found in launch.maps(1)} == {pairs[launch.pointer(0)]}
+
+
+@pytest.mark.parametrize("error", [ValueError("1234 is not a valid CUresult"), RuntimeError("no")])
+def test_what_the_bindings_raise_in_a_launch_is_put_into_words(
+    runtime: Any, framework: Any, error: Exception
+) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel.into(a, b, out=out)
+
+    def odd() -> Any:
+        raise error
+
+    (route,) = kernel._routes.values()
+    (key,) = route.plans
+    route.plans[key] = odd
+    with pytest.raises(DeviceError, match="made@h100-sxm cannot be launched: the driver"):
+        kernel.into(a, b, out=out)
+    with pytest.raises(DeviceError, match="made@h100-sxm cannot be launched: the driver"):
+        route.launch(key)
+
+
+def test_an_unchecked_launch_on_another_device_goes_there(runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel = made.kernel(made.add()).unchecked
+    a, b, out = (framework.tensor("f32[4, 64]", device=1) for _ in range(3))
+    for _ in range(3):
+        kernel.into(a, b, out=out)
+        kernel(a, b)
+    assert {one.device for one in runtime.launches} == {1}
+
+
+def test_conjugated_arrays_go_the_slow_way(runtime: Any, framework: Any, slow: list[str]) -> None:
+    text = "c64[4, 64]"
+    artifact = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, outputs=[text])
+    kernel = made.kernel(artifact)
+    a, out = (framework.tensor(text) for _ in range(2))
+    kernel.into(a, out=out)
+    slow.clear()
+    kernel.into(a, out=out)
+    assert slow == []
+    a.plain = False
+    kernel.into(a, out=out)
+    assert slow == ["made"]

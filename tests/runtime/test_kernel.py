@@ -306,9 +306,9 @@ def test_what_is_updated_in_place_may_not_be_another_argument(runtime: Any, fram
 
 def test_variants_that_differ_in_a_type_only_are_several(runtime: Any, framework: Any) -> None:
     one, other = (made.kernel(made.add(), t=value).variants[0] for value in (1, True))
-    kernel = Kernel("add", [one, other])
+    kernel = Kernel("made", [one, other])
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
-    with pytest.raises(SelectionError, match="2 variants of add fit") as caught:
+    with pytest.raises(SelectionError, match="2 variants of made fit") as caught:
         kernel(a, b)
     assert caught.value.hint == "Say which, by name: t=1."
     kernel(a, b, t=True)
