@@ -102,6 +102,16 @@ def active(device: Device) -> Iterator[Driver]:
         driver.bindings.cuCtxPopCurrent()
 
 
+def make_current(device: Device) -> bool:
+    """Make a device's primary context current where this thread has none; tell whether it had."""
+    driver = open_driver()
+    code, context = driver.bindings.cuCtxGetCurrent()
+    if code is driver.success and int(context):
+        return False
+    driver.call("cuCtxSetCurrent", device.context, what=f"{device} cannot be made current")
+    return True
+
+
 def _read(driver: Driver, ordinal: int) -> Device:
     count = device_count()
     if not 0 <= ordinal < count:

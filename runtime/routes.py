@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pallasc.errors import DeviceError
-from pallasc.runtime.devices import Device, active, get_device
+from pallasc.runtime.devices import Device, active, get_device, make_current
 from pallasc.runtime.driver import forget_on_fork, open_driver
 from pallasc.runtime.memory import temporary
 from pallasc.runtime.program import BoundPlan, Program, is_loaded, lay_out, load_program
@@ -71,7 +71,10 @@ class Route:
         stream, ordinal, *pointers = key
         program = self.program(ordinal, stream)
         workspace = pointers.pop() if self.workspace_bytes else 0
-        with active(program.device):
+        if make_current(program.device):
+            with active(program.device):
+                plan = program.bind(stream, pointers, workspace)
+        else:
             plan = program.bind(stream, pointers, workspace)
         with self._lock:
             if len(self.plans) >= MOST_PLANS:
@@ -86,9 +89,8 @@ class Route:
             DriverError: what the driver answered.
         """
         program = self.program(key[1])
-        if int(result[0]) == _NO_CONTEXT:
-            with active(program.device):
-                result = program.run(plan)
+        if int(result[0]) == _NO_CONTEXT and make_current(program.device):
+            result = program.run(plan)
         if int(result[0]):
             self.plans.pop(key, None)
             raise program.error(result)

@@ -104,9 +104,20 @@ def runtime_library() -> Path | None:
 
 def launch(call: MosaicCall, buffers: Sequence[int], standin: Standin) -> Passed:
     """Run the host code of a call for buffers at these addresses; return what it passes."""
-    if call.proto.version >= 4:
-        return _ask_for_spec(call.proto, buffers)
-    return _launch_on_standin(call.proto, buffers, standin)
+    with _primary_context():
+        if call.proto.version >= 4:
+            return _ask_for_spec(call.proto, buffers)
+        return _launch_on_standin(call.proto, buffers, standin)
+
+
+@contextmanager
+def _primary_context() -> Iterator[None]:
+    """Make the primary context current, as XLA does; JAX's library aborts where there is none."""
+    from cuda.bindings import driver
+
+    value_of((*driver.cuCtxPushCurrent(value_of(driver.cuDevicePrimaryCtxRetain(0))), None))
+    yield
+    value_of(driver.cuCtxPopCurrent())
 
 
 # ---- JAX 0.12: the host code describes the launch

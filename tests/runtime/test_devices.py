@@ -15,6 +15,7 @@ from pallasc.runtime.devices import (
     device_of,
     get_device,
     is_open,
+    make_current,
 )
 
 
@@ -57,6 +58,14 @@ def test_the_context_is_given_back_after_an_error(runtime: Any) -> None:
         with pytest.raises(KeyError), active(get_device(1)):
             raise KeyError
         assert current_device() == 0
+
+
+def test_a_context_is_made_current_only_where_there_is_none(runtime: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    assert make_current(get_device(1))
+    assert current_device() == 1
+    assert not make_current(get_device(0))
+    assert current_device() == 1
 
 
 def test_an_address_belongs_to_its_device(runtime: Any) -> None:

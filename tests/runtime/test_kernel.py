@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.devices import current_device
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_artifact
 from pallasc.specs.plan import Copy, Fill
@@ -312,12 +311,3 @@ def test_variants_that_differ_in_a_type_only_are_several(runtime: Any, framework
         kernel(a, b)
     assert caught.value.hint == "Say which, by name: t=1."
     kernel(a, b, t=True)
-
-
-def test_a_launch_leaves_the_device_of_the_thread_alone(runtime: Any, framework: Any) -> None:
-    runtime.devices("9.0", "9.0")
-    kernel = made.kernel(made.add())
-    a, b = (framework.tensor("f32[4, 64]", device=1) for _ in range(2))
-    for _ in range(2):
-        kernel(a, b)
-        assert current_device() == 0
