@@ -3,7 +3,7 @@
 PYTHON ?= python3
 CUDA ?= 13
 PYTEST_ARGS ?= -n auto
-BENCHMARKS ?= cold_build store warm_build parallel_build launch
+BENCHMARKS ?= cold_build store warm_build parallel_build launch start
 DEMO_SPEC ?= specs/library/jax_kernels.yaml
 
 TAG := $(shell $(PYTHON) -c 'import sys; sys.stdout.write("%d.%d" % sys.version_info[:2])' 2>/dev/null)
