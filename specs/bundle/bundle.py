@@ -12,7 +12,7 @@ from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.blobs import BlobRow, Kind
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
-from pallasc.specs.bundle.manifest import Entry, entry_key, variant_id
+from pallasc.specs.bundle.manifest import Entry, entry_key, is_name, variant_id
 from pallasc.specs.bundle.provenance import Provenance, parse_provenance
 from pallasc.specs.bundle.reader import Reader
 from pallasc.specs.bundle.records import (
@@ -146,7 +146,10 @@ class Bundle:
         with self._reader.naming:
             while number < len(self):
                 name = self._reader.key(number).partition(b"\0")[0]
-                names.append(name.decode("utf-8", "replace"))
+                text = name.decode("utf-8", "replace")
+                if not is_name(text):
+                    raise CorruptError(f"{name!r} cannot be the name of a kernel")
+                names.append(text)
                 number = max(number + 1, self._reader.find(name + b"\1"))
         return names
 

@@ -92,6 +92,11 @@ class Entry:
         return entry_key(self.name, self.target, dict(self.params))
 
 
+def is_name(text: str) -> bool:
+    """Tell whether a key can hold a text as the name of a kernel or target."""
+    return bool(text) and text.isprintable()
+
+
 def variant_id(name: str, params: Iterable[tuple[str, Scalar]], target: str) -> str:
     """Return what a variant is called: `matmul[m=1024,n=4096]@h100-sxm`."""
     text = ",".join(f"{key}={plain(value)}" for key, value in params)
@@ -105,7 +110,7 @@ def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
         SpecError: a name that a key cannot hold.
     """
     for text in (name, target):
-        if not text or not text.isprintable():
+        if not is_name(text):
             raise SpecError(f"{text!r} cannot be the name of a kernel or target in a bundle.")
     return b"\0".join((name.encode(), target.encode(), canonical_json(dict(params))))
 
@@ -219,6 +224,8 @@ def _entry(key: bytes, about: Any, digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
     values = parse_json(params.encode())
     order = [_text(item) for item in about["order"]]
+    if not (is_name(name) and is_name(target)):
+        raise ValueError("the name of its kernel or target cannot be one")
     if len(set(order)) != len(values) or len(order) != len(values):
         raise ValueError("the names of its parameters are others")
     return Entry(

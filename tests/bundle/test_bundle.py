@@ -224,3 +224,15 @@ def test_constants_ship_as_they_are() -> None:
     bundle = open_bundle(build_bundle([item_of("table", {}, original)]))
     artifact = bundle.artifact(bundle.select("table", {}, "sm_90a"))
     assert artifact.blob(digest(constant)) == constant
+
+
+def test_a_name_that_a_terminal_would_obey_is_refused(rebuilt: Callable[..., Bundle]) -> None:
+    def rename(parts: Parts) -> None:
+        parts.entry_pages[0] = parts.entry_pages[0].replace(b"norm\0", b"n\x1b[m\0")
+        parts.first_keys[0] = parts.first_keys[0].replace(b"norm\0", b"n\x1b[m\0")
+
+    bundle = rebuilt(rename)
+    for call in (bundle.names, bundle.verify, lambda: list(bundle.entries())):
+        with pytest.raises(CorruptError, match="name of") as caught:
+            call()
+        assert "\x1b" not in str(caught.value)

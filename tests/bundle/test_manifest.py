@@ -147,7 +147,18 @@ def test_an_entry_with_another_field_is_refused(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [b"k", b"k\0t", b"k\0t\0{}\0", b"k\0t\0[]", b"k\0t\0{", b'k\0t\0{"m":[]}', b"\xff\0t\0{}"],
+    [
+        b"k",
+        b"k\0t",
+        b"k\0t\0{}\0",
+        b"k\0t\0[]",
+        b"k\0t\0{",
+        b'k\0t\0{"m":[]}',
+        b"\xff\0t\0{}",
+        b'k\x0e\0t\0{"m":1}',
+        b'\0t\0{"m":1}',
+        b'k\0t\x1b[0m\0{"m":1}',
+    ],
 )
 def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
     about = pack_entries([_entry(params={"m": 1})]).partition(b"\n")[2]
