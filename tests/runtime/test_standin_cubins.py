@@ -111,7 +111,7 @@ def _damaged(kind: str) -> bytes:
         "names": (62, struct.pack("<H", 0xFFFF)),
         "row_size": (58, struct.pack("<H", 40)),
         "section_size": (sections + 64 + 32, struct.pack("<Q", 1 << 60)),
-        "section_start": (sections + 64 + 24, struct.pack("<Q", 1 << 27)),
+        "section_start": (sections + 64 + 24, struct.pack("<Q", 1 << 40)),
     }
     return _patched(image, *changes[kind])
 
