@@ -1,13 +1,19 @@
 """Fuzz the bundle's reader, guided by coverage: whatever it is given, it reads or refuses.
 
 An input is a bundle with nothing compressed, changed anywhere, whose digests are then made to fit
-(`tests/bundle/programs/repaired.py`), so that what lies behind the digests is reached; every fourth
-is read without that. Anything but a CorruptError, more than ten seconds or half a gigabyte is a
-finding: the input is kept in `--findings` and printed.
+(`tests/bundle/programs/repaired.py`), so that what lies behind the digests is reached; some are
+read without that. What may not happen:
 
-Inputs that reach a new pair of lines in `specs/bundle` or what it calls are kept and changed
-further. `--engine atheris` has atheris do that, where it is installed. `--mutations N` also damages
-and forges that many bundles (`tests/bundle/programs/mutations.py`), in processes of their own.
+* a crash: the process ends, or any exception but a CorruptError
+* a hang: more than ten seconds for one input
+* a wrong kernel: bytes that are not those of their digest, or other ones than were put in although
+  the root, which is what signatures are over, is the same
+* more than half a gigabyte of memory
+
+Such inputs are kept in `--findings` and named. Inputs that reach a new pair of lines in `specs` are
+kept and changed further; `--engine atheris` has atheris do that, where it is installed, and then
+features of libFuzzer are counted in place of pairs. `--mutations N` also damages and forges that
+many bundles (`tests/bundle/programs/mutations.py`), in processes of their own.
 """
 
 from __future__ import annotations
@@ -24,11 +30,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from harness import Figure, run_benchmark
+
+from pallasc.specs.bundle.format import HEAD_BYTES
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "bundle" / "programs"
 sys.path.insert(0, str(PROGRAMS))
@@ -36,6 +45,8 @@ sys.path.insert(0, str(PROGRAMS))
 MEMORY_BYTES = 2**29
 LONGEST_S = 10
 BATCH = 5_000
+_HANG = 70
+"""Exit code of libFuzzer for an input that took too long."""
 
 
 class Coverage:
@@ -78,68 +89,120 @@ class Coverage:
         return line
 
 
-def read(data: bytes, *, repaired: bool) -> None:
-    """Read a bundle as far as it goes; an exception that is not a CorruptError comes out."""
-    from mutations import judge
-    from repaired import repair
+@dataclass
+class Counts:
+    """What an engine did and found."""
 
-    fault = judge(repair(data) if repaired else data, None)
-    if fault:
-        raise AssertionError(fault)
+    executions: int = 0
+    coverage: int = 0
+    new_coverage: int = 0
+    kept: int = 0
+    crashes: int = 0
+    hangs: int = 0
+    wrong_kernels: int = 0
+    peak_bytes: int = 0
 
 
-def own_engine(seconds: float, seed: int, findings: Path) -> dict[str, float]:
+class Reading:
+    """Reads inputs and judges how that went."""
+
+    def __init__(self) -> None:
+        from mutations import read_all
+        from repaired import plain_bundle, repair
+
+        from pallasc.specs.bundle.bundle import open_bundle
+
+        self.seed = plain_bundle(1)
+        self._repair = repair
+        with open_bundle(self.seed) as bundle:
+            self._root, self._original = bytes.fromhex(bundle.root), read_all(bundle)
+
+    def read(self, data: bytes, *, repaired: bool) -> None:
+        """Read a bundle as far as it goes.
+
+        Raises:
+            AssertionError: it went wrong; the text says how.
+        """
+        from mutations import judge
+
+        subject = self._repair(data) if repaired else data
+        same = subject[HEAD_BYTES - 32 : HEAD_BYTES] == self._root
+        fault = judge(subject, self._original if same else None)
+        if fault:
+            raise AssertionError(fault)
+
+
+def own_engine(seconds: float, seed: int, findings: Path) -> Counts:
     """Fuzz for some time and return the counts."""
-    from mutations import damage, raise_timeout
-    from repaired import plain_bundle
+    from mutations import WRONG, damage, peak_bytes, raise_timeout
 
     signal.signal(signal.SIGALRM, raise_timeout)
     rng = random.Random(seed)
-    corpus = [plain_bundle(1)]
-    coverage = Coverage()
-    count = found = 0
+    reading = Reading()
+    corpus = [reading.seed]
+    coverage, counts = Coverage(), Counts()
+    for repaired in (True, False):
+        coverage.runs_new(functools.partial(reading.read, reading.seed, repaired=repaired))
+    first = len(coverage.seen)
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         parent = corpus[-1] if rng.random() < 0.3 else rng.choice(corpus)
         data = damage(parent, rng)
-        repaired = count % 4 != 0
+        repaired = counts.executions % 4 != 0
         signal.alarm(LONGEST_S)
         try:
-            if coverage.runs_new(functools.partial(read, data, repaired=repaired)):
+            if coverage.runs_new(functools.partial(reading.read, data, repaired=repaired)):
                 corpus.append(data)
         except (AssertionError, TimeoutError) as error:
-            found += 1
-            place = findings / f"finding-{seed}-{count}.pallasc"
+            counts.hangs += isinstance(error, TimeoutError)
+            counts.wrong_kernels += WRONG in str(error)
+            counts.crashes += isinstance(error, AssertionError) and WRONG not in str(error)
+            place = findings / f"finding-{seed}-{counts.executions}.pallasc"
             place.write_bytes(data)
             print(f"{place}: {error!r}", file=sys.stderr)
-        count += 1
+        counts.executions += 1
     signal.alarm(0)
-    return {"inputs": count, "findings": found, "pairs": len(coverage.seen), "corpus": len(corpus)}
+    counts.coverage, counts.new_coverage = len(coverage.seen), len(coverage.seen) - first
+    counts.kept, counts.peak_bytes = len(corpus), peak_bytes()
+    return counts
 
 
-def atheris_engine(seconds: float, seed: int, findings: Path) -> dict[str, float]:
-    """Have atheris do it, in a process of its own."""
+def atheris_engine(seconds: float, seed: int, findings: Path) -> Counts:
+    """Have atheris do it, in a process of its own; it ends at the first finding."""
+    from mutations import WRONG
+
     with tempfile.TemporaryDirectory() as folder:
-        from repaired import plain_bundle
-
-        (Path(folder) / "seed").write_bytes(b"\1" + plain_bundle(1))
+        (Path(folder) / "seed").write_bytes(b"\1" + Reading().seed)
         arguments = [
             folder, f"-max_total_time={seconds:.0f}", f"-seed={seed}", f"-timeout={LONGEST_S}",
             f"-rss_limit_mb={MEMORY_BYTES >> 20}", "-print_final_stats=1",
-            f"-artifact_prefix={findings}{os.sep}", f"-max_len={2**16}",
+            f"-artifact_prefix={findings}{os.sep}", f"-max_len={2**15}",
         ]  # fmt: skip
         command = [sys.executable, "-P", __file__, "--as-atheris", *arguments]
-        answer = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        answer = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    output = answer.stdout
     if answer.returncode:
-        print(answer.stderr[-4000:], file=sys.stderr)
-    units = re.search(r"number_of_executed_units:\s*(\d+)", answer.stderr)
-    covered = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", answer.stderr) or [(0, 0, 0)]
-    return {
-        "inputs": int(units[1]) if units else 0,
-        "findings": 1 if answer.returncode else 0,
-        "pairs": int(covered[-1][1]),
-        "corpus": int(covered[-1][2]),
-    }
+        print(output[-4000:], file=sys.stderr)
+    features = [int(number) for number in re.findall(r" ft: (\d+) ", output)] or [0]
+    kept = re.findall(r" corp: (\d+)", output) or [0]
+    hang, wrong = answer.returncode == _HANG, WRONG in output
+    return Counts(
+        executions=_stat(output, "number_of_executed_units"),
+        coverage=features[-1],
+        new_coverage=features[-1] - features[0],
+        kept=int(kept[-1]),
+        crashes=int(answer.returncode != 0 and not hang and not wrong),
+        hangs=int(hang),
+        wrong_kernels=int(wrong),
+        peak_bytes=_stat(output, "peak_rss_mb") << 20,
+    )
+
+
+def _stat(output: str, name: str) -> int:
+    found = re.search(rf"stat::{name}:\s*(\d+)", output)
+    return int(found[1]) if found else 0
 
 
 def as_atheris(arguments: Sequence[str]) -> None:
@@ -149,9 +212,10 @@ def as_atheris(arguments: Sequence[str]) -> None:
     with atheris.instrument_imports(include=["pallasc.specs"]):
         import pallasc.specs.bundle.audit
         import pallasc.specs.bundle.verify  # noqa: F401
+    reading = Reading()
 
     def one(data: bytes) -> None:
-        read(data[1:], repaired=data[:1] != b"\0")
+        reading.read(data[1:], repaired=data[:1] != b"\0")
 
     atheris.Setup([sys.argv[0], *arguments], one)
     atheris.Fuzz()
@@ -159,6 +223,8 @@ def as_atheris(arguments: Sequence[str]) -> None:
 
 def mutate(count: int, jobs: int) -> dict[str, Any]:
     """Damage and forge so many bundles, in processes of their own."""
+    from mutations import WRONG
+
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAMS), *sys.path])}
     command = [sys.executable, "-P", str(PROGRAMS / "mutations.py")]
     waiting = list(range(-(-count // BATCH)))
@@ -173,12 +239,20 @@ def mutate(count: int, jobs: int) -> dict[str, Any]:
             )
             for number in batch
         ]
-        results += [json.loads(process.communicate()[0]) for process in running]
-    for line in (line for result in results for line in result["wrong"]):
+        answers = [process.communicate()[0] for process in running]
+        if any(process.returncode for process in running):
+            raise SystemExit("a process that mutates bundles has ended with an error")
+        results += map(json.loads, answers)
+    faults = [line for result in results for line in result["wrong"]]
+    for line in faults:
         print(line, file=sys.stderr)
+    hangs = sum("it took more than" in line for line in faults)
+    wrong = sum(WRONG in line for line in faults)
     return {
         "mutations": sum(result["mutations"] for result in results),
-        "wrong": sum(len(result["wrong"]) for result in results),
+        "crashes": len(faults) - hangs - wrong,
+        "hangs": hangs,
+        "wrong_kernels": wrong,
         "slowest_s": max(result["slowest_s"] for result in results),
         "peak_bytes": max(result["peak_bytes"] for result in results),
     }
@@ -191,20 +265,26 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 
 
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
+    if options.mutations:
+        found = mutate(options.mutations, options.jobs)
+        yield Figure("mutations", found["mutations"])
+        yield Figure("of them crashes", found["crashes"], goal=0)
+        yield Figure("of them hangs", found["hangs"], goal=0)
+        yield Figure("of them wrong kernels", found["wrong_kernels"], goal=0)
+        yield Figure("the slowest", found["slowest_s"], "s", goal=LONGEST_S)
+        yield Figure("their peak memory", found["peak_bytes"] / 1e6, "MB", goal=MEMORY_BYTES / 1e6)
     if options.minutes:
         engine = atheris_engine if options.engine == "atheris" else own_engine
         counts = engine(60 * options.minutes, options.seed, options.findings)
-        yield Figure("minutes of fuzzing", options.minutes)
-        yield Figure("inputs", counts["inputs"])
-        yield Figure("pairs of lines reached", counts["pairs"])
-        yield Figure("inputs kept", counts["corpus"])
-        yield Figure("findings", counts["findings"], goal=0)
-    if options.mutations:
-        counts = mutate(options.mutations, options.jobs)
-        yield Figure("mutations", counts["mutations"])
-        yield Figure("read wrongly, or with another error", counts["wrong"], goal=0)
-        yield Figure("the slowest", counts["slowest_s"], "s", goal=LONGEST_S)
-        yield Figure("the most memory", counts["peak_bytes"] / 1e6, "MB", goal=MEMORY_BYTES / 1e6)
+        yield Figure(f"minutes of fuzzing, engine {options.engine}", options.minutes)
+        yield Figure("executions", counts.executions)
+        yield Figure("coverage", counts.coverage)
+        yield Figure("new coverage, beyond the sound bundle's", counts.new_coverage)
+        yield Figure("inputs kept", counts.kept)
+        yield Figure("crashes", counts.crashes, goal=0)
+        yield Figure("hangs", counts.hangs, goal=0)
+        yield Figure("wrong kernels", counts.wrong_kernels, goal=0)
+        yield Figure("peak memory", counts.peak_bytes / 1e6, "MB", goal=MEMORY_BYTES / 1e6)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

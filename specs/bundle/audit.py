@@ -11,6 +11,7 @@ Kinds of findings, with the severity of each:
 * `signature`: it is not signed (warning), or not as it should be (error)
 * `debug`: debug sections or PTX were left in (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
+* `provenance`: it was made from files that differ from the commit (warning)
 """
 
 from __future__ import annotations
@@ -93,8 +94,14 @@ def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
         for kernel in artifact.kernels:
             found += _spills(entry, kernel, rules.spill_bytes)
     found += _code(bundle, entries)
+    return sort_findings(found)
+
+
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the worst first."""
     return sorted(
-        found, key=lambda one: (-SEVERITIES.index(one.severity), one.kind, one.subject, one.message)
+        findings,
+        key=lambda one: (-SEVERITIES.index(one.severity), one.kind, one.subject, one.message),
     )
 
 
@@ -158,6 +165,10 @@ def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
             yield Finding("error", "signature", "the bundle", error.message.rstrip("."))
     elif not bundle.signatures:
         yield Finding("warning", "signature", "the bundle", "it is not signed")
+    for origin in bundle.provenance:
+        if origin.dirty:
+            text = f"it was made from files that differ from commit {(origin.commit or '')[:12]}"
+            yield Finding("warning", "provenance", "the bundle", text)
 
 
 def _sizes(entry: Entry, artifact: Artifact, rules: Rules) -> Iterator[Finding]:

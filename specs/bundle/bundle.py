@@ -45,7 +45,7 @@ _MOST_NAMED = 200
 
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
-    """Open a bundle: a path, which is mapped, or the bytes of one.
+    """Open a bundle: a path, which is read in part, or the bytes of one.
 
     Raises:
         CorruptError: it is no bundle, one of another major version, cut off or damaged.
@@ -218,12 +218,26 @@ class Bundle:
         """
         with self._reader.naming:
             record = self._record(entry)
-            numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
-            rows = {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
+            rows = self._rows(entry, record)
             shipped = shipped_record(record, _places(rows))
             artifact = Artifact(shipped, self._content_of(entry, rows))
             _ = artifact.plan, artifact.kernels  # checked while the file can still be named
         return artifact
+
+    def record(self, entry: Entry) -> Record:
+        """Return the artifact's record as it was compiled: `entry.digest` is over it."""
+        with self._reader.naming:
+            return self._record(entry)
+
+    def shipped(self, entry: Entry) -> Shipped:
+        """Return digest and bytes of what is here for each blob of the record, or None."""
+        with self._reader.naming:
+            return _places(self._rows(entry, self._record(entry)))
+
+    def _rows(self, entry: Entry, record: Record) -> dict[str, BlobRow | None]:
+        """Return the row of each blob of a record, by the digest that it has there."""
+        numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
+        return {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
 
     def _content_of(
         self, entry: Entry, rows: Mapping[str, BlobRow | None]

@@ -163,15 +163,13 @@ class EntryPage:
     Args:
         raw: the decompressed page.
         count: entries that it must hold.
-        digest_of: returns the digest of a blob by its number.
 
     Raises:
         CorruptError: it does not hold them.
     """
 
-    def __init__(self, raw: bytes, count: int, digest_of: Callable[[int], str]) -> None:
+    def __init__(self, raw: bytes, count: int) -> None:
         self._raw = raw
-        self._digest_of = digest_of
         start = count * _END.size
         if len(raw) < start:
             raise CorruptError(f"a page of {len(raw)} bytes has no room for {count} entries")
@@ -199,15 +197,20 @@ class EntryPage:
                 high = middle
         return low
 
-    def entry(self, index: int) -> Entry:
+    def entry(self, index: int, digest_of: Callable[[int], str]) -> Entry:
         """Return an entry.
+
+        Args:
+            index: its number on the page.
+            digest_of: returns the digest of a blob by its number. The page does not keep it, so
+                that a bundle which nobody uses any more is closed at once.
 
         Raises:
             CorruptError: it is not an entry.
         """
         key, about = self._parts(index)
         try:
-            return _entry(key, parse_json(about), self._digest_of)
+            return _entry(key, parse_json(about), digest_of)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise CorruptError(f"entry {key[:80]!r} is damaged: {error!r}") from error
 

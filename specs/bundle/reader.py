@@ -136,7 +136,7 @@ class Reader:
         found = self._pages.get(number)
         if not isinstance(found, EntryPage):
             raw = self.page_bytes(number)
-            found = EntryPage(raw, self.catalog.entries_on(page), self._named_digest)
+            found = EntryPage(raw, self.catalog.entries_on(page))
             self._pages.put(number, found, len(raw))
         return found
 
@@ -164,7 +164,7 @@ class Reader:
     def entry(self, number: int) -> Entry:
         """Return an entry."""
         page, index = divmod(number, ENTRIES_PER_PAGE)
-        return self.entry_page(page).entry(index)
+        return self.entry_page(page).entry(index, self._named_digest)
 
     def row(self, number: int) -> BlobRow:
         """Return the row of a blob."""

@@ -1,10 +1,10 @@
-"""Take bundles apart and put them together: selection, splitting, merging."""
+"""Choose from bundles and put them together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.items import Item
@@ -15,15 +15,15 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.templates import Scalar
 
 
-def merged_items(bundles: Iterable[Bundle]) -> Iterator[Item]:
-    """Yield the variants of several bundles, to be written into one.
+def merged_items(choices: Iterable[tuple[Bundle, Sequence[Entry]]]) -> Iterator[Item]:
+    """Yield variants of several bundles, to be written into one.
 
     The same variant may be in several of them, if its artifact is the same; what one bundle has of
     it with debug sections or PTX, and another without, is taken with them. The bundles must stay
     open until all is written.
     """
-    for bundle in bundles:
-        yield from bundle.items()
+    for bundle, entries in choices:
+        yield from bundle.items(entries)
 
 
 def merged_provenance(bundles: Iterable[Bundle]) -> tuple[Provenance, ...]:
@@ -31,14 +31,38 @@ def merged_provenance(bundles: Iterable[Bundle]) -> tuple[Provenance, ...]:
     return tuple(origin for bundle in bundles for origin in bundle.provenance)
 
 
-def split_entries(
-    entries: Iterable[Entry], by: Literal["target", "arch"]
-) -> dict[str, list[Entry]]:
-    """Return the entries of each target or architecture, sorted by its name."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.target if by == "target" else entry.arch, []).append(entry)
-    return dict(sorted(groups.items()))
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A variant that several bundles have different artifacts of.
+
+    Attributes:
+        variant: its id.
+        artifacts: the bundle and the digest of its artifact, for each bundle that has one.
+    """
+
+    variant: str
+    artifacts: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{digest[:12]} in {name}" for name, digest in self.artifacts)
+        return f"{self.variant}: {places}"
+
+
+def find_conflicts(choices: Iterable[tuple[Bundle, Sequence[Entry]]]) -> list[Conflict]:
+    """Return the variants that bundles do not agree on, in the order of their keys.
+
+    Args:
+        choices: each bundle with the entries that are taken from it.
+    """
+    found: dict[bytes, list[tuple[str, Entry]]] = {}
+    for bundle, entries in choices:
+        for entry in entries:
+            found.setdefault(entry.key, []).append((bundle.name, entry))
+    return [
+        Conflict(own[0][1].id, tuple((name, entry.digest) for name, entry in own))
+        for _, own in sorted(found.items())
+        if len({entry.digest for _, entry in own}) > 1
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from pallasc.errors import CorruptError, Location, SpecError, ToolError
 from pallasc.specs.bundle.format import MAX_SIGNATURES, sha256
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey as Ed25519PrivateKey,
+    )
 
 _ALGORITHM = b"ed25519\0"
 _RECORD = struct.Struct("<8s32s32s64s")

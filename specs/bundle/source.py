@@ -1,10 +1,10 @@
-"""Where a bundle's bytes come from: memory, or a mapped file."""
+"""Where a bundle's bytes come from: memory, or a file."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
+import weakref
 from typing import Protocol
 
 from pallasc.errors import CorruptError, SpecError
@@ -51,50 +51,57 @@ class MemorySource:
         """Do nothing: memory is let go of by itself."""
 
 
-class MappedFile:
-    """A mapped file; only what is read comes from the disk.
+class OpenFile:
+    """A file that is read in part; only what is asked for comes from the disk.
 
-    A process that touches a mapped page behind the end of its file is killed. So the file is asked
-    for its size before each reading: one that was cut off meanwhile is an error like any other.
-    Replace bundles by renaming; those who have the old one open keep it.
+    It is not mapped: a process that touches a mapped page behind the end of its file is killed, and
+    a file can be cut off at any moment. Replace bundles by renaming; those who have the old one
+    open keep it. Several threads may read at once, and so may a process and those that it forks.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._name = os.fspath(path)
-        self._map: mmap.mmap | None = None
         try:
-            descriptor = os.open(path, _READ)
-            try:
-                self.size = _size(descriptor, self._name)
-                if self.size:
-                    self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
-            finally:
-                os.close(descriptor)
+            self._descriptor = os.open(path, _READ)
         except OSError as error:
             raise _unreadable(self._name, error.strerror) from error
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        try:
+            self.size = _size(self._descriptor, self._name)
+        except SpecError:
+            self._close()
+            raise
 
     def read(self, at: int, size: int) -> bytes:
         """Return `size` bytes from a place.
 
         Raises:
             CorruptError: the file has been cut off since it was opened.
-            SpecError: it was closed.
+            SpecError: it was closed, or cannot be read.
         """
-        if not size:
-            return b""
-        if self._map is None:
+        if not self._close.alive:
             raise SpecError(
                 f"{self._name} is closed.", hint="Keep the bundle open while it is used."
             )
-        if self._map.size() < at + size:
+        data = self._read(at, size)
+        while data and len(data) < size:
+            more = self._read(at + len(data), size - len(data))
+            if not more:
+                break
+            data += more
+        if len(data) < size:
             raise CorruptError("it was cut off while it was open")
-        return self._map[at : at + size]
+        return data
 
     def close(self) -> None:
-        """Unmap the file; doing it again does nothing."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        """Let go of the file; doing it again does nothing."""
+        self._close()
+
+    def _read(self, at: int, size: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, at)
+        except OSError as error:
+            raise _unreadable(self._name, error.strerror) from error
 
 
 def open_source(file: str | os.PathLike[str] | bytes) -> tuple[Source, str]:
@@ -105,7 +112,7 @@ def open_source(file: str | os.PathLike[str] | bytes) -> tuple[Source, str]:
     """
     if isinstance(file, bytes):
         return MemorySource(file), "the bundle"
-    return MappedFile(file), os.fspath(file)
+    return OpenFile(file), os.fspath(file)
 
 
 def _size(descriptor: int, name: str) -> int:

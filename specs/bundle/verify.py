@@ -24,11 +24,10 @@ def verify(bundle: Bundle) -> None:
         CorruptError: the first thing that is wrong, without the name of the file.
     """
     reader = bundle.reader
-    _check_body(reader)
     if reader.head.minor <= MINOR:
         _check_places(reader)
     _check_keys(reader)
-    used: set[int] = set()
+    used: dict[int, str] = {}
     contents = set()
     content = content_digest(_entries(bundle, used))
     if content != reader.head.content:
@@ -37,10 +36,14 @@ def verify(bundle: Bundle) -> None:
         if number not in used:
             raise CorruptError(f"no variant has its blob {number}")
         contents.add(reader.row(number).digest)
-        reader.content(number)
+        try:
+            reader.content(number)
+        except CorruptError as error:
+            raise CorruptError(f"{error.message}; {used[number]} has it") from error
     if len(contents) != reader.catalog.blobs:
         raise CorruptError("it has a blob twice")
     _ = bundle.provenance, bundle.codec
+    _check_body(reader)  # last, as the others say which part is wrong
 
 
 def _check_body(reader: Reader) -> None:
@@ -80,17 +83,18 @@ def _check_keys(reader: Reader) -> None:
             raise CorruptError(f"page {page} of its entries begins with another key")
         for index in range(len(keys)):
             key = keys.key(index)
-            if key <= last or keys.entry(index).key != key:
+            if key <= last or keys.entry(index, reader.digest).key != key:
                 raise CorruptError(f"entry {key[:80]!r} is out of order, or not canonical")
             last = key
 
 
-def _entries(bundle: Bundle, used: set[int]) -> Iterator[tuple[Entry, list[str | None]]]:
-    """Yield each entry with the digests of its blobs; note which blobs are used."""
+def _entries(bundle: Bundle, used: dict[int, str]) -> Iterator[tuple[Entry, list[str | None]]]:
+    """Yield each entry with the digests of its blobs; note who uses which blob."""
     reader = bundle.reader
     for entry in bundle.entries():
         artifact = bundle.artifact(entry)
         _ = artifact.plan, artifact.kernels
-        used.add(entry.record)
-        used.update(number for number in entry.blobs if number is not None)
+        for number in (entry.record, *entry.blobs):
+            if number is not None:
+                used.setdefault(number, entry.id)
         yield entry, [None if n is None else reader.digest(n) for n in entry.blobs]

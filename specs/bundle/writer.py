@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -103,7 +105,7 @@ def build_bundle(
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file in one step.
+    """Write a file in one step, and the folder that it is in; it keeps the mode that it has.
 
     Raises:
         SpecError: it cannot be written; what was there is still there.
@@ -111,11 +113,14 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
     place = Path(os.path.realpath(path))
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            with suppress(FileNotFoundError):
+                temporary.chmod(stat.S_IMODE(place.stat().st_mode))
             temporary.replace(place)
         finally:
             temporary.unlink(missing_ok=True)

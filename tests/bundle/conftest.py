@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,3 +36,23 @@ def rebuilt(small: bytes) -> Callable[..., Bundle]:
         return open_bundle(parts.data())
 
     return change
+
+
+@pytest.fixture
+def git(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Return a function that runs git in a folder, with no configuration but its own."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".gitconfig").write_text("[user]\n name = n\n email = n@example.org\n")
+
+    def run(folder: Path, *arguments: str) -> str:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return answer.stdout
+
+    return run

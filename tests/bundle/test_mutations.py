@@ -42,7 +42,7 @@ def test_the_judge_sees_a_bundle_that_reads_as_something_else(
     monkeypatch.undo()
     other = {**original}
     other.popitem()
-    assert judge(data, other) == "it reads as something else"
+    assert judge(data, other) == "a wrong kernel: it reads as something else"
     monkeypatch.setattr(Reader, "find", lambda self, key: 1 // 0)
     assert judge(data, original).startswith("ZeroDivisionError")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from made_bundles import make_artifact, make_items
@@ -12,27 +13,25 @@ from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.provenance import Provenance
 from pallasc.specs.bundle.rearrange import (
+    find_conflicts,
     merged_items,
     merged_provenance,
     select_entries,
-    split_entries,
 )
 from pallasc.specs.bundle.writer import build_bundle
 
 
 def _merge(bundles: Sequence[Bundle], **options: bool) -> bytes:
-    return build_bundle(merged_items(bundles), provenance=merged_provenance(bundles), **options)
+    choices = [(bundle, list(bundle.entries())) for bundle in bundles]
+    return build_bundle(merged_items(choices), provenance=merged_provenance(bundles), **options)
 
 
-def test_split_and_merged_again_it_is_the_same(small: bytes) -> None:
+def test_taken_apart_and_merged_again_it_is_the_same(small: bytes) -> None:
     whole = open_bundle(small)
-    for by in ("target", "arch"):
-        groups = split_entries(whole.entries(), by)  # type: ignore[arg-type]
-        parts = [open_bundle(build_bundle(whole.items(group))) for group in groups.values()]
-        assert [len(part) for part in parts] == [6, 6]
-        assert _merge(parts) == _merge(parts[::-1]) == small
-    assert list(split_entries(whole.entries(), "target")) == ["b200", "h100-sxm"]
-    assert list(split_entries(whole.entries(), "arch")) == ["sm_100a", "sm_90a"]
+    groups = [list(whole.entries(arch=arch)) for arch in ("sm_90a", "sm_100a")]
+    parts = [open_bundle(build_bundle(whole.items(group))) for group in groups]
+    assert [len(part) for part in parts] == [6, 6]
+    assert _merge(parts) == _merge(parts[::-1]) == small
 
 
 def test_what_several_bundles_have_is_there_once(small: bytes) -> None:
@@ -56,6 +55,26 @@ def test_two_artifacts_of_one_variant_cannot_be_merged() -> None:
     )
     with pytest.raises(SpecError, match=r"two artifacts of k\[m=1\]@h100-sxm"):
         _merge([one, other])
+
+
+def test_conflicts_name_the_variants_and_both_bundles(tmp_path: Path) -> None:
+    bundles = []
+    for seed, name in ((0, "a"), (1, "b"), (0, "c")):
+        path = tmp_path / name
+        items = [item_of("k", {"m": m}, make_artifact(seed * (m > 1) + m)) for m in (1, 2, 3)]
+        path.write_bytes(build_bundle(items))
+        bundles.append(open_bundle(path))
+    choices = [(bundle, list(bundle.entries())) for bundle in bundles]
+    found = find_conflicts(choices)
+    assert [one.variant for one in found] == ["k[m=2]@h100-sxm", "k[m=3]@h100-sxm"]
+    digests = [bundle.select("k", {"m": 2}, "sm_90a").digest for bundle in bundles]
+    places = zip((bundle.name for bundle in bundles), digests, strict=True)
+    assert found[0].artifacts == tuple(places)
+    assert str(found[0]).count(digests[0][:12]) == 2
+    assert str(tmp_path / "b") in str(found[0])
+    assert find_conflicts([choices[0], choices[2]]) == []
+    for bundle in bundles:
+        bundle.close()
 
 
 def test_provenance_of_all_is_kept() -> None:

@@ -87,7 +87,7 @@ def test_a_replaced_blob_under_a_valid_manifest_is_seen(small: bytes) -> None:
     assert changed.check_signatures(TRUST_ALICE) == TRUST_ALICE
     with pytest.raises(CorruptError, match=rf"blob {number}, cubin"):
         changed.artifact(next(changed.entries())).cubin()
-    with pytest.raises(CorruptError, match="bytes do not fit their digest"):
+    with pytest.raises(CorruptError, match=rf"blob {number}, cubin .*; norm\[.*\]@b200 has it"):
         changed.verify()
 
 
@@ -137,7 +137,7 @@ def test_one_wrong_signature_by_a_trusted_key_is_enough_to_refuse(small: bytes) 
 def test_a_damaged_bundle_is_not_signed(small: bytes) -> None:
     damaged = bytearray(small)
     damaged[300] ^= 1
-    with pytest.raises(CorruptError, match="do not fit their digest"):
+    with pytest.raises(CorruptError, match="is damaged"):
         signed(bytes(damaged), ALICE)
 
 

@@ -1,21 +1,23 @@
-"""Where bytes come from: mapped files that may be cut off, closed or no files at all."""
+"""Where bytes come from: files that may be cut off, closed or no files at all."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.source import MappedFile, MemorySource, open_source
+from pallasc.specs.bundle.source import MemorySource, OpenFile, open_source
 
 
 def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"0123456789")
-    for source in (MappedFile(path), MemorySource(b"0123456789")):
+    for source in (OpenFile(path), MemorySource(b"0123456789")):
         assert (source.size, source.read(3, 4), source.read(10, 0)) == (10, b"3456", b"")
         source.close()
         source.close()
@@ -33,6 +35,46 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_an_error_and_kills_nobody(
             bundle.artifact(entry).cubin()
         with pytest.raises(CorruptError, match="cut off while it was open"):
             bundle.verify()
+
+
+_CUT = """
+import os
+import sys
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle.source import OpenFile
+
+path, size = sys.argv[1], 2**20
+source = OpenFile(path)
+end, is_done = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(is_done)
+    os.set_blocking(end, False)
+    descriptor = os.open(path, os.O_RDWR)
+    while True:
+        os.ftruncate(descriptor, 4096)
+        os.ftruncate(descriptor, size)
+        try:
+            os.read(end, 1)
+        except BlockingIOError:
+            continue
+        os._exit(0)
+for _ in range(3000):
+    try:
+        assert len(source.read(0, size)) == size
+    except CorruptError:
+        pass
+os.close(is_done)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_kills_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.pallasc"
+    path.write_bytes(bytes(2**20))
+    command = [sys.executable, "-P", "-c", _CUT, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_that_is_replaced_by_renaming_stays_readable(tmp_path: Path, small: bytes) -> None:

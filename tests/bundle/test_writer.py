@@ -153,9 +153,15 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert real.read_bytes() == build_bundle(make_items(1))
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"k\.pallasc cannot be written: No such file"):
-        write_bundle(tmp_path / "none" / "k.pallasc", [])
+def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "a" / "b" / "k.pallasc", make_items(1))
+    assert len(open_bundle((tmp_path / "a" / "b" / "k.pallasc").read_bytes())) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match=r"k\.pallasc cannot be written: "):
+        write_bundle(tmp_path / "file" / "k.pallasc", make_items(1))
 
 
 def test_a_content_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,3 +181,14 @@ def test_a_damaged_artifact_is_refused() -> None:
     (item,) = make_items(1)
     with pytest.raises(CorruptError):
         build_bundle([replace(item, read=lambda key: b"no cubin")])
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path) -> None:
+    path, link = tmp_path / "k.pallasc", tmp_path / "link"
+    write_bundle(path, make_items(1))
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_bundle(link, make_items(2))
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert len(open_bundle(path.read_bytes())) == 2

@@ -31,10 +31,13 @@ from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.provenance import Provenance
 from pallasc.specs.bundle.signature import Signature, pack_signatures
 from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.canonical import digest
 
 MEMORY_BYTES = 2**30
 """What a process may have: far more than it needs, far less than a bundle can claim."""
 LONGEST_S = 20
+WRONG = "a wrong kernel"
+"""What the fault begins with, or has in it, where other code came out than was put in."""
 
 Content = dict[str, tuple[str, dict[str, bytes]]]
 """Of each variant: the digest of its artifact, and what ships."""
@@ -58,6 +61,8 @@ def read_all(bundle: Bundle) -> Content:
         artifact: Artifact = bundle.artifact(entry)
         _ = artifact.plan, artifact.kernels, artifact.digest, artifact.cubin_bytes
         found[entry.id] = entry.digest, artifact.blobs()
+        if any(digest(content) != key for key, content in found[entry.id][1].items()):
+            raise ValueError(f"{WRONG}: {entry.id} has bytes that are not those of their digest")
         bundle.find(entry.name, dict(entry.params), entry.target)
     _ = bundle.names(), bundle.provenance, bundle.codec, bundle.signatures
     return found
@@ -214,7 +219,7 @@ def _change_json(value: Any, rng: random.Random) -> None:
         other, name = rng.choice(places)
         holder[key] = copy.deepcopy(other[name])
     else:
-        holder[key] = rng.choice(_VALUES)
+        holder[key] = copy.deepcopy(rng.choice(_VALUES))  # or it would be changed itself
 
 
 def _text(value: Any) -> bytes:
@@ -254,7 +259,7 @@ def judge(data: bytes, original: Content | None) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:500]
     if original is not None and found is not None and found != original:
-        return "it reads as something else"
+        return f"{WRONG}: it reads as something else"
     return ""
 
 
@@ -279,10 +284,10 @@ def run(count: int, seed: int) -> dict[str, Any]:
         if fault:
             wrong.append(f"{seed} {number}: {fault}")
     signal.alarm(0)
-    return {"mutations": count, "wrong": wrong, "slowest_s": slowest_s, "peak_bytes": _peak_bytes()}
+    return {"mutations": count, "wrong": wrong, "slowest_s": slowest_s, "peak_bytes": peak_bytes()}
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Return the most memory that this program had since it was started."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

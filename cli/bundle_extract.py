@@ -1,0 +1,65 @@
+"""`pallasc bundle extract`: cubins, PTX and plans out of a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallasc.cli.bundle_options import choice_options, file_argument
+from pallasc.cli.layout import Command
+from pallasc.cli.options import json_option, traceback_option
+
+
+@click.command("extract", cls=Command, short_help="Write cubins, plans and PTX into files.")
+@file_argument
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="FOLDER",
+    help="Where to write; each variant gets a folder in it.",
+)
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@choice_options
+@json_option("what was written")
+@traceback_option()
+def command(
+    file: Path,
+    output: Path,
+    force: bool,
+    targets: tuple[str, ...],
+    expression: str | None,
+    as_json: bool,
+) -> int:
+    """Write cubins, launch plans and records of variants into files, and PTX where there is any.
+
+    Files that are there are not replaced: then nothing is written at all. Cubins are those of the
+    bundle, without their debug sections unless it was made with --keep-debug.
+
+    Examples:
+      pallasc bundle extract kernels.pallasc -o shown/
+      pallasc bundle extract kernels.pallasc -o shown/ --target sm_90a -k matmul
+
+    --json prints one object:
+      schema  1
+      file    the bundle
+      files   a list; of each: variant, path, bytes
+    """
+    from pallasc.cli.bundle_options import chosen_entries
+    from pallasc.cli.output import count, json_text
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.unpack import unpack
+
+    with open_bundle(file) as bundle:
+        entries = chosen_entries(bundle, targets=targets, expression=expression)
+        written = unpack(bundle, entries, output, force=force)
+    if as_json:
+        files = [
+            {"variant": one.variant, "path": str(one.path), "bytes": one.size} for one in written
+        ]
+        click.echo(json_text({"file": str(file), "files": files}))
+    text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
+    click.echo(f"wrote {text} to {output}", err=True)
+    return 0

@@ -1,0 +1,128 @@
+"""Say from what a bundle is made: spec files, the commits they are of, the toolchain.
+
+The digest of a spec file is over what it declares, not over its bytes: comments make no difference,
+nor does the order of kernels, fields, values and targets, nor which variants go into the bundle.
+Its name is relative to its repository; outside of one it has as few folders as tell it from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pallasc import __version__
+from pallasc.compiler.repository import Repository, find_repository
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.spec import Spec
+from pallasc.specs.wire import spec_to_json
+
+_UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "tolerance")
+"""Fields of a spec that decide no compilation."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Spec files of one repository, or of none."""
+
+    repository: Repository | None
+    files: dict[Path, list[Spec]] = field(default_factory=dict)
+
+
+def origins(
+    specs: Sequence[Spec], artifacts: Iterable[Artifact], *, apart: Sequence[Path] = ()
+) -> tuple[Provenance, ...]:
+    """Return the provenance of a bundle: one for each repository that specs lie in.
+
+    Args:
+        specs: all that was declared.
+        artifacts: what was compiled, for the toolchain.
+        apart: files that are about to be written; that they differ makes no tree dirty.
+    """
+    toolchains = _toolchains(artifacts)
+    outputs = [path.resolve() for path in apart]
+    return tuple(
+        _origin(group, toolchain, outputs) for group in _groups(specs) for toolchain in toolchains
+    )
+
+
+def _toolchains(artifacts: Iterable[Artifact]) -> list[dict[str, str]]:
+    """Return the versions of each toolchain; it is one, unless a store's records disagree."""
+    found = {}
+    for artifact in artifacts:
+        versions = {**artifact.toolchain["versions"], "ptxas": artifact.toolchain["ptxas"]}
+        found[canonical_json(versions)] = versions
+    return [found[key] for key in sorted(found)]
+
+
+def _groups(specs: Sequence[Spec]) -> list[_Group]:
+    files: dict[Path, list[Spec]] = {}
+    for spec in specs:
+        files.setdefault(Path(spec.location.file).resolve(), []).append(spec)
+    repositories = {folder: find_repository(folder) for folder in {f.parent for f in files}}
+    groups: dict[Path | None, _Group] = {}
+    for file, declared in files.items():
+        repository = repositories[file.parent]
+        if repository is not None and not repository.own([file]):
+            repository = None
+        root = repository.root if repository else None
+        groups.setdefault(root, _Group(repository)).files[file] = declared
+    return list(groups.values())
+
+
+def _origin(group: _Group, toolchain: Mapping[str, str], apart: Sequence[Path]) -> Provenance:
+    repository = group.repository
+    names = _names(group)
+    return Provenance(
+        builder=f"pallasc {__version__}",
+        toolchain=toolchain,
+        specs={names[file]: _digest(specs) for file, specs in group.files.items()},
+        commit=repository.commit if repository else None,
+        dirty=repository.is_dirty(_sources(group), apart=apart) if repository else None,
+    )
+
+
+def _names(group: _Group) -> dict[Path, str]:
+    """Return what each spec file is called."""
+    if group.repository is not None:
+        root = group.repository.root
+        return {file: file.relative_to(root).as_posix() for file in group.files}
+    names = {}
+    for file in group.files:
+        others = {other.parts for other in group.files if other != file}
+        length = 1
+        while any(other[-length:] == file.parts[-length:] for other in others):
+            length += 1
+        names[file] = "/".join(file.parts[-length:])
+    return names
+
+
+def _sources(group: _Group) -> set[Path]:
+    """Return the files that the specs name: themselves, and entry points and data beside them."""
+    found = set(group.files)
+    for declared in group.files.values():
+        for spec in declared:
+            entry = spec.entry.partition(":")[0]
+            own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
+            found.update((Path(spec.base_dir) / name).resolve() for name in own)
+    return found
+
+
+def _digest(specs: Iterable[Spec]) -> str:
+    """Return the digest of what a file declares, whatever order it does so in."""
+    return digest(b"\n".join(sorted(map(_declared, specs))))
+
+
+def _declared(spec: Spec) -> bytes:
+    """Return what of a spec decides compilations, in one order."""
+    data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
+    data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
+    for name in ("include", "exclude", "targets", "files"):
+        data[name] = _sorted(getattr(spec, name))
+    return canonical_json(data)
+
+
+def _sorted(values: Iterable[object]) -> list[object]:
+    return sorted(values, key=canonical_json)

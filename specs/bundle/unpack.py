@@ -1,0 +1,146 @@
+"""Take variants out of a bundle into a folder, as files that other tools read.
+
+    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`specs/artifact.py`)
+    FOLDER/VARIANT/plan.json         its launch plan
+    FOLDER/VARIANT/KERNEL.cubin
+    FOLDER/VARIANT/KERNEL.ptx        where the bundle has it
+    FOLDER/VARIANT/DIGEST.constant   16 digits of it
+
+Names in a bundle are data from strangers: in a name, what is not a letter, a digit or one of
+`-_=,@+[]` or a dot within it becomes `_`, and the first digits of a digest go behind it where that
+changed anything, or where two names differ in upper and lower case alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallasc.errors import SpecError
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.canonical import digest
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")
+_LONGEST = 120
+_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A file that was written: the variant it is of, its place, its size in bytes."""
+
+    variant: str
+    path: Path
+    size: int
+
+
+def unpack(
+    bundle: Bundle, entries: Iterable[Entry], folder: Path, *, force: bool = False
+) -> list[Unpacked]:
+    """Write the files of variants.
+
+    Args:
+        bundle: what to read.
+        entries: which of its variants.
+        folder: where to; it is made if it is not there.
+        force: replace files that are there.
+
+    Raises:
+        SpecError: a file is there already, and then nothing is written; or it cannot be written.
+        CorruptError: the bundle is damaged.
+    """
+    chosen = list(entries)
+    names = safe_names(entry.id for entry in chosen)
+    if not force:
+        for entry in chosen:
+            for name in _file_names(bundle.artifact(entry)).values():
+                _refuse_existing(folder / names[entry.id] / name)
+    written = []
+    for entry in chosen:
+        own = folder / names[entry.id]
+        for name, data in _files(bundle.artifact(entry)):
+            _write(own / name, data, force=force)
+            written.append(Unpacked(entry.id, own / name, len(data)))
+    return written
+
+
+def safe_names(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name one that a file can have anywhere; no two are the same."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(set(names)):
+        safe = _UNSAFE.sub("_", name)[:_LONGEST]
+        if safe != name or not safe or safe.lower() in taken:
+            safe = f"{safe}-{digest(name.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
+        taken.add(safe.lower())
+        found[name] = safe
+    return found
+
+
+def _file_names(artifact: Artifact) -> dict[str, str]:
+    """Return the name of each file, by the digest of its blob or by its own name."""
+    labels: dict[str, tuple[str, str]] = {}
+    for kernel in artifact.kernels:
+        labels.setdefault(kernel.cubin, (kernel.name, "cubin"))
+        if kernel.ptx is not None:
+            labels.setdefault(kernel.ptx, (kernel.name, "ptx"))
+    for key in artifact.record["blobs"]:
+        labels.setdefault(key, (key[:_DIGITS], "constant"))
+    names = _distinct(labels)
+    return {"artifact.json": "artifact.json", "plan.json": "plan.json", **names}
+
+
+def _distinct(labels: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return the names of blobs; kernels of one name in several cubins get digits behind it."""
+    safe = safe_names(label for label, _ in labels.values())
+    names: dict[str, str] = {}
+    for key, (label, ending) in sorted(labels.items()):
+        name = f"{safe[label]}.{ending}"
+        alone = list(labels.values()).count((label, ending)) == 1
+        names[key] = name if alone else f"{safe[label]}-{key[:_DIGITS]}.{ending}"
+    return names
+
+
+def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
+    yield "artifact.json", _json(artifact.record)
+    yield "plan.json", _json(artifact.record["plan"])
+    for key, name in _file_names(artifact).items():
+        if key in artifact.record["blobs"]:
+            yield name, artifact.blob(key)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.is_symlink() or path.exists():
+        raise SpecError(f"{path} is there already.", hint="--force replaces it.")
+
+
+def _write(path: Path, data: bytes, *, force: bool) -> None:
+    """Write a file; a link in its place is replaced, not followed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent.is_symlink():
+            raise SpecError(f"{path.parent} is a link.", hint="Give another folder.")
+        temporary = path.with_name(f".{secrets.token_hex(8)}")
+        try:
+            temporary.write_bytes(data)
+            if force:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}.", hint="Give another folder."
+        ) from error

@@ -1,0 +1,270 @@
+"""Bundles from specs: all or nothing, and the same bytes from everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler.bundling import Made, make_bundle
+from pallasc.compiler.wanted import read_wanted
+from pallasc.errors import NotCachedError, SpecError
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.provenance import Provenance
+
+KERNEL = """\
+from pallasc.specs.library.elementwise import add
+
+
+def double(x):
+    return add(x, x, block_size=1024)
+
+
+def square(x):
+    return x * x
+"""
+KERNELS: list[dict[str, Any]] = [
+    {"name": "double", "entry": "kernel.py:double"},
+    {"name": "square", "entry": "kernel.py:square", "matrix": {"n": [128, 256]}},
+]
+TARGETS = ["sm_90a", "h200"]
+
+
+def _spec(folder: Path, *, reverse: bool = False) -> Path:
+    """Write a spec, perhaps with everything in the other order."""
+    kernels: list[dict[str, Any]] = [
+        {"args": {"x": "f32[8, {n}]" if "matrix" in one else "f32[8, 128]"}, **one}
+        for one in KERNELS
+    ]
+    targets = TARGETS
+    if reverse:
+        kernels = [dict(reversed(one.items())) for one in reversed(kernels)]
+        for one in kernels:
+            one |= {"matrix": {"n": [256, 128]}} if "matrix" in one else {}
+        targets = TARGETS[::-1]
+    (folder / "kernel.py").write_text(KERNEL)
+    path = folder / "kernels.yaml"
+    path.write_text(json.dumps({"schema": 1, "targets": targets, "kernels": kernels}))
+    return path
+
+
+class Project:
+    """A folder with a spec, and a store that has all of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Store(folder / "store")
+        self.spec = _spec(folder)
+
+    def make(self, output: Path, *, store: Store | None = None, **options: Any) -> Made:
+        """Make a bundle of the spec, or of what an expression means."""
+        held = store or self.store
+        expression = options.pop("expression", None)
+        wanted = read_wanted([str(self.spec)], store=held, expression=expression)
+        return make_bundle(wanted, output, store=held, jobs=1, **options)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return a project whose bundle was made once, with everything compiled for it."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    made = project.make(project.folder / "made" / "kernels.pallasc")
+    assert made.report.exit_code == 0
+    assert {result.status for result in made.report.results} == {"compiled"}
+    return project
+
+
+@pytest.fixture(scope="module")
+def expected(project: Project) -> bytes:
+    """Return the bytes of that bundle."""
+    return (project.folder / "made" / "kernels.pallasc").read_bytes()
+
+
+def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None:
+    with open_bundle(expected) as bundle:
+        bundle.verify()
+        assert [entry.id for entry in bundle.entries()] == [
+            "double@h100-sxm",
+            "double@h200",
+            "square[n=128]@h100-sxm",
+            "square[n=256]@h100-sxm",
+            "square[n=128]@h200",
+            "square[n=256]@h200",
+        ]
+        (origin,) = bundle.provenance
+    assert origin.specs.keys() == {"kernels.yaml"}
+    assert {"jax", "jaxlib", "ptxas"} <= origin.toolchain.keys()
+    assert str(project.folder).encode() not in expected
+
+
+def test_a_warm_store_gives_the_same_bytes(
+    project: Project, expected: bytes, tmp_path: Path
+) -> None:
+    made = project.make(tmp_path / "again.pallasc", source="store")
+    assert {result.status for result in made.report.results} == {"hit"}
+    assert (tmp_path / "again.pallasc").read_bytes() == expected
+    (bundle,) = made.bundles
+    assert (bundle.path, bundle.target, bundle.size) == (
+        tmp_path / "again.pallasc",
+        None,
+        len(expected),
+    )
+    assert bundle.digest == open_bundle(expected).digest
+    assert set(bundle.variants) == {entry.id for entry in open_bundle(expected).entries()}
+
+
+def test_another_python_order_folder_hash_seed_and_store_give_the_same_bytes(
+    expected: bytes, tmp_path: Path
+) -> None:
+    """Takes the interpreter `$PALLASC_OTHER_PYTHON`; without it, another run of this one.
+
+    The other one needs the same versions of JAX and ptxas: artifacts name them, so they count.
+    """
+    other = os.environ.get("PALLASC_OTHER_PYTHON", sys.executable)
+    folder = tmp_path / "a clone" / "deep er"
+    folder.mkdir(parents=True)
+    spec = _spec(folder, reverse=True)
+    output = folder / "out.pallasc"
+    subprocess.run(
+        [other, "-P", "-m", "pallasc", "bundle", "create", spec.name, "-o", output, "--jobs", "1",
+         "--store", tmp_path / "store"],
+        cwd=folder,
+        env={**os.environ, "PYTHONHASHSEED": "4711", "HOME": str(tmp_path), "LC_ALL": "C"},
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert output.read_bytes() == expected
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_two_clones_give_the_same_bytes(
+    project: Project, git: Callable[..., str], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "else" / "where"
+    (first / "specs").mkdir(parents=True)
+    _spec(first / "specs")
+    git(first, "init", "-q")
+    git(first, "add", ".")
+    git(first, "commit", "-qm", "kernels")
+    git(tmp_path, "clone", "-q", str(first), str(second))
+    contents = []
+    for clone in (first, second):
+        wanted = read_wanted([str(clone / "specs")], store=project.store)
+        output = clone / "kernels.pallasc"
+        made = make_bundle(wanted, output, store=project.store, jobs=1)
+        assert [origin.dirty for origin in made.provenance] == [False]
+        contents.append(output.read_bytes())
+    assert contents[0] == contents[1]
+    (origin,) = open_bundle(contents[0]).provenance
+    assert origin.commit == git(first, "rev-parse", "HEAD").strip()
+    assert origin.specs.keys() == {"specs/kernels.yaml"}
+
+
+def test_one_bundle_a_target_and_merged_they_are_the_whole(
+    project: Project, expected: bytes, tmp_path: Path
+) -> None:
+    from pallasc.specs.bundle.rearrange import merged_items, merged_provenance
+    from pallasc.specs.bundle.writer import build_bundle
+
+    made = project.make(tmp_path / "kernels.pallasc", split_by="target")
+    assert [(one.path.name, one.target) for one in made.bundles] == [
+        ("kernels-h100-sxm.pallasc", "h100-sxm"),
+        ("kernels-h200.pallasc", "h200"),
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        one.path.name for one in made.bundles
+    ]
+    parts = [open_bundle(one.path) for one in made.bundles]
+    assert [{entry.target for entry in part.entries()} for part in parts] == [
+        {"h100-sxm"},
+        {"h200"},
+    ]
+    choices = [(part, list(part.entries())) for part in parts[::-1]]
+    assert build_bundle(merged_items(choices), provenance=merged_provenance(parts)) == expected
+    by_arch = project.make(tmp_path / "a" / "kernels.pallasc", split_by="arch")
+    assert [one.path.name for one in by_arch.bundles] == ["kernels-sm_90a.pallasc"]
+    assert by_arch.bundles[0].path.read_bytes() == expected
+    for part in parts:
+        part.close()
+
+
+def test_a_selection_says_the_same_of_its_specs(
+    project: Project, expected: bytes, tmp_path: Path
+) -> None:
+    made = project.make(tmp_path / "k.pallasc", expression="square and n=256 and target=h200")
+    with open_bundle(made.bundles[0].path) as bundle:
+        assert [entry.id for entry in bundle.entries()] == ["square[n=256]@h200"]
+        assert bundle.provenance == open_bundle(expected).provenance
+
+
+def test_debug_sections_and_ptx_stay_where_they_are_wanted(
+    project: Project, expected: bytes, tmp_path: Path
+) -> None:
+    made = project.make(tmp_path / "k.pallasc", keep_debug=True, keep_ptx=True)
+    with open_bundle(made.bundles[0].path) as bundle:
+        entry = bundle.select("double", {}, "h200")
+        artifact = bundle.artifact(entry)
+        assert artifact.digest == entry.digest
+        assert ".version" in artifact.ptx()
+        with open_bundle(expected) as plain:
+            assert plain.artifact(plain.select("double", {}, "h200")).digest != entry.digest
+
+
+def test_provenance_can_be_said_by_the_caller(project: Project, tmp_path: Path) -> None:
+    own = Provenance("mylib 1.0")
+    made = project.make(tmp_path / "k.pallasc", provenance=[own])
+    assert made.provenance == open_bundle(made.bundles[0].path).provenance == (own,)
+    made = project.make(tmp_path / "k.pallasc", provenance=())
+    assert open_bundle(made.bundles[0].path).provenance == ()
+
+
+def test_what_the_store_lacks_leaves_the_old_file_as_it_is(
+    project: Project, tmp_path: Path
+) -> None:
+    output = tmp_path / "k.pallasc"
+    output.write_text("old")
+    for source in ("store", "frozen"):
+        made = project.make(output, store=Store(tmp_path / "empty"), source=source)
+        assert made.report.exit_code == 3
+        assert made.bundles == ()
+        assert output.read_text() == "old"
+
+
+def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
+    from pallasc.compiler.relock import update_lock
+    from pallasc.specs.lock import write_lock
+
+    lock, output = tmp_path / "pallasc.lock", tmp_path / "k.pallasc"
+    with pytest.raises(NotCachedError, match="there is no"):
+        project.make(output, locked=True, lock=lock)
+    wanted = read_wanted([str(project.spec)], store=project.store)
+    updated = update_lock(wanted.variants, None, file=lock, whole=True, store=project.store)
+    write_lock(lock, updated.lock)
+    for options in ({"locked": True}, {"locked": True, "source": "store"}, {"source": "frozen"}):
+        assert project.make(output, lock=lock, **options).report.exit_code == 0
+    text = lock.read_text()
+    start = text.index("artifact: ") + len("artifact: ")
+    lock.write_text(text[:start] + "0" * 64 + text[start + 64 :])
+    output.unlink()
+    for options in ({"locked": True}, {"source": "frozen"}):
+        made = project.make(output, lock=lock, **options)
+        assert (made.report.exit_code, len(made.report.failed)) == (3, 1)
+        assert not output.exists()
+
+
+def test_what_cannot_be_right_is_refused_first(project: Project, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is a folder"):
+        project.make(tmp_path)
+    with pytest.raises(SpecError, match="no compression level 99"):
+        project.make(tmp_path / "k", level=99)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match="cannot be written"):
+        project.make(tmp_path / "file" / "k")

@@ -1,0 +1,142 @@
+"""Files out of bundles: complete, never over others, never outside of the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from made_bundles import make_artifact, make_items
+
+from pallasc.errors import SpecError
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.unpack import safe_names, unpack
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.canonical import digest
+
+
+def _open(items: list[Item], **options: bool) -> Bundle:
+    return open_bundle(build_bundle(items, **options))
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_all_that_a_variant_has_is_written(tmp_path: Path) -> None:
+    constant = b"c" * 512
+    bundle = _open([item_of("k", {"m": 1}, make_artifact(1, constant=constant))], keep_ptx=True)
+    written = unpack(bundle, bundle.entries(), tmp_path / "out")
+    own = tmp_path / "out" / "k[m=1]@h100-sxm"
+    name = f"{digest(constant)[:16]}.constant"
+    assert _files(own) == sorted(["artifact.json", "plan.json", "k.cubin", "k.ptx", name])
+    (entry,) = bundle.entries()
+    artifact = bundle.artifact(entry)
+    assert (own / "k.cubin").read_bytes() == artifact.cubin()
+    assert (own / "k.ptx").read_text() == artifact.ptx()
+    assert (own / name).read_bytes() == constant
+    assert json.loads((own / "artifact.json").read_text()) == artifact.record
+    assert json.loads((own / "plan.json").read_text()) == artifact.record["plan"]
+    assert {(one.variant, one.path.name, one.size) for one in written} == {
+        (entry.id, path.name, path.stat().st_size) for path in own.iterdir()
+    }
+
+
+def test_what_the_bundle_left_out_is_not_there(tmp_path: Path) -> None:
+    bundle = _open(make_items(2))
+    unpack(bundle, list(bundle.entries())[:1], tmp_path)
+    assert _files(tmp_path) == [
+        f"scale[m=16,dtype=bf16]@h100-sxm/{name}"
+        for name in ("artifact.json", "k.cubin", "plan.json")
+    ]
+
+
+def test_nothing_is_written_where_one_file_is_there(tmp_path: Path) -> None:
+    bundle = _open(make_items(2))
+    last = tmp_path / "scale[m=32,dtype=bf16]@h100-sxm" / "plan.json"
+    last.parent.mkdir()
+    last.write_text("mine")
+    with pytest.raises(SpecError, match=r"plan\.json is there already") as caught:
+        unpack(bundle, bundle.entries(), tmp_path)
+    assert caught.value.hint == "--force replaces it."
+    assert _files(tmp_path) == [f"{last.parent.name}/plan.json"]
+    assert last.read_text() == "mine"
+    unpack(bundle, bundle.entries(), tmp_path, force=True)
+    assert json.loads(last.read_text())["steps"]
+    assert len(_files(tmp_path)) == 6
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    bundle = _open(make_items(1))
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    own = tmp_path / "out" / "scale[m=16,dtype=bf16]@h100-sxm"
+    own.mkdir(parents=True)
+    (own / "plan.json").symlink_to(victim)
+    (own / "k.cubin").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SpecError, match="is there already"):
+        unpack(bundle, bundle.entries(), tmp_path / "out")
+    unpack(bundle, bundle.entries(), tmp_path / "out", force=True)
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+    assert not any(path.is_symlink() for path in own.iterdir())
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    bundle = _open(make_items(1))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    link = tmp_path / "out" / "scale[m=16,dtype=bf16]@h100-sxm"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SpecError, match="is a link"):
+        unpack(bundle, bundle.entries(), tmp_path / "out", force=True)
+    assert _files(tmp_path / "elsewhere") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../../escape", "/etc/escape", "..", ".", "a/../../b", "-rf", "ä", "x" * 5000, "con."]
+)
+def test_names_of_strangers_stay_inside(tmp_path: Path, name: str) -> None:
+    items = [
+        item_of(name, {}, make_artifact(1)),
+        item_of("k", {"p": f"{name}/../../{name}"}, make_artifact(2)),
+    ]
+    bundle = _open(items)
+    outside = tmp_path / "outside"
+    written = unpack(bundle, bundle.entries(), outside / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside"]
+    assert sorted(path.name for path in outside.iterdir()) == ["out"]
+    assert len(_files(outside / "out")) == len(written) == 6
+    for path in (outside / "out").iterdir():
+        assert path.name.isascii()
+        assert path.name[0] not in ".-"
+
+
+def test_a_kernel_s_name_stays_inside_too(tmp_path: Path) -> None:
+    artifact = make_artifact(1)
+    record = json.loads(json.dumps(artifact.record).replace('"k"', '"../../k"'))
+    bundle = _open([Item("k", (), record, artifact.blob)])
+    unpack(bundle, bundle.entries(), tmp_path / "a" / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+    assert any(path.suffix == ".cubin" for path in (tmp_path / "a" / "b" / "k@h100-sxm").iterdir())
+
+
+def test_safe_names_are_distinct_whatever_the_case(tmp_path: Path) -> None:
+    names = ["K", "k", "a/b", "a_b", "a?b", "", "..", "long" * 100, "long" * 101]
+    safe = safe_names(names)
+    assert safe["K"] == "K"
+    assert safe["a_b"] == "a_b"
+    assert len({one.lower() for one in safe.values()}) == len(names)
+    assert all(0 < len(one.encode()) < 200 and "/" not in one for one in safe.values())
+    assert safe_names(reversed(names)) == safe
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    bundle = _open(make_items(1))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match="cannot be written"):
+        unpack(bundle, bundle.entries(), tmp_path / "file")
+    assert os.listdir(tmp_path) == ["file"]
