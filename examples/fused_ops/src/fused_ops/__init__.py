@@ -1,0 +1,38 @@
+"""Fused operations for transformers on NVIDIA GPUs.
+
+Arrays of torch, JAX and cupy work, on the device and the stream that they are on; results are new
+arrays of the same kind. Shapes, dtypes and GPUs that no kernel was compiled for are refused, and
+the message lists those that there are.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TypeVar
+
+import pallasc
+
+__all__ = ["add_rms_norm", "bias_gelu", "kernels", "linear_gelu"]
+
+Array = TypeVar("Array")
+
+
+@functools.cache
+def kernels() -> pallasc.Kernels:
+    """Return all kernels by name; they are loaded onto a GPU when they are first used there."""
+    return pallasc.load(__name__)
+
+
+def bias_gelu(x: Array, bias: Array) -> Array:
+    """Return `gelu(x + bias)` for `x: bf16[rows, 4096]`."""
+    return kernels()["bias_gelu"](x, bias)
+
+
+def add_rms_norm(x: Array, residual: Array, weight: Array) -> tuple[Array, Array]:
+    """Return `x + residual`, and that RMS-normalised, for `x: bf16[rows, 4096]`."""
+    return kernels()["add_rms_norm"](x, residual, weight)
+
+
+def linear_gelu(x: Array, weight: Array, bias: Array) -> Array:
+    """Return `gelu(x @ weight + bias)` for `x: bf16[rows, 4096]`, `bias: f32[4096]`."""
+    return kernels()["linear_gelu"](x, weight, bias)

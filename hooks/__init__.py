@@ -1,0 +1,1 @@
+"""Hooks of build backends: bundles made while a wheel is built."""

@@ -1,0 +1,110 @@
+"""A build hook of hatchling that makes the bundles which `pyproject.toml` asks for.
+
+`[tool.hatch.build.hooks.pallasc]` switches it on; what goes in stands in `[tool.pallasc.bundles]`,
+as for setuptools.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.plugin import hookimpl
+
+from pallasc.errors import Location, PallascError, SpecError
+from pallasc.hooks.making import make
+from pallasc.hooks.settings import FILE, Setting, read_settings
+from pallasc.hooks.sources import source_files
+from pallasc.specs.spelling import suggestion
+
+_TABLE = "tool.hatch.build.hooks.pallasc"
+_OF_HATCH = (
+    "dependencies",
+    "enable-by-default",
+    "require-runtime-dependencies",
+    "require-runtime-features",
+)
+
+
+@hookimpl
+def hatch_register_build_hook() -> type[BundleHook]:
+    """Return the hook, for hatchling."""
+    return BundleHook
+
+
+class BundleHook(BuildHookInterface[Any]):
+    """Makes the bundles of a wheel, and has the sdist carry what they are made from."""
+
+    PLUGIN_NAME = "pallasc"
+
+    _made: tempfile.TemporaryDirectory[str] | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Make all bundles before a wheel is put together."""
+        try:
+            settings = _settings(Path(self.root), self.config)
+            if self.target_name == "sdist":
+                self._carry(settings, build_data)
+            elif self.target_name == "wheel":
+                self._build(settings, build_data, editable=version == "editable")
+        except PallascError as error:
+            self.finalize(version, build_data, "")
+            self.app.abort(f"error: {error}")
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what the wheel has got."""
+        if self._made is not None:
+            self._made.cleanup()
+
+    def _carry(self, settings: Sequence[Setting], build_data: dict[str, Any]) -> None:
+        for file in source_files(settings, Path(self.root)):
+            build_data["force_include"][os.path.join(self.root, file)] = file
+
+    def _build(
+        self, settings: Sequence[Setting], build_data: dict[str, Any], *, editable: bool
+    ) -> None:
+        folders = [self._folder(setting) for setting in settings]
+        self._made = tempfile.TemporaryDirectory(prefix="pallasc-")
+        for setting, folder in zip(settings, folders, strict=True):
+            place = Path(folder if editable else self._made.name, setting.name)
+            if not editable:
+                place = Path(self._made.name, *setting.place.split("/"))
+                build_data["force_include"][str(place)] = setting.place
+            make(setting, place, root=Path(self.root), environ=os.environ)
+
+    def _folder(self, setting: Setting) -> Path:
+        """Return the folder of the sources of a bundle's package."""
+        files = self.build_config.builder.recurse_selected_project_files()
+        folders = {Path(f.distribution_path).parent.as_posix(): Path(f.path).parent for f in files}
+        if setting.folder not in folders:
+            known = sorted(set(folders) - {"."})
+            hint = suggestion(setting.folder, known, otherwise="Packages")
+            raise setting.at.error(f"there is no package {setting.folder!r}.", hint)
+        return folders[setting.folder]
+
+
+def _settings(root: Path, config: dict[str, Any]) -> tuple[Setting, ...]:
+    """Return what the project says.
+
+    Raises:
+        SpecError: something is wrong, or no bundle is asked for.
+    """
+    for key in config:
+        if key not in _OF_HATCH:
+            raise SpecError(
+                f"{_TABLE}: unknown key {key!r}.",
+                location=Location(FILE),
+                hint="What goes into bundles stands in [tool.pallasc.bundles].",
+            )
+    settings = read_settings(root, os.environ)
+    if not settings:
+        raise SpecError(
+            f"{_TABLE} is there, and no bundle is asked for.",
+            location=Location(FILE),
+            hint='Write [tool.pallasc.bundles] and "mylib/kernels.pallasc" = "kernels/".',
+        )
+    return settings

@@ -1,0 +1,189 @@
+"""Make a bundle of a wheel: from specs, or from one that was made before; sign it where asked for.
+
+A file is written in one step, when all of it is there and signed; an error leaves what was there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.errors import Location, PallascError, SpecError
+from pallasc.hooks.settings import Setting
+from pallasc.hooks.sources import lock_file
+
+if TYPE_CHECKING:
+    from pallasc.compiler.bundling import Made
+    from pallasc.compiler.report import Event, Report, Tick
+
+Say = Callable[[str], None]
+"""Prints a line of what goes on."""
+
+_KEY = "PALLASC_SIGN_KEY"
+_PASSWORD = "PALLASC_KEY_PASSWORD"
+_SHOWN = 10
+
+
+class BundleError(PallascError):
+    """A bundle of a wheel could not be made, because variants failed.
+
+    Args:
+        message: which, and why.
+        location: of the setting.
+        exit_code: that of the build of its variants.
+    """
+
+    def __init__(self, message: str, *, location: Location, exit_code: int) -> None:
+        super().__init__(message, location=location)
+        self.exit_code = exit_code
+
+
+def say_on_stderr(text: str) -> None:
+    """Print a line where the output of a build backend goes."""
+    print(f"pallasc: {text}", file=sys.stderr, flush=True)
+
+
+def make(
+    setting: Setting,
+    output: Path,
+    *,
+    root: Path,
+    environ: Mapping[str, str],
+    say: Say = say_on_stderr,
+) -> None:
+    """Write a bundle.
+
+    Args:
+        setting: what goes in.
+        output: the file to write.
+        root: the folder of the project.
+        environ: environment variables: PALLASC_SIGN_KEY names the file of a key to sign with.
+        say: is told what goes on.
+
+    Raises:
+        PallascError: it could not be made; `output` is as it was.
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.writer import replace_file
+
+    try:
+        data = _data(setting, root, say)
+        data = _signed(data, environ)
+        replace_file(output, data)
+    except PallascError as error:
+        error.location = error.location or setting.at.location
+        raise
+    with open_bundle(data) as bundle:
+        archs = sorted({entry.arch for entry in bundle.entries()})
+        say(f"{setting.place}: {len(bundle)} variants for {', '.join(archs)}, {len(data):,} bytes")
+
+
+def _data(setting: Setting, root: Path, say: Say) -> bytes:
+    """Return the bytes of a bundle, not signed by us."""
+    if setting.bundle is not None:
+        return _ready(root / setting.bundle)
+    # make_bundle writes a file; what is unfinished must not lie where a wheel is made from.
+    with tempfile.TemporaryDirectory(prefix="pallasc-") as folder:
+        file = Path(folder) / setting.name
+        _build(setting, file, root, say)
+        return file.read_bytes()
+
+
+def _ready(file: Path) -> bytes:
+    """Return the bytes of a bundle that was made before, read as a whole and verified."""
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SpecError(
+            f"{file} cannot be read: {error.strerror}.",
+            hint="Make it first: pallasc bundle create writes it.",
+        ) from error
+    with open_bundle(data) as bundle:
+        bundle.verify()
+    return data
+
+
+def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.bundling import make_bundle
+    from pallasc.compiler.wanted import read_wanted
+
+    store = Store(warn=lambda text: say(f"warning: {text}"))
+    wanted = read_wanted(
+        [str(root / path) for path in setting.specs],
+        store=store,
+        targets=setting.targets,
+        expression=setting.select,
+        frozen=setting.source == "frozen",
+    )
+    say(f"{setting.place}: {len(wanted.variants)} variants")
+    # Without being asked to, only a frozen build minds the lock file.
+    minds = setting.lock is not None or setting.source == "frozen"
+    lock = lock_file(setting, root) if minds else None
+    made = make_bundle(
+        wanted,
+        file,
+        store=store,
+        source=setting.source,
+        lock=None if lock is None else root / lock,
+        locked=setting.lock is not None,
+        keep_debug=setting.keep_debug,
+        on_event=_teller(say),
+    )
+    _check(made, setting)
+
+
+def _teller(say: Say) -> Callable[[Event | Tick], None]:
+    """Return what tells of each variant that was compiled or has failed."""
+
+    def tell(event: Event | Tick) -> None:
+        kind = getattr(event, "kind", None)
+        if kind in ("compiled", "failed"):
+            say(f"[{event.done}/{event.total}] {kind} {event.variant.id}")  # type: ignore[union-attr]
+
+    return tell
+
+
+def _check(made: Made, setting: Setting) -> None:
+    """Raise where variants have failed."""
+    report = made.report
+    if not report.exit_code:
+        return
+    failures = _failures(report)
+    shown = "".join(f"\n  {text}" for text in failures[:_SHOWN])
+    more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+    failed = len(report.results) - len(report.hits) - len(report.compiled)
+    place = setting.at
+    raise BundleError(
+        f"{place.label}: {failed} of {len(report.results)} variants failed:{shown}{more}",
+        location=place.location,
+        exit_code=report.exit_code,
+    )
+
+
+def _failures(report: Report) -> Sequence[str]:
+    named = [(result.variant.id, result.error) for result in report.failed]
+    texts = [f"{name}: {error}" for name, error in named]
+    return [*texts, *map(str, report.errors)]
+
+
+def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
+    """Return a bundle with a signature by the key of the environment, where there is one."""
+    from pallasc.specs.bundle.signature import parse_private_key, signed
+
+    name = environ.get(_KEY)
+    if not name:
+        return data
+    try:
+        text = Path(name).read_bytes()
+    except OSError as error:
+        raise SpecError(f"{_KEY}: {name} cannot be read: {error.strerror}.") from error
+    password = environ.get(_PASSWORD)
+    key = parse_private_key(text, name, os.fsencode(password) if password else None)
+    return signed(data, key)

@@ -1,0 +1,266 @@
+"""What a project's `pyproject.toml` says about the bundles in its wheel.
+
+    [tool.pallasc.bundles]
+    "mylib/kernels.pallasc" = "kernels/"
+
+The key is the bundle's place in the wheel. The value is one spec file or folder, a list of them, a
+bundle that was made before, or a table of the keys in `FIELDS`. Paths are relative to the project.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, cast
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.fields import Field, ListOf, PathParts, Place, Record, Schema, Text, expected
+from pallasc.specs.spelling import one_of, show, suggestion
+
+FILE = "pyproject.toml"
+SUFFIX = ".pallasc"
+
+_TABLE = ("tool", "pallasc", "bundles")
+_OFF = ("", "0", "false", "no", "off")
+_ON = ("1", "true", "yes", "on")
+
+From = Literal["compile", "store", "frozen"]
+"""Where kernels come from; as `source` of `pallasc.compiler.bundling.make_bundle`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the word."""
+        if not isinstance(value, str) or value not in self.words:
+            hint = suggestion(value, self.words) if isinstance(value, str) else None
+            raise at.error(f"expected {one_of(self.words)}, got {show(value)}.", hint)
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"enum": list(self.words)}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def read(self, value: object, at: Place) -> bool:
+        """Return it."""
+        if not isinstance(value, bool):
+            raise expected("true or false", value, at)
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class OneOrMore:
+    """One text, or a list of them."""
+
+    item: Text
+
+    def read(self, value: object, at: Place) -> tuple[str, ...]:
+        """Return the texts."""
+        if isinstance(value, str):
+            return (self.item.read(value, at),)
+        return ListOf(self.item, f"{self.item.what}s").read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        many = ListOf(self.item, f"{self.item.what}s").schema()
+        return {"anyOf": [self.item.schema(), many]}
+
+
+FIELDS = (
+    Field("specs", OneOrMore(Text("path")), "Spec files and folders of them."),
+    Field("bundle", Text("path"), "A bundle that was made before, in place of specs."),
+    Field("targets", OneOrMore(Text("target")), "Targets in place of the specs' own."),
+    Field("select", Text("expression"), "Which variants to take, as `-k` of the command line."),
+    Field("from", Choice(("compile", "store", "frozen")), "Where kernels come from."),
+    Field("lock", Text("path"), "The lock file that all must be as."),
+    Field("keep-debug", Flag(), "Leave debug sections in the cubins."),
+)
+_PLACES = 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One bundle of a wheel.
+
+    Attributes:
+        place: in the wheel, "mylib/kernels.pallasc".
+        specs: spec files and folders of them, relative to the project.
+        bundle: one that was made before, relative to the project, in place of specs.
+        targets: in place of the specs' own; none changes nothing.
+        select: which variants to take; None takes all.
+        source: where kernels come from.
+        lock: the lock file that all must be as, relative to the project.
+        keep_debug: leave debug sections in the cubins.
+        at: where it is set, for messages.
+    """
+
+    place: str
+    specs: tuple[str, ...]
+    bundle: str | None
+    targets: tuple[str, ...]
+    select: str | None
+    source: From
+    lock: str | None
+    keep_debug: bool
+    at: Place
+
+    @property
+    def folder(self) -> str:
+        """The folder of its package in the wheel: "mylib"."""
+        return str(PurePosixPath(self.place).parent)
+
+    @property
+    def name(self) -> str:
+        """The name of its file: "kernels.pallasc"."""
+        return PurePosixPath(self.place).name
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Finds the lines of keys in TOML, which its parser does not tell."""
+
+    text: str
+
+    def value(self, path: PathParts) -> Location:
+        return self.key(path)
+
+    def key(self, path: PathParts) -> Location:
+        start = line = 0
+        for part in path:
+            if isinstance(part, str):
+                head = rf"""^[ \t]*(?:\[[^\n\]]*\.)?\[?["']?{re.escape(part)}["']?[ \t]*[=.\]]"""
+                found = re.compile(head, re.MULTILINE).search(self.text, start)
+                if found is not None:
+                    start = found.start()
+                    line = self.text.count("\n", 0, start) + 1
+        return Location(FILE, line)
+
+
+def has_settings(root: Path) -> bool:
+    """Tell whether a project asks for bundles; a file that is no TOML is its backend's business."""
+    try:
+        return "bundles" in _pallasc_table(tomllib.loads(_read(root)))
+    except (SpecError, tomllib.TOMLDecodeError):
+        return False
+
+
+def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
+    """Return what a project says about its bundles; the variable PALLASC_FROZEN freezes all.
+
+    Args:
+        root: the folder of `pyproject.toml`.
+        environ: environment variables.
+
+    Raises:
+        SpecError: something is wrong in the file or the variable.
+    """
+    text = _read(root)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"this is no TOML: {error}", location=Location(FILE)) from error
+    own = Place(_Text(text), _TABLE[:-1])
+    table = _pallasc_table(data)
+    for key in table:
+        if key != _TABLE[-1]:
+            raise own.unknown("key", key, [_TABLE[-1]])
+    frozen = _is_frozen(environ)
+    found = _bundles(table.get(_TABLE[-1], {}), own.child(_TABLE[-1]))
+    return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in found)
+
+
+def _read(root: Path) -> str:
+    try:
+        return (root / FILE).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"this cannot be read: {error}", location=Location(FILE)) from error
+
+
+def _pallasc_table(data: Mapping[str, Any]) -> dict[str, Any]:
+    tool = data.get("tool", {})
+    table = tool.get("pallasc", {}) if isinstance(tool, dict) else {}
+    return table if isinstance(table, dict) else {}
+
+
+def _is_frozen(environ: Mapping[str, str]) -> bool:
+    value = environ.get("PALLASC_FROZEN", "")
+    if value.lower() not in (*_OFF, *_ON):
+        raise SpecError(f"PALLASC_FROZEN is {value!r}.", hint="Set it to 1, or to 0.")
+    return value.lower() in _ON
+
+
+def _bundles(value: object, at: Place) -> list[tuple[str, object, Place]]:
+    if not isinstance(value, dict):
+        raise expected("a table of bundles", value, at, _PLACES)
+    return [(place, one, at.child(_checked(place, at))) for place, one in value.items()]
+
+
+def _checked(place: str, at: Place) -> str:
+    """Return the place of a bundle in a wheel."""
+    parts = place.split("/")
+    if not place.endswith(SUFFIX) or parts[-1] == SUFFIX:
+        raise at.child(place).error(f"the name of a bundle ends with {SUFFIX}.", _PLACES)
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts[:-1]):
+        raise at.child(place).error("a bundle lies in a package.", _PLACES)
+    return place
+
+
+def _setting(place: str, value: object, at: Place, *, frozen: bool) -> Setting:
+    given = _table(value)
+    read = Record(FIELDS, what="key").read(given, at)
+    if ("specs" in read) == ("bundle" in read):
+        raise at.error("expected either 'specs' or 'bundle'.", "One of them says what goes in.")
+    extra = [key for key in read if key != "bundle"]
+    if "bundle" in read and extra:
+        child = at.child(extra[0])
+        raise child.error("this is for specs; 'bundle' is taken as it is.", "Remove it.")
+    for key in ("specs", "lock", "bundle"):
+        for path in _texts(read.get(key)):
+            _check_path(path, at.child(key) if isinstance(value, dict) else at)
+    return Setting(
+        place=place,
+        specs=read.get("specs", ()),
+        bundle=read.get("bundle"),
+        targets=read.get("targets", ()),
+        select=read.get("select"),
+        source="frozen" if frozen else cast(From, read.get("from", "compile")),
+        lock=read.get("lock"),
+        keep_debug=read.get("keep-debug", False),
+        at=at,
+    )
+
+
+def _table(value: object) -> object:
+    """Return the long form of the short ones."""
+    if isinstance(value, str) and value.endswith(SUFFIX):
+        return {"bundle": value}
+    return {"specs": value} if isinstance(value, str | list) else value
+
+
+def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (value,) if value else ()
+
+
+def _check_path(path: str, at: Place) -> None:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise at.error(
+            f"{show(path)} leads out of the project.",
+            "What a wheel is made from travels in the sdist: put it below pyproject.toml.",
+        )

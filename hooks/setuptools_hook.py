@@ -1,0 +1,98 @@
+"""A step of setuptools' `build` that makes the bundles which `pyproject.toml` asks for.
+
+An entry point in the group `setuptools.finalize_distribution_options` calls `add_step` for every
+project that is built where pallasc is installed; one that asks for no bundle is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+from setuptools import Command, Distribution
+
+from pallasc.errors import PallascError
+from pallasc.hooks.making import make
+from pallasc.hooks.settings import Setting, has_settings, read_settings
+from pallasc.hooks.sources import source_files
+from pallasc.specs.spelling import suggestion
+
+_STEP = "build_pallasc"
+
+
+def add_step(dist: Distribution) -> None:
+    """Let `build` make bundles, where the project asks for some."""
+    if _STEP in dist.cmdclass or not has_settings(Path.cwd()):
+        return
+    build = dist.get_command_class("build")
+    steps = [*build.sub_commands, (_STEP, None)]
+    dist.cmdclass["build"] = type("build", (build,), {"sub_commands": steps})
+    dist.cmdclass[_STEP] = BuildBundles
+
+
+class BuildBundles(Command):
+    """Makes the bundles of a wheel in the build folder.
+
+    An editable install has no build folder: there they lie beside the package's own files.
+    """
+
+    description = "make the bundles of kernels that pyproject.toml asks for"
+    user_options: ClassVar[list[tuple[str, str, str]]] = [
+        ("build-lib=", "d", "directory to build to"),
+    ]
+
+    editable_mode: bool = False
+    build_lib: str | None
+
+    def initialize_options(self) -> None:
+        """Forget all options."""
+        self.build_lib = None
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        """Build where Python modules are built."""
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        """Make all bundles."""
+        root = Path.cwd()
+        try:
+            settings = read_settings(root, os.environ)
+            places = [(one, self._place(one)) for one in settings]
+            for setting, place in places:
+                make(setting, place, root=root, environ=os.environ)
+        except PallascError as error:
+            raise SystemExit(f"error: {error}") from error
+
+    def get_source_files(self) -> list[str]:
+        """Return what the sdist has to carry."""
+        try:
+            return source_files(read_settings(Path.cwd(), os.environ), Path.cwd())
+        except PallascError as error:
+            raise SystemExit(f"error: {error}") from error
+
+    def get_outputs(self) -> list[str]:
+        """Return the files in the build folder."""
+        settings = read_settings(Path.cwd(), os.environ)
+        return [os.path.join(self.build_lib or "", *one.place.split("/")) for one in settings]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Return where the files of the build folder lie in an editable install."""
+        if not self.editable_mode:
+            return {}
+        settings = read_settings(Path.cwd(), os.environ)
+        places = [os.path.relpath(self._place(one)) for one in settings]
+        return dict(zip(self.get_outputs(), places, strict=True))
+
+    def _place(self, setting: Setting) -> Path:
+        """Return where a bundle is written."""
+        build_py = self.get_finalized_command("build_py")
+        package = ".".join(PurePosixPath(setting.folder).parts)
+        packages = build_py.packages or []
+        if package not in packages:
+            hint = suggestion(package, packages, otherwise="Packages")
+            raise setting.at.error(f"there is no package {package!r}.", hint)
+        if self.editable_mode:
+            return Path(build_py.get_package_dir(package)).resolve() / setting.name
+        return Path(self.build_lib or "", *PurePosixPath(setting.place).parts)

@@ -1,0 +1,212 @@
+"""What pyproject.toml may say about bundles, and how a mistake is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pallasc.errors import SpecError
+from pallasc.hooks.settings import FIELDS, Setting, has_settings, read_settings
+
+HEAD = '[project]\nname = "mylib"\n\n'
+PLACE = "mylib/kernels.pallasc"
+
+
+def read(folder: Path, text: str, **variables: str) -> tuple[Setting, ...]:
+    (folder / "pyproject.toml").write_text(HEAD + text)
+    return read_settings(folder, variables)
+
+
+def read_value(folder: Path, value: str, **variables: str) -> Setting:
+    (setting,) = read(folder, f'[tool.pallasc.bundles]\n"{PLACE}" = {value}\n', **variables)
+    return setting
+
+
+@pytest.mark.parametrize(
+    ("value", "specs"),
+    [
+        ('"kernels/"', ("kernels/",)),
+        ('["a.yaml", "b/c.py"]', ("a.yaml", "b/c.py")),
+        ('{specs = "kernels"}', ("kernels",)),
+        ('{specs = ["kernels"]}', ("kernels",)),
+    ],
+)
+def test_specs_are_one_path_or_many(value: str, specs: tuple[str, ...], tmp_path: Path) -> None:
+    setting = read_value(tmp_path, value)
+    assert (setting.specs, setting.bundle) == (specs, None)
+    assert (setting.place, setting.folder, setting.name) == (PLACE, "mylib", "kernels.pallasc")
+
+
+@pytest.mark.parametrize("value", ['"made/k.pallasc"', '{bundle = "made/k.pallasc"}'])
+def test_a_bundle_that_was_made_before_stands_in_for_specs(value: str, tmp_path: Path) -> None:
+    setting = read_value(tmp_path, value)
+    assert (setting.specs, setting.bundle) == ((), "made/k.pallasc")
+
+
+def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
+    setting = read_value(tmp_path, '"kernels/"')
+    assert (setting.targets, setting.select, setting.lock) == ((), None, None)
+    assert (setting.source, setting.keep_debug) == ("compile", False)
+
+
+def test_a_table_says_everything(tmp_path: Path) -> None:
+    text = f"""
+    [tool.pallasc.bundles."{PLACE}"]
+    specs = ["kernels/"]
+    targets = ["sm_90a", "h200"]
+    select = "matmul"
+    from = "store"
+    lock = "locks/pallasc.lock"
+    keep-debug = true
+    """
+    (setting,) = read(tmp_path, text)
+    assert setting.targets == ("sm_90a", "h200")
+    assert (setting.select, setting.source) == ("matmul", "store")
+    assert (setting.lock, setting.keep_debug) == ("locks/pallasc.lock", True)
+
+
+def test_a_wheel_may_have_several_bundles(tmp_path: Path) -> None:
+    text = '[tool.pallasc.bundles]\n"a/x.pallasc" = "x"\n"a/b/y.pallasc" = "y"\n'
+    assert [one.folder for one in read(tmp_path, text)] == ["a", "a/b"]
+
+
+def test_a_project_that_asks_for_nothing_has_no_settings(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == ()
+    assert not has_settings(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\npallasc = 3", "tool = [", "\N{BELL}"])
+def test_a_file_that_says_nothing_sensible_has_no_settings(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert not has_settings(tmp_path)
+
+
+def test_no_file_has_no_settings(tmp_path: Path) -> None:
+    assert not has_settings(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["", "0", "off"])
+def test_frozen_is_off_unless_it_is_asked_for(value: str, tmp_path: Path) -> None:
+    assert read_value(tmp_path, '"k"', PALLASC_FROZEN=value).source == "compile"
+
+
+@pytest.mark.parametrize("value", ["1", "true", "Yes"])
+@pytest.mark.parametrize("source", ["compile", "store", "frozen"])
+def test_the_variable_freezes_whatever_is_set(source: str, value: str, tmp_path: Path) -> None:
+    setting = f'{{specs = "k", from = "{source}"}}'
+    assert read_value(tmp_path, setting, PALLASC_FROZEN=value).source == "frozen"
+
+
+def test_another_value_of_the_variable_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"PALLASC_FROZEN is 'perhaps'\.\n  Set it to 1, or to 0\."):
+        read_value(tmp_path, '"k"', PALLASC_FROZEN="perhaps")
+
+
+AT = f"pyproject.toml:5: tool.pallasc.bundles.{PLACE}"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ('{spec = "k"}', f"{AT}: unknown key 'spec'.\n  Did you mean 'specs'?"),
+        ('{specs = "k", form = "store"}', f"{AT}: unknown key 'form'.\n  Did you mean 'from'?"),
+        (
+            '{specs = "k", from = "stor"}',
+            f"{AT}.from: expected 'compile', 'store' or 'frozen', got 'stor'.\n"
+            "  Did you mean 'store'?",
+        ),
+        (
+            '{specs = "k", from = 1}',
+            f"{AT}.from: expected 'compile', 'store' or 'frozen', got 1.",
+        ),
+        (
+            '{specs = "k", keep-debug = "no"}',
+            f"{AT}.keep-debug: expected true or false, got 'no'.",
+        ),
+        ("3", f"{AT}: expected a mapping, got 3."),
+        ("{}", f"{AT}: expected either 'specs' or 'bundle'.\n  One of them says what goes in."),
+        (
+            '{specs = "k", bundle = "k.pallasc"}',
+            f"{AT}: expected either 'specs' or 'bundle'.\n  One of them says what goes in.",
+        ),
+        (
+            '{bundle = "k.pallasc", targets = "sm_90a"}',
+            f"{AT}.targets: this is for specs; 'bundle' is taken as it is.\n  Remove it.",
+        ),
+        ("[]", f"{AT}.specs: the list of paths is empty.\n  Leave the field out, or fill it."),
+        (
+            '"../kernels"',
+            f"{AT}: '../kernels' leads out of the project.\n"
+            "  What a wheel is made from travels in the sdist: put it below pyproject.toml.",
+        ),
+        (
+            '{specs = "k", lock = "/pallasc.lock"}',
+            f"{AT}.lock: '/pallasc.lock' leads out of the project.\n"
+            "  What a wheel is made from travels in the sdist: put it below pyproject.toml.",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_file_line_and_key(value: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_value(tmp_path, value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        ("mylib/kernels", "the name of a bundle ends with .pallasc."),
+        ("mylib/.pallasc", "the name of a bundle ends with .pallasc."),
+        ("kernels.pallasc", "a bundle lies in a package."),
+        ("/mylib/kernels.pallasc", "a bundle lies in a package."),
+        ("../mylib/kernels.pallasc", "a bundle lies in a package."),
+        ("my-lib/kernels.pallasc", "a bundle lies in a package."),
+    ],
+)
+def test_a_place_that_no_package_has_is_refused(place: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, f'[tool.pallasc.bundles]\n"{place}" = "k"\n')
+    assert caught.value.message == f"tool.pallasc.bundles.{place}: {complaint}"
+    assert caught.value.hint == 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[tool.pallasc.bundels]\n"a/b.pallasc" = "k"\n',
+            "pyproject.toml:4: tool.pallasc: unknown key 'bundels'.\n  Did you mean 'bundles'?",
+        ),
+        (
+            '[tool.pallasc]\nbundles = "k"\n',
+            "pyproject.toml:5: tool.pallasc.bundles: expected a table of bundles, got 'k'.\n"
+            '  Write the place in the wheel, such as "mylib/kernels.pallasc".',
+        ),
+    ],
+)
+def test_a_mistake_in_the_table_is_told(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value) == message
+
+
+def test_the_line_is_that_of_the_bundle_at_fault(tmp_path: Path) -> None:
+    text = (
+        '[tool.pallasc.bundles."a/x.pallasc"]\nspecs = "x"\nfrom = "store"\n\n'
+        '[tool.pallasc.bundles."a/y.pallasc"]\nspecs = "y"\nfrom = "stroe"\n'
+    )
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value.location) == "pyproject.toml:10"
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"pyproject\.toml: this cannot be read"):
+        read_settings(tmp_path, os.environ)
+
+
+def test_the_page_names_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "wheels.md").read_text()
+    assert [field.name for field in FIELDS if f"`{field.name}`" not in page] == []

@@ -1,0 +1,38 @@
+"""Launch what is installed in an environment, on the stand-in driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from environments import PROGRAMS, ROOT, Environment
+
+
+def run(
+    user: Environment, standin: Any, package: str, arch: str, devices: str
+) -> subprocess.CompletedProcess[str]:
+    """Launch the kernels of a package for an architecture on a GPU, where there is no JAX."""
+    runtime = ROOT / "tests" / "runtime"
+    path = os.pathsep.join([str(runtime), str(runtime / "programs")])
+    driver = standin.environment(devices=devices)
+    steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
+    program = PROGRAMS / "launch.py"
+    return user.run("-P", program, package, arch, cwd=user.folder, PYTHONPATH=path, **steering)
+
+
+def launch(user: Environment, standin: Any, package: str, arch: str, devices: str) -> Any:
+    """Launch them, and return what became of each kernel."""
+    done = run(user, standin, package, arch, devices)
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_launched(found: Any, kernels: Sequence[str], model: str) -> None:
+    """Check that kernels were launched as they should, those that were compiled for a model."""
+    assert sorted(found) == sorted(kernels)
+    for one in found.values():
+        assert one["id"].endswith(f"@{model}")
+        assert (one["arrived"], one["right"], one["launches"]) == ([True], True, 1), one

@@ -1,0 +1,174 @@
+"""Both build backends make the same bundle, install for development, and refuse alike."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from environments import Environment, bundles_in, tree, wheel_in
+
+PLACE = "fused_ops/kernels.pallasc"
+BACKENDS = {
+    "setuptools": "[build-system]\n"
+    'requires = ["setuptools>=77", "pallasc"]\n'
+    'build-backend = "setuptools.build_meta"\n',
+    "hatchling": "[build-system]\n"
+    'requires = ["hatchling", "pallasc"]\n'
+    'build-backend = "hatchling.build"\n'
+    '[tool.hatch.build.hooks.pallasc]\n[tool.hatch.build]\ndev-mode-dirs = ["src"]\n',
+}
+PROJECT = '[project]\nname = "mylib"\nversion = "1.0"\n'
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make_project(tmp_path: Path, ready: bytes) -> Make:
+    """Return what makes a project with a bundle that was made before, `ready.pallasc`."""
+
+    def make(backend: str, bundles: str, *, name: str = "mylib") -> Path:
+        folder = tmp_path / f"{name} project"
+        (folder / "src" / name).mkdir(parents=True)
+        (folder / "src" / name / "__init__.py").touch()
+        (folder / "ready.pallasc").write_bytes(ready)
+        text = f"{BACKENDS[backend]}{PROJECT}[tool.pallasc.bundles]\n{bundles}\n"
+        (folder / "pyproject.toml").write_text(text)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def hatchling_wheel(builder: Environment, example_wheel: Path, tmp_path: Path) -> Path:
+    """Build the example with the other backend, from its sdist."""
+    clone = shutil.copytree(example_wheel.parent / "clone", tmp_path / "clone")
+    shutil.rmtree(clone / "build", ignore_errors=True)
+    shutil.rmtree(clone / "src" / "fused_ops.egg-info", ignore_errors=True)
+    text = (clone / "pyproject.toml").read_text()
+    before, _, after = text.partition("[build-system]\n")
+    rest = after.partition("\n\n")[2]
+    (clone / "pyproject.toml").write_text(f"{before}{BACKENDS['hatchling']}\n{rest}")
+    done = builder.build(clone, tmp_path / "dist", PALLASC_FROZEN="1")
+    assert done.returncode == 0, done.stdout
+    return wheel_in(tmp_path / "dist")
+
+
+def test_hatchling_makes_the_bundle_that_setuptools_makes(
+    hatchling_wheel: Path, example_wheel: Path
+) -> None:
+    assert bundles_in(hatchling_wheel) == bundles_in(example_wheel)
+    assert hatchling_wheel.name == example_wheel.name
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+def test_an_editable_install_has_the_bundle_beside_the_sources(
+    backend: str, make_project: Make, developer: Environment, ready: bytes
+) -> None:
+    project = make_project(backend, '"mylib/kernels.pallasc" = "ready.pallasc"')
+    before = tree(project)
+    developer.install("-e", project)
+    assert (project / "src" / "mylib" / "kernels.pallasc").read_bytes() == ready
+    code = "import pallasc, json; print(json.dumps(sorted(pallasc.load('mylib'))))"
+    printed = developer.succeed("-P", "-c", code, cwd=developer.folder)
+    assert json.loads(printed) == ["add_rms_norm", "bias_gelu", "linear_gelu"]
+    new = {name for name in tree(project) - before if ".egg-info/" not in name}
+    assert new == {"src/mylib/kernels.pallasc"}
+
+
+def test_a_stale_bundle_beside_the_sources_does_not_ship(
+    make_project: Make, builder: Environment, tmp_path: Path, ready: bytes
+) -> None:
+    project = make_project("hatchling", '"mylib/kernels.pallasc" = "ready.pallasc"')
+    (project / "src" / "mylib" / "kernels.pallasc").write_bytes(b"of an earlier day")
+    done = builder.build(project, tmp_path / "dist", "--wheel")
+    assert done.returncode == 0, done.stdout
+    assert bundles_in(wheel_in(tmp_path / "dist")) == {"mylib/kernels.pallasc": ready}
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize(
+    ("bundles", "message"),
+    [
+        (
+            '"mylib/kernels.pallasc" = {specs = "kernels.yaml", form = "store"}',
+            "tool.pallasc.bundles.mylib/kernels.pallasc: unknown key 'form'.\n"
+            "  Did you mean 'from'?",
+        ),
+        (
+            '"mylb/kernels.pallasc" = "ready.pallasc"',
+            "tool.pallasc.bundles.mylb/kernels.pallasc: there is no package 'mylb'.\n"
+            "  Did you mean 'mylib'?",
+        ),
+    ],
+)
+def test_a_mistake_ends_the_build_with_file_line_and_key(
+    backend: str,
+    bundles: str,
+    message: str,
+    make_project: Make,
+    builder: Environment,
+    tmp_path: Path,
+) -> None:
+    project = make_project(backend, bundles)
+    done = builder.build(project, tmp_path / "dist", "--wheel")
+    text = (project / "pyproject.toml").read_text()
+    line = text[: text.index(bundles)].count("\n") + 1
+    assert done.returncode != 0
+    assert f"error: pyproject.toml:{line}: {message}" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not list((tmp_path / "dist").glob("*"))
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+def test_what_is_missing_in_a_frozen_build_is_told_and_nothing_is_left(
+    backend: str, make_project: Make, builder: Environment, tmp_path: Path
+) -> None:
+    bundles = '"mylib/kernels.pallasc" = {specs = "kernels.yaml", from = "frozen"}'
+    project = make_project(backend, bundles)
+    (project / "kernels.yaml").write_text(
+        "schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: never_built\n"
+        "    entry: pallasc.specs.library.elementwise:add\n"
+        '    args: {x: "f32[640, 4096]", y: "f32[640, 4096]"}\n'
+    )
+    done = builder.build(project, tmp_path / "dist", "--wheel")
+    assert done.returncode != 0
+    assert "1 of 1 variants failed" in done.stdout
+    assert "never_built@h100-sxm is not in the store" in done.stdout
+    assert "Traceback" not in done.stdout
+    left = [*tree(project), *tree(tmp_path / "dist")] if (tmp_path / "dist").exists() else []
+    assert [name for name in left if "kernels" in name and name.endswith(".pallasc")] == []
+
+
+def test_a_damaged_bundle_is_refused(
+    make_project: Make, builder: Environment, tmp_path: Path, ready: bytes
+) -> None:
+    project = make_project("setuptools", '"mylib/kernels.pallasc" = "ready.pallasc"')
+    middle = len(ready) // 2
+    (project / "ready.pallasc").write_bytes(ready[:middle] + b"\0" * 8 + ready[middle + 8 :])
+    done = builder.build(project, tmp_path / "dist", "--wheel")
+    assert done.returncode != 0
+    assert "error: pyproject.toml:8: " in done.stdout
+    assert not list((tmp_path / "dist").glob("*"))
+
+
+def test_hatchling_is_told_that_its_table_has_no_bundles(
+    make_project: Make, builder: Environment, tmp_path: Path
+) -> None:
+    project = make_project("hatchling", "")
+    done = builder.build(project, tmp_path / "dist", "--wheel")
+    assert done.returncode != 0
+    assert "tool.hatch.build.hooks.pallasc is there, and no bundle is asked for." in done.stdout
+
+
+def test_a_project_that_asks_for_nothing_is_left_alone(
+    make_project: Make, builder: Environment, tmp_path: Path
+) -> None:
+    project = make_project("setuptools", "")
+    text = (project / "pyproject.toml").read_text()
+    (project / "pyproject.toml").write_text(text.replace("[tool.pallasc.bundles]", ""))
+    done = builder.build(project, tmp_path / "dist", "--wheel")
+    assert done.returncode == 0, done.stdout
+    assert "pallasc" not in done.stdout
