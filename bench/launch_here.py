@@ -6,6 +6,7 @@ gets one JSON list of name, value and unit.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import math
@@ -17,7 +18,10 @@ from typing import Any
 
 import made
 
-REPEATS = 60
+from pallasc.runtime.devices import get_device
+from pallasc.runtime.driver import open_driver
+
+REPEATS = 150
 
 
 class Timer:
@@ -74,6 +78,7 @@ def pointers(timer: Timer, kind: str) -> None:
     unchecked = kernel.unchecked
     unchecked.into(a, b, c, out=out)
     timer.add("unchecked", lambda: unchecked.into(a, b, c, out=out))
+    graph(timer, functools.partial(unchecked.into, a, b, c, out=out))
     if kind == "torch":
         timer.add("allocating", lambda: kernel(a, b, c), every=4)
         operator = kernel.torch_operator("pallasc_bench::four")
@@ -84,8 +89,24 @@ def pointers(timer: Timer, kind: str) -> None:
 def raw(kernel: Any) -> Callable[[], object]:
     """Return the call of cuda.bindings alone, with everything ready."""
     (route,) = kernel._routes.values()
-    call: Callable[[], object] = next(iter(route.plans.values()))
+    call = next(iter(route.plans.values()))
+    if not isinstance(call, functools.partial):
+        raise SystemExit("launch_here: the plan is more than the raw call")
     return call
+
+
+def graph(timer: Timer, launch: Callable[..., object]) -> None:
+    """Launch a captured graph that holds one launch of ours, through cuda.bindings."""
+    driver = open_driver()
+    stream = driver.call("cuStreamCreate", 1, what="a stream")
+    mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    launch(stream=int(stream))
+    driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+    launch(stream=int(stream))
+    captured = driver.call("cuStreamEndCapture", stream, what="a capture")
+    ready = driver.call("cuGraphInstantiate", captured, 0, what="a graph")
+    timer.add("a captured graph", functools.partial(driver.bindings.cuGraphLaunch, ready, stream))
+    timer.add("unchecked, stream given", functools.partial(launch, stream=int(stream)))
 
 
 def tensor_maps(timer: Timer, kind: str) -> None:
@@ -153,6 +174,9 @@ def main() -> None:
         import standin_torch
 
         standin_torch.load()
+    # As in every program that has used the GPU before, a context is current.
+    driver = open_driver()
+    driver.call("cuCtxSetCurrent", get_device(0).context, what="the context")
     timer = Timer(rounds)
     pointers(timer, kind)
     tensor_maps(timer, kind)

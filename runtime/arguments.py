@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.selection import array_text
+from pallasc.runtime.candidates import array_text
 from pallasc.runtime.signature import Signature, input_names
 from pallasc.runtime.trees import flatten
 from pallasc.specs.spelling import suggestion

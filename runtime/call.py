@@ -1,4 +1,10 @@
-"""One call on the slow path: look at every array, choose the variant, launch."""
+"""One call on the slow path: look at every array, choose the variant, launch.
+
+The stream is the one that is given; else that of the first array whose framework has a current
+stream or which names its own, results among them; else the default one. Where others of the arrays
+are of another stream, the launch waits for what that has got so far, and a framework's own stream
+waits for the launch.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import Adapter, ArrayView, find_adapter
+from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.arguments import MISSING
-from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.checks import (
+    Passed,
+    check_copied,
+    check_inputs,
+    check_result,
+    common_device,
+    listed,
+)
+from pallasc.runtime.devices import Device, current_device, get_device
 from pallasc.runtime.host import run_on_host
-from pallasc.runtime.routes import Route
-from pallasc.runtime.selection import array_text
+from pallasc.runtime.routes import Route, is_capturing
 from pallasc.runtime.signature import Signature
-from pallasc.runtime.streams import stream_handle, wait_for
+from pallasc.runtime.streams import DEFAULT_STREAMS, is_same_stream, stream_handle, wait_for
 from pallasc.runtime.trees import flatten, unflatten
-from pallasc.specs.plan import Binding
 
 if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
@@ -46,8 +58,8 @@ class Call:
         Raises:
             ArgumentError, SelectionError, DeviceError: as a call of the kernel does.
         """
-        paths = [one.path for one in self.kernel.signature.inputs]
-        whats = [f"{self.kernel.name}: {path}" for path in paths]
+        name, signature = self.kernel.name, self.kernel.signature
+        whats = [f"{name}: {one.path}" for one in signature.inputs]
         adapters = [
             find_adapter(array, what) for array, what in zip(self.arrays, whats, strict=True)
         ]
@@ -55,116 +67,158 @@ class Call:
             take_over = getattr(adapter, "run", None)
             if take_over is not None:
                 return take_over(self)
-        views = [
-            self._view(adapter, array, what)
-            for adapter, array, what in zip(adapters, self.arrays, whats, strict=True)
-        ]
-        ordinal = self._device(views, paths)
+        inputs = [self._pass(array, what) for array, what in zip(self.arrays, whats, strict=True)]
+        ordinal = self._device(inputs)
+        route = self._route(inputs, ordinal)
+        check_inputs(name, route.signature, inputs)
+        given = None if self.allocates else self._given(route.signature, ordinal)
         if ordinal is None:
-            _check_copied(self.kernel.name, paths, adapters)
-        types = [(view.dtype, view.shape) for view in views]
-        route = self.kernel.route(current_device() if ordinal is None else ordinal, types)
-        _check_inputs(self.kernel.name, route.signature, views)
-        if ordinal is None:
-            return self._on_host(route, adapters)
-        return self._on_device(route, adapters, views, ordinal)
+            return self._on_host(route, inputs, given)
+        return self._on_device(route, inputs, given, ordinal)
 
-    def _view(self, adapter: Adapter, array: Any, what: str) -> ArrayView:
+    def _pass(self, array: Any, what: str) -> Passed:
+        adapter = find_adapter(array, what)
         view = adapter.view
         if self.stream is None:
             view = getattr(adapter, "view_in_order", view)
         try:
-            return view(array)
+            return Passed(array, adapter, view(array))
         except ArgumentError as error:
             raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
 
-    def _device(self, views: Sequence[ArrayView], paths: Sequence[str]) -> int | None:
-        """Return the GPU that all arrays lie on, None where all are on the host."""
-        devices = {view.device: path for view, path in zip(views, paths, strict=True)}
-        if len(devices) > 1:
-            (one, first), (other, second) = list(devices.items())[:2]
-            raise ArgumentError(
-                f"{self.kernel.name}: {first} lies on {_place(one)}, and {second} on "
-                f"{_place(other)}.",
-                hint="Move one of them.",
-            )
-        return next(iter(devices), current_device() if not views else None)
+    def _device(self, inputs: Sequence[Passed]) -> int | None:
+        """Return the GPU of the inputs, or else of `out`; None where they are on the host."""
+        signature, name = self.kernel.signature, self.kernel.name
+        if inputs:
+            return common_device(name, signature, inputs)
+        if self.allocates or self.out is MISSING:
+            return current_device()
+        leaves = flatten(signature.output_tree, self.out, f"{name}: out")
+        views = [self._pass(array, f"{name}: out").view for _, array in leaves]
+        return views[0].device if views else current_device()
 
-    def _on_host(self, route: Route, adapters: Sequence[Adapter]) -> Any:
-        results = self._results(route, adapters, current_device(), None)
-        run_on_host(route, self.arrays, [array for array, _ in results])
+    def _route(self, inputs: Sequence[Passed], ordinal: int | None) -> Route:
+        views = [one.view for one in inputs]
+        types = [(view.dtype, view.shape) for view in views]
+        if ordinal is None:  # what is copied gets to where it may lie
+            check_copied(self.kernel.name, self.kernel.signature.inputs, inputs)
+            return self.kernel.route(current_device(), types)
+        return self.kernel.route(ordinal, types, [view.pointer for view in views])
+
+    def _on_host(
+        self, route: Route, inputs: Sequence[Passed], given: Sequence[Passed] | None
+    ) -> Any:
+        results = self._allocated(route, inputs, current_device(), None) if given is None else given
+        check_copied(self.kernel.name, route.signature.results, results)
+        run_on_host(route, self.arrays, [one.array for one in results])
         return self._returned(route, results)
 
     def _on_device(
-        self, route: Route, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int
+        self, route: Route, inputs: Sequence[Passed], given: Sequence[Passed] | None, ordinal: int
     ) -> Any:
-        stream = self._stream(adapters, views, ordinal)
+        stream = self._stream([*inputs, *(given or [])], ordinal)
         route.program(ordinal, stream)  # so that what cannot run is refused before anything else
-        results = self._results(route, adapters, ordinal, stream)
-        device = get_device(ordinal)
-        for view in (*views, *(view for _, view in results)):
-            if view.stream is not None and not _is_same(view.stream, stream):
-                wait_for(device, stream, view.stream)
-        pointers = [view.pointer for view in (*views, *(view for _, view in results))]
-        workspace = self._workspace(adapters, route.workspace_bytes, ordinal, stream)
-        address = None if workspace is None else adapters[0].view(workspace).pointer
+        results = self._allocated(route, inputs, ordinal, stream) if given is None else given
+        passed = [*inputs, *results]
+        frameworks = self._framework_streams(passed, ordinal, stream)
+        self._wait(get_device(ordinal), stream, frameworks, passed)
+        pointers = [one.view.pointer for one in passed]
+        workspace = self._workspace(inputs, route.workspace_bytes, ordinal, stream)
+        address = None if workspace is None else workspace.view.pointer
         route.enqueue(stream, ordinal, pointers, address)
-        written = [self.arrays[number] for number in route.signature.updated]
-        _note_writes([*written, *(array for array, _ in results)], stream)
-        self.kernel.install(adapters[0] if adapters else None, route)
+        for framework in frameworks:
+            wait_for(get_device(ordinal), framework, stream)
+        written = [inputs[number] for number in route.signature.updated]
+        _note_writes([*written, *results], stream)
+        self.kernel.install(inputs[0].adapter if inputs else None, route)
         return self._returned(route, results)
 
-    def _workspace(
-        self, adapters: Sequence[Adapter], size_bytes: int, ordinal: int, stream: int
-    ) -> Any:
-        """Return memory for temporaries from the framework at hand, None where it has no pool."""
-        if size_bytes and adapters and getattr(adapters[0], "has_pool", False):
-            return adapters[0].empty((size_bytes,), "u8", ordinal, stream)
-        return None
-
-    def _stream(self, adapters: Sequence[Adapter], views: Sequence[ArrayView], ordinal: int) -> int:
+    def _stream(self, passed: Sequence[Passed], ordinal: int) -> int:
         if self.stream is not None:
             return stream_handle(self.stream)
-        own = next((view.stream for view in views if (view.stream or 0) > 1), None)
-        if own is not None:
-            return own
-        return adapters[0].stream(ordinal) if adapters else 0
+        for one in passed:
+            if (one.view.stream or 0) >= DEFAULT_STREAMS:
+                return one.view.stream or 0
+            if getattr(one.adapter, "has_pool", False):
+                return one.adapter.stream(ordinal)
+        return 0
 
-    def _results(
-        self, route: Route, adapters: Sequence[Adapter], ordinal: int, stream: int | None
-    ) -> list[tuple[Any, ArrayView]]:
-        """Return the memory of each result with its view: new, or from `out`."""
-        if not self.allocates:
-            return self._given(route.signature, adapters, ordinal, stream is None)
-        if not adapters and route.signature.results:
+    def _framework_streams(self, passed: Sequence[Passed], ordinal: int, stream: int) -> list[int]:
+        """Return the current streams of frameworks whose arrays take part in another stream.
+
+        A stream that the caller gives is the caller's to order.
+        """
+        if self.stream is not None:
+            return []
+        adapters = dict.fromkeys(one.adapter for one in passed)
+        own = [one.stream(ordinal) for one in adapters if getattr(one, "has_pool", False)]
+        return [one for one in dict.fromkeys(own) if not is_same_stream(one, stream)]
+
+    def _wait(
+        self, device: Device, stream: int, frameworks: Sequence[int], passed: Sequence[Passed]
+    ) -> None:
+        """Let the stream wait for the work that arrays come from.
+
+        Raises:
+            ArgumentError: it is captured, and cannot wait.
+        """
+        own = [one.view.stream for one in passed if one.view.stream is not None]
+        others = [
+            one for one in dict.fromkeys((*frameworks, *own)) if not is_same_stream(one, stream)
+        ]
+        if others and is_capturing(device, stream):
+            if self.stream is not None:
+                return  # the caller orders what a graph does not see
+            raise ArgumentError(
+                f"{self.kernel.name}: an array belongs to stream {others[0]:#x}, and the launch to "
+                f"stream {stream:#x}, which is being captured and cannot wait for it.",
+                hint="Let all arrays be of one stream, or pass stream=.",
+            )
+        for other in others:
+            wait_for(device, stream, other)
+
+    def _workspace(
+        self, inputs: Sequence[Passed], size_bytes: int, ordinal: int, stream: int
+    ) -> Passed | None:
+        """Return memory for temporaries from the framework at hand, None where it has no pool."""
+        if size_bytes and inputs and getattr(inputs[0].adapter, "has_pool", False):
+            adapter = inputs[0].adapter
+            made = adapter.empty((size_bytes,), "u8", ordinal, stream)
+            return Passed(made, adapter, adapter.view(made))
+        return None
+
+    def _allocated(
+        self, route: Route, inputs: Sequence[Passed], ordinal: int, stream: int | None
+    ) -> list[Passed]:
+        """Return new memory for each result, of the framework that the first array is of."""
+        results = route.signature.results
+        if not inputs and results:
             raise ArgumentError(
                 f"{self.kernel.name} takes no arrays, so nothing says which framework its results "
                 "are for.",
                 hint="Call into(out=...) with arrays of that framework.",
             )
         own = None if self.stream is None else stream
-        arrays = [
-            adapters[0].empty(one.shape, one.dtype, ordinal, own) for one in route.signature.results
+        made = [inputs[0].adapter.empty(one.shape, one.dtype, ordinal, own) for one in results]
+        adapters = [find_adapter(array, "a result") for array in made]
+        return [
+            Passed(array, one, one.view(array)) for array, one in zip(made, adapters, strict=True)
         ]
-        return [(array, find_adapter(array, "a result").view(array)) for array in arrays]
 
-    def _given(
-        self, signature: Signature, adapters: Sequence[Adapter], ordinal: int, is_host: bool
-    ) -> list[tuple[Any, ArrayView]]:
-        """Check `out` and return its arrays with their views."""
+    def _given(self, signature: Signature, ordinal: int | None) -> list[Passed]:
+        """Check `out` and return its arrays, one for each result."""
         name = self.kernel.name
         if self.out is MISSING:
             if signature.results:
                 raise ArgumentError(
                     f"{name}.into was not given out.",
-                    hint=f"Pass {_listed(signature.results)}, or call {name}(...) itself.",
+                    hint=f"Pass {listed(signature.results)}, or call {name}(...) itself.",
                 )
             return []
         leaves = dict(flatten(signature.output_tree, self.out, f"{name}: out"))
-        found: dict[int, tuple[Any, ArrayView]] = {}
+        found: dict[int, Passed] = {}
         for leaf, (source, number) in enumerate(signature.sources):
-            array = leaves[leaf]
-            binding = signature.outputs[leaf]
+            array, binding = leaves[leaf], signature.outputs[leaf]
             if source == "input":
                 if array is not self.arrays[number] and array is not None:
                     raise ArgumentError(
@@ -172,94 +226,29 @@ class Call:
                         "place; out must have that array there.",
                     )
                 continue
-            view = self._view(find_adapter(array, f"{name}: {binding.path}"), array, name)
-            _check_result(name, binding, view, None if is_host else ordinal)
-            found.setdefault(number, (array, view))
+            one = self._pass(array, f"{name}: {binding.path}")
+            check_result(name, binding, one.view, ordinal)
+            if found.setdefault(number, one).array is not array:
+                first = signature.results[number].path
+                raise ArgumentError(
+                    f"{name}: {binding.path} is the same array as {first}; out must have one array "
+                    "in both places.",
+                )
         return [found[number] for number in sorted(found)]
 
-    def _returned(self, route: Route, results: Sequence[tuple[Any, ArrayView]]) -> Any:
+    def _returned(self, route: Route, results: Sequence[Passed]) -> Any:
         if not self.allocates and self.out is not MISSING:
             return self.out
         leaves = [
-            self.arrays[number] if source == "input" else results[number][0]
+            self.arrays[number] if source == "input" else results[number].array
             for source, number in route.signature.sources
         ]
         return unflatten(route.signature.output_tree, leaves)
 
 
-def _is_same(stream: int, other: int) -> bool:
-    """Tell whether two handles mean one stream: 0 and 1 both are the default one."""
-    return (stream or 1) == (other or 1)
-
-
-def _note_writes(arrays: Sequence[Any], stream: int) -> None:
+def _note_writes(written: Sequence[Passed], stream: int) -> None:
     """Tell arrays that keep their stream which one writes them."""
-    for array in arrays:
-        note_write = getattr(find_adapter(array, "a result"), "note_write", None)
+    for one in written:
+        note_write = getattr(one.adapter, "note_write", None)
         if note_write is not None:
-            note_write(array, stream)
-
-
-def _check_copied(name: str, paths: Sequence[str], adapters: Sequence[Adapter]) -> None:
-    """Check that arrays on the host are such that are copied."""
-    for path, adapter in zip(paths, adapters, strict=True):
-        if not getattr(adapter, "is_copied", False):
-            raise ArgumentError(
-                f"{name}: {path} is {adapter.name} on the host.",
-                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
-            )
-
-
-def _check_inputs(name: str, signature: Signature, views: Sequence[ArrayView]) -> None:
-    """Check that inputs have no gaps, and may be written where the kernel updates them.
-
-    Raises:
-        ArgumentError: one has, or may not.
-    """
-    for number, (binding, view) in enumerate(zip(signature.inputs, views, strict=True)):
-        if not view.is_contiguous:
-            raise _not_contiguous(name, binding)
-        if number in signature.updated and not view.is_writable:
-            raise _read_only(name, binding)
-
-
-def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
-    """Check an array that results are written into.
-
-    Raises:
-        ArgumentError: it does not fit.
-    """
-    if (view.dtype, view.shape) != (binding.dtype, binding.shape):
-        raise ArgumentError(
-            f"{name}: {binding.path} is {array_text(view.dtype, view.shape)}, and the kernel "
-            f"writes {array_text(binding.dtype, binding.shape)}."
-        )
-    if view.device != ordinal:
-        raise ArgumentError(
-            f"{name}: {binding.path} lies on {_place(view.device)}, and the inputs on "
-            f"{_place(ordinal)}.",
-            hint="Allocate it where they are.",
-        )
-    if not view.is_contiguous:
-        raise _not_contiguous(name, binding)
-    if not view.is_writable:
-        raise _read_only(name, binding)
-
-
-def _read_only(name: str, binding: Binding) -> ArgumentError:
-    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
-
-
-def _not_contiguous(name: str, binding: Binding) -> ArgumentError:
-    return ArgumentError(
-        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
-        hint="Pass a contiguous copy.",
-    )
-
-
-def _place(device: int | None) -> str:
-    return "the host" if device is None else f"GPU {device}"
-
-
-def _listed(bindings: Sequence[Binding]) -> str:
-    return ", ".join(f"{one.path}: {array_text(one.dtype, one.shape)}" for one in bindings)
+            note_write(one.array, stream)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
@@ -41,8 +43,11 @@ class Device:
         return f"GPU {self.ordinal} ({self.name}, sm_{self.major}{self.minor})"
 
 
+_NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
+
 _lock = threading.Lock()
 _devices: dict[int, Device] = {}
+_capabilities: frozenset[tuple[int, int]] | None = None
 
 
 def device_count() -> int:
@@ -64,6 +69,26 @@ def get_device(ordinal: int) -> Device:
             found = _devices.get(ordinal) or _read(driver, ordinal)
             _devices[ordinal] = found
     return found
+
+
+def capabilities() -> frozenset[tuple[int, int]]:
+    """Return the compute capabilities of all GPUs of this process; no context is made."""
+    global _capabilities
+    if _capabilities is None:
+        driver = open_driver()
+        _capabilities = frozenset(
+            (_figure(driver, number, "MAJOR"), _figure(driver, number, "MINOR"))
+            for number in range(device_count())
+        )
+    return _capabilities
+
+
+def _figure(driver: Driver, ordinal: int, which: str) -> int:
+    names = driver.bindings.CUdevice_attribute
+    attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{which}")
+    what = f"GPU {ordinal} cannot be read"
+    handle = driver.call("cuDeviceGet", ordinal, what=what)
+    return int(driver.call("cuDeviceGetAttribute", attribute, handle, what=what))
 
 
 def current_device() -> int:
@@ -102,14 +127,61 @@ def active(device: Device) -> Iterator[Driver]:
         driver.bindings.cuCtxPopCurrent()
 
 
-def make_current(device: Device) -> bool:
-    """Make a device's primary context current where this thread has none; tell whether it had."""
+def current_context() -> int:
+    """Return the handle of the context that is current in this thread, 0 where none is."""
     driver = open_driver()
     code, context = driver.bindings.cuCtxGetCurrent()
-    if code is driver.success and int(context):
-        return False
-    driver.call("cuCtxSetCurrent", device.context, what=f"{device} cannot be made current")
-    return True
+    return int(context) if code is driver.success else 0
+
+
+@contextmanager
+def outside_captures(driver: Driver) -> Iterator[None]:
+    """Let captures go on, of this thread and of others, during what is no part of them.
+
+    Allocating, freeing and loading would end them otherwise.
+    """
+    modes = driver.bindings.CUstreamCaptureMode
+    what = "captures of streams cannot be left alone"
+    relaxed = modes.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = driver.call("cuThreadExchangeStreamCaptureMode", relaxed, what=what)
+    try:
+        yield
+    finally:
+        driver.bindings.cuThreadExchangeStreamCaptureMode(before)
+
+
+def device_ordinal(device: Any) -> int:
+    """Return the ordinal that a caller means: a number, `"cuda:1"`, an object for a device.
+
+    Objects are those of torch, cupy, cuda.core and JAX; None is the current device.
+
+    Raises:
+        ArgumentError: it is none of them.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, str):
+        match = _NAME.fullmatch(device)
+        if match is not None:
+            return current_device() if match[1] is None else int(match[1])
+    elif getattr(device, "type", "cuda") == "cuda" and getattr(device, "platform", "gpu") == "gpu":
+        for attribute in ("index", "local_hardware_id", "device_id", "id"):
+            value = getattr(device, attribute, None)
+            if type(value) is int:
+                return value
+        if getattr(device, "type", None) == "cuda":
+            return current_device()
+        with suppress(TypeError):
+            return _index(device)
+    raise ArgumentError(
+        f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
+    )
+
+
+def _index(device: Any) -> int:
+    if isinstance(device, bool):
+        raise TypeError
+    return index(device)
 
 
 def _read(driver: Driver, ordinal: int) -> Device:
@@ -142,9 +214,10 @@ def _read(driver: Driver, ordinal: int) -> Device:
 
 
 def _forget() -> None:
-    global _lock
+    global _lock, _capabilities
     _lock = threading.Lock()
     _devices.clear()
+    _capabilities = None
 
 
 forget_on_fork(_forget)

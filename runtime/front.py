@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pallasc.runtime.adapters.arrays import FOREIGN_ERRORS
 from pallasc.runtime.arguments import MISSING
+from pallasc.runtime.devices import device_count
 from pallasc.runtime.driver import ODD_ANSWERS
 from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import input_names
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
+from pallasc.runtime.tracing import skip_frames, untraced
 from pallasc.runtime.trees import children_of, is_flat
-from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.plan import Binding
 
 Function = Callable[..., Any]
@@ -29,7 +31,7 @@ BUILTINS: Mapping[str, Any] = {
     "_len": len,
     "_sequences": (tuple, list),
     "_MISSING": MISSING,
-    "_AssertionError": AssertionError,
+    "_Unusual": (AssertionError, *FOREIGN_ERRORS),
 }
 """What generated code uses under names that no parameter has."""
 
@@ -42,11 +44,14 @@ class Dialect:
         kind, other_kinds: the usual type of its arrays, and others that are used alike.
         dtypes: its dtypes by short name.
         dtype, shape, device, pointer, stream, current_device: expressions.
-        plain: an expression that holds where a complex `{x}` is what its memory says: torch
-            conjugates without touching it. Empty where there is no such thing.
+        plain: an expression that holds where `{x}` is what its memory says: torch conjugates
+            complex arrays without touching them, and so negates their imaginary parts, which
+            without gaps have one element. Empty where there is no such thing.
         layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
-            `{strides}` are those of such an array, in elements. It may raise an `AssertionError`.
+            `{strides}` are those of such an array, in elements. Like all expressions on an array,
+            it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
         empty: a function like `torch.empty`, with `dtype` and `device`.
+        place: the expression for its `device`.
         values: what the expressions use.
     """
 
@@ -63,6 +68,7 @@ class Dialect:
     empty: Function
     values: Mapping[str, Any]
     plain: str = ""
+    place: str = "{x}.device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,18 @@ def compile_function(source: Sequence[str], values: Mapping[str, Any], name: str
     exec(compile("\n".join(source), f"<pallasc {name}>", "exec"), scope)
     made: Function = scope["_front"]
     made.__name__ = made.__qualname__ = name
-    return made
+    skip_frames([made])
+    return untraced(made)
 
 
 def make_fronts(
-    route: Route, dialect: Dialect, slow: Mapping[str, Function], success: Any, *, checks: bool
+    route: Route,
+    dialect: Dialect,
+    slow: Mapping[str, Function],
+    success: Any,
+    *,
+    checks: bool,
+    binds: bool = True,
 ) -> Fronts | None:
     """Return the functions for a route, None where its signature is too rich for them.
 
@@ -121,11 +134,16 @@ def make_fronts(
             when anything is unusual.
         success: the driver's code for it.
         checks: check dtype, shape, contiguity and device at each launch.
+        binds: bind plans for new addresses; otherwise these go the slow way.
     """
-    writer = _Writer(route, dialect, slow, success, checks)
+    writer = _Writer(route, dialect, slow, success, checks, binds)
     if not writer.is_possible():
         return None
     return Fronts(writer.function("into"), writer.function("call"))
+
+
+def _bind_nothing(_: Any) -> None:
+    """Stand for the binding of plans where the slow path chooses among several routes."""
 
 
 class _Writer:
@@ -138,6 +156,7 @@ class _Writer:
         slow: Mapping[str, Function],
         success: Any,
         checks: bool,
+        binds: bool,
     ) -> None:
         self.route = route
         self.slow = slow
@@ -154,7 +173,7 @@ class _Writer:
             "_kinds": dialect.other_kinds,
             **BUILTINS,
             "_plans": route.plans,
-            "_bind": route.bind,
+            "_bind": route.try_bind if binds else _bind_nothing,
             "_retry": route.retry,
             "_explain": route.explain,
             "_odd_answers": ODD_ANSWERS,
@@ -209,14 +228,25 @@ class _Writer:
             tests.append("stream is None")
         for name, binding in zip(passed, self.signature.passed, strict=False):
             tests += self._tests(name, binding)
+        places = [f"_place{n}" for n in range(len(passed))]
+        conditions = ["_d >= 0"]
+        if self.checks:
+            conditions += [f"{self.dialect.device.format(x=name)} == _d" for name in passed[1:]]
         return [
             *lines,
+            "_is_usual = False",
             "try:",
-            f"    _is_usual = {' and '.join(tests)}",
-            "except _AssertionError:",
+            f"    if {' and '.join(tests)}:",
+            f"        _d = {self.dialect.device.format(x=inputs[0])}",
+            f"        _is_usual = {' and '.join(conditions)}",
+            *(
+                f"        {place} = {self.dialect.pointer.format(x=name)}"
+                for place, name in zip(places, passed, strict=True)
+            ),
+            "except _Unusual:",
             "    _is_usual = False",
             "if _is_usual:",
-            *(f"    {line}" for line in self._launch(inputs, passed, is_into)),
+            *(f"    {line}" for line in self._launch(inputs, places, is_into)),
         ]
 
     def _input(self, number: int) -> str:
@@ -264,66 +294,59 @@ class _Writer:
                 f"{self.dialect.dtype.format(x=name)} is {dtype}",
                 self.dialect.layout.format(x=name, shape=shape, strides=strides),
             ]
-            if self.dialect.plain and parse_dtype(binding.dtype).name.startswith("c"):
+            is_complex = binding.dtype[0] == "c"
+            is_imaginary = binding.dtype[0] == "f" and math.prod(binding.shape) == 1
+            if self.dialect.plain and (is_complex or is_imaginary):
                 tests.append(self.dialect.plain.format(x=name))
         return tests
 
-    def _launch(self, inputs: Sequence[str], passed: Sequence[str], is_into: bool) -> list[str]:
+    def _launch(self, inputs: Sequence[str], places: Sequence[str], is_into: bool) -> list[str]:
         """Return the lines that run where the arrays are as they should be."""
         ask = self.dialect
-        conditions = ["_d >= 0"]
-        if self.checks:
-            conditions += [f"{ask.device.format(x=name)} == _d" for name in passed[1:]]
         stream = ask.stream.format(d="_d")
         if is_into:
             stream += " if stream is None else _stream_handle(stream)"
-        call = self._call(inputs, passed, is_into)
-        # A default stream is that of the current device, checks or not.
-        is_usual = f"_s > {DEFAULT_STREAMS} or {ask.current_device} == _d"
-        call = [f"if {is_usual}:", *(f"    {line}" for line in call)]
-        return [
-            f"_d = {ask.device.format(x=inputs[0])}",
-            f"if {' and '.join(conditions)}:",
-            f"    _s = {stream}",
-            *(f"    {line}" for line in call),
-        ]
-
-    def _call(self, inputs: Sequence[str], passed: Sequence[str], is_into: bool) -> list[str]:
-        lines = [] if is_into else self._allocations(inputs[0])
-        arrays = list(passed) if is_into else [*inputs, *self.results]
+        lines = [f"_s = {stream}"]
+        if not is_into:
+            lines += self._allocations(inputs[0])
+        new = [] if is_into else list(self.results)
         if self.route.workspace_bytes:
             self.values["_workspace_shape"] = (self.route.workspace_bytes,)
-            self.values["_bytes"] = self.dialect.dtypes["u8"]
-            device = f"{inputs[0]}.device"
-            lines.append(f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={device})")
-            arrays.append("_workspace")
-        pointers = ", ".join(self.dialect.pointer.format(x=name) for name in arrays)
+            self.values["_bytes"] = ask.dtypes["u8"]
+            place = ask.place.format(x=inputs[0])
+            lines.append(f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={place})")
+            new.append("_workspace")
+        key = ["_s", "_d", *places, *(ask.pointer.format(x=name) for name in new)]
         out = self._returned(inputs, is_into)
         return [
             *lines,
-            f"_key = (_s, _d, {pointers})",
-            "_plan = _plans.get(_key)",
-            "if _plan is None:",
-            "    _plan = _bind(_key)",
-            "try:",
-            "    _answer = _plan()",
-            "except _odd_answers as _error:",
-            "    raise _explain(_key, _plan, _error) from _error",
-            "if _answer[0] is _success:",
-            f"    return {out}",
-            f"return _retry(_key, _plan, _answer, {out})",
+            *(self._own_context() if device_count() > 1 else []),
+            f"_key = ({', '.join(key)})",
+            "_plan = _plans.get(_key) or _bind(_key)",
+            "if _plan is not None:",
+            "    try:",
+            "        _answer = _plan()",
+            "    except _odd_answers as _error:",
+            "        raise _explain(_key, _plan, _error) from _error",
+            "    if _answer[0] is _success:",
+            f"        return {out}",
+            f"    return _retry(_key, _plan, _answer, {out})",
         ]
 
     def _allocations(self, first: str) -> list[str]:
         lines = []
+        place = self.dialect.place.format(x=first)
         for number, binding in enumerate(self.signature.results):
             dtype, shape = f"_dtype_{binding.dtype}", f"_result_shape{number}"
             self.values[dtype] = self.dialect.dtypes[binding.dtype]
             self.values[shape] = binding.shape
-            lines.append(
-                f"{self.results[number]} = _empty({shape}, dtype={dtype}, device={first}.device)"
-            )
+            lines.append(f"{self.results[number]} = _empty({shape}, dtype={dtype}, device={place})")
         return lines
+
+    def _own_context(self) -> list[str]:
+        """Return the lines for a default stream, which is that of the current device."""
+        is_other = f"_s <= {DEFAULT_STREAMS} and {self.dialect.current_device} != _d"
+        return [f"if {is_other}:", "    _d = ~_d"]
 
     def _returned(self, inputs: Sequence[str], is_into: bool) -> str:
         tree = self.signature.output_tree

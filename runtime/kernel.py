@@ -11,21 +11,16 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import Adapter, find_adapter
 from pallasc.runtime.arguments import MISSING, Arguments
 from pallasc.runtime.call import Call
-from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.candidates import ArrayType, Candidate, array_text
+from pallasc.runtime.devices import capabilities, device_ordinal, get_device
 from pallasc.runtime.driver import open_driver
-from pallasc.runtime.front import Function
+from pallasc.runtime.front import Dialect, Function
 from pallasc.runtime.front_table import FrontTable
 from pallasc.runtime.program import load_program
 from pallasc.runtime.routes import Route
-from pallasc.runtime.selection import (
-    ArrayType,
-    Candidate,
-    array_text,
-    fitting_candidates,
-    select,
-    several_fit,
-)
+from pallasc.runtime.selection import arch_refusal, fitting_candidates, select, several_fit
 from pallasc.runtime.signature import Signature
+from pallasc.runtime.tracing import skip_frames, untraced
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.templates import Scalar
@@ -60,10 +55,12 @@ class Kernel:
         self._lock = threading.Lock()
         self._fronts: FrontTable | None = None
         self._call: Function = partial(self._start, MISSING, True)
+        skip_frames(_ENTRANCES)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} with {len(self.variants)} variants>"
 
+    @untraced
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
         """Launch, and return new arrays of the framework that the first array belongs to.
 
@@ -79,6 +76,7 @@ class Kernel:
         """
         return self._call(*arrays, stream=stream, **named)
 
+    @untraced
     def into(self, *arrays: Any, out: Any = MISSING, stream: Any = None, **named: Any) -> Any:
         """Launch with results written into `out`, and return that.
 
@@ -95,10 +93,12 @@ class Kernel:
         return self._start(out, False, *arrays, stream=stream, **named)
 
     @cached_property
+    @untraced
     def unchecked(self) -> Kernel:
         """The same kernel without checks at each launch."""
         return Kernel(self.name, self.variants, checks=False)
 
+    @untraced
     def variant(self, **params: Scalar) -> Kernel:
         """Return the kernel with these parameters of the matrix fixed.
 
@@ -115,23 +115,31 @@ class Kernel:
             found = self._chosen.setdefault(key, found)
         return found
 
-    def preload(self, device: int | None = None) -> None:
+    @untraced
+    def preload(self, device: Any = None) -> None:
         """Load every variant that can run on a device, so that no call and no capture has to.
 
         Args:
-            device: ordinal of the GPU; the current one where it is None.
+            device: the GPU: its number, `"cuda:0"`, or a framework's object for it; the current
+                one where it is None.
 
         Raises:
+            ArgumentError: it is no GPU, or there is none of that number.
             SelectionError: none can run there.
             DeviceError: one cannot be loaded.
         """
-        ordinal = current_device() if device is None else device
-        chosen = get_device(ordinal)
+        chosen = get_device(device_ordinal(device))
         for candidate in fitting_candidates(self.variants, chosen):
             load_program(candidate, chosen)
 
-    def prepare(self, *arrays: Any, device: int | None = None, **named: Any) -> None:
+    @untraced
+    def prepare(self, *arrays: Any, device: Any = None, **named: Any) -> None:
         """Load the variant for arrays like these: text like `"bf16[1024, 4096]"`, or arrays.
+
+        Args:
+            arrays: the inputs.
+            device: as for `preload`.
+            named: as for a call.
 
         Raises:
             ArgumentError, SelectionError, DeviceError: as a call does.
@@ -144,7 +152,7 @@ class Kernel:
                 **{name: value for name, value in named.items() if name not in params},
             )
         types = [_type(leaf, f"{self.name}: array {n}") for n, leaf in enumerate(leaves)]
-        ordinal = current_device() if device is None else device
+        ordinal = device_ordinal(device)
         self.route(ordinal, types).program(ordinal)
 
     def torch_operator(self, name: str) -> Any:
@@ -160,13 +168,15 @@ class Kernel:
 
         return register(self, name)
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
         """What the first variant takes and gives."""
-        return self._route_of(self.variants[0]).signature
+        return Signature.of(self.variants[0].artifact.plan)
 
-    def route(self, ordinal: int, arrays: Sequence[ArrayType]) -> Route:
-        """Return the route for arrays of these types on a device.
+    def route(
+        self, ordinal: int, arrays: Sequence[ArrayType], addresses: Sequence[int] | None = None
+    ) -> Route:
+        """Return the route for arrays of these types, and at these addresses, on a device.
 
         Raises:
             ArgumentError: all variants take the same arrays, and these are others.
@@ -174,7 +184,10 @@ class Kernel:
         """
         if len({one.arrays for one in self.variants}) == 1:
             self._check_types(arrays)
-        return self._route_of(select(self.variants, get_device(ordinal), arrays))
+        if len(self.variants) == 1:
+            addresses = None  # binding them has the plainer message
+        device = get_device(ordinal)
+        return self._route_of(select(self.variants, device, arrays, addresses=addresses))
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
         """Return what the variants for arrays of these types take and give, whatever the GPU.
@@ -193,24 +206,25 @@ class Kernel:
         kinds = {_kind(one): one for one in alike}
         if len(kinds) > 1:
             raise several_fit(list(kinds.values()))
-        return self._route_of(alike[0]).signature
+        return Signature.of(alike[0].artifact.plan)
 
     def install(self, adapter: Adapter | None, route: Route) -> None:
         """Let later calls with arrays of this framework go through generated functions."""
         make_dialect = getattr(adapter, "dialect", None)
         if make_dialect is None:
             return
+        dialect: Dialect | None = make_dialect()
+        skip_frames(_ENTRANCES)  # torch may be younger than the kernel
         with self._lock:
             if self._fronts is None:
                 self._fronts = FrontTable(
                     self.variants,
-                    make_dialect(),
                     call=partial(self._take_over, True),
                     into=partial(self._take_over, False),
                     success=open_driver().success,
                     checks=self.checks,
                 )
-            fronts = self._fronts.add(route, make_dialect().kind)
+            fronts = self._fronts.add(route, dialect)
             if fronts is not None:
                 self._call = fronts.call
                 self.__dict__["into"] = fronts.into
@@ -252,13 +266,15 @@ class Kernel:
         found = self._routes.get(key)
         if found is None:
             with self._lock:
-                alike = [one for one in self.variants if _kind(one) == key]
+                # Most variants are told apart without reading their artifacts.
+                likely = [one for one in self.variants if one.types == candidate.types]
+                alike = [one for one in likely if _may_run(one) and _kind(one) == key]
                 found = self._routes.setdefault(key, Route(alike))
         return found
 
     def _check_types(self, arrays: Sequence[ArrayType]) -> None:
         """Check arrays against the only types that there are, for the plainest message."""
-        inputs = self.variants[0].artifact.plan.inputs
+        inputs = self.variants[0].facts.inputs
         for binding, (dtype, shape) in zip(inputs, arrays, strict=True):
             taken = array_text(binding.dtype, binding.shape)
             if dtype != binding.dtype:
@@ -266,7 +282,7 @@ class Kernel:
                     f"{self.name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
                     hint="Convert the array, or compile a variant for its dtype.",
                 )
-            if tuple(shape) != binding.shape:
+            if tuple(shape) != tuple(binding.shape):
                 raise ArgumentError(
                     f"{self.name}: {binding.path} has shape {list(shape)}, and the kernel takes "
                     f"{taken}.",
@@ -281,12 +297,24 @@ class Kernel:
         )
 
 
+_ENTRANCES: Sequence[Function] = (
+    *(Kernel.__call__, Kernel.into, Kernel.variant, Kernel.preload, Kernel.prepare),
+    Kernel.unchecked.func,
+)
+"""What users call, and torch.compile shall not look into."""
+
+
+def _may_run(candidate: Candidate) -> bool:
+    """Tell whether any GPU of this process has an architecture that a variant is for."""
+    return any(arch_refusal(candidate.arch, *here) is None for here in capabilities())
+
+
 def _kind(candidate: Candidate) -> Any:
     """Return what variants of one route have in common."""
     signature = Signature.of(candidate.artifact.plan)
     outputs = tuple((one.dtype, one.shape) for one in signature.outputs)
     trees = canonical_json([signature.input_tree, signature.output_tree])
-    return candidate.arrays, outputs, signature.sources, trees
+    return candidate.arrays, outputs, signature.sources, signature.alignments, trees
 
 
 def _has(own: Mapping[str, Scalar], params: Mapping[str, Scalar]) -> bool:

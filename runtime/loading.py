@@ -3,7 +3,8 @@
 A library is loaded once for all devices. A kernel becomes ready device by device: the attributes
 that let it use more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are set,
 and its code is copied there at once, since the driver's lazy loading fails while a graph is
-captured (before driver 12.3) and can deadlock against kernels that are running.
+captured (before driver 12.3) and can deadlock against kernels that are running. Nothing is ever
+unloaded: a captured graph may launch a kernel when nothing else of it is left.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
-from pallasc.runtime.devices import Device, active
+from pallasc.runtime.devices import Device, active, outside_captures
 from pallasc.runtime.driver import Driver, forget_on_fork, version_text
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.cubin import Cubin, Kernel, parse_cubin
 from pallasc.specs.drivers import minimum_driver
-from pallasc.specs.plan import Launch, Pointer
+from pallasc.specs.plan import Bytes, Launch
 
 _PARAMETER_QUERIES = 12040
 _FORCED_LOADING = 12040
@@ -60,7 +61,7 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
         name = launch.kernel.encode()
         kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
         _check_driver_parameters(driver, kernel, launch)
-        with active(device):
+        with active(device), outside_captures(driver):
             _allow(driver, kernel, launch, device, own)
             function = driver.call("cuKernelGetFunction", kernel, what=what)
             _force_load(driver, function, what)
@@ -77,7 +78,8 @@ def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
         cubin = parse_cubin(data)
         check_cubin(cubin, artifact, driver.version)
         what = f"the cubin {digest[:12]} cannot be loaded"
-        handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
+        with outside_captures(driver):
+            handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
         found = _libraries.setdefault(digest, Library(cubin, handle))
     return found
 
@@ -130,7 +132,7 @@ def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> Non
 
 
 def _compare(launch: Launch, sizes: Sequence[int], source: str) -> None:
-    passed = [8 if isinstance(one, Pointer) else one.size for one in launch.parameters]
+    passed = [one.size if isinstance(one, Bytes) else 8 for one in launch.parameters]
     if passed != list(sizes):
         raise CorruptError(
             f"the plan passes parameters of {passed} bytes to {launch.kernel}, and {source} "

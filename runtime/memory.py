@@ -1,4 +1,7 @@
-"""Device memory of our own: constants once a device, temporaries in the order of a stream."""
+"""Device memory of our own: constants once a device, temporaries in the order of a stream.
+
+Constants are never freed: a captured graph may still read them when the kernel is gone.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pallasc.runtime.devices import Device, active
-from pallasc.runtime.driver import forget_on_fork, open_driver
+from pallasc.errors import PallascError
+from pallasc.runtime.devices import Device, active, outside_captures
+from pallasc.runtime.driver import Driver, forget_on_fork, open_driver
 
 ALIGNMENT = 256
 """What Mosaic assumes of every buffer."""
@@ -21,19 +25,40 @@ def align(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def upload(device: Device, data: bytes, what: str) -> int:
-    """Return the address of new memory of a device that holds these bytes; it is never freed.
+def upload(device: Device, digest: str, data: bytes, what: str) -> int:
+    """Return the address of a device's one copy of these bytes.
 
     Raises:
         OutOfMemoryError: there is no room for them.
         DriverError: the copy fails.
     """
-    with active(device) as driver:
+    key = device.ordinal, digest
+    with _upload_lock:
+        found = _constants.get(key)
+        if found is None:
+            with active(device) as driver, outside_captures(driver):
+                found = _constants[key] = _copy(driver, data, what)
+    return found
+
+
+def _copy(driver: Driver, data: bytes, what: str) -> int:
+    """Return the address of new memory with these bytes.
+
+    They go through a stream of their own: the default one cannot be used beside captures.
+    """
+    bindings = driver.bindings
+    stream = driver.call("cuStreamCreate", _NON_BLOCKING, what=what)
+    try:
         address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
-        if data:
-            driver.call("cuMemcpyHtoD", address, data, len(data), what=what)
-            # The call may return before the last bytes have arrived.
-            driver.call("cuStreamSynchronize", 0, what=what)
+        try:
+            if data:
+                driver.call("cuMemcpyHtoDAsync", address, data, len(data), stream, what=what)
+                driver.call("cuStreamSynchronize", stream, what=what)
+        except PallascError:
+            bindings.cuMemFree(address)
+            raise
+    finally:
+        bindings.cuStreamDestroy(stream)
     return address
 
 
@@ -62,6 +87,11 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
 
 _Key = tuple[int, int, int]
 
+_NON_BLOCKING = 1
+
+_upload_lock = threading.Lock()
+_constants: dict[tuple[int, str], int] = {}
+
 _lock = threading.Lock()
 _turns: dict[_Key, threading.RLock] = {}
 _workspaces: dict[_Key, tuple[int, int]] = {}
@@ -86,15 +116,16 @@ def _workspace(device: Device, key: _Key, size_bytes: int, what: str) -> int:
     address, held_bytes = _workspaces.get(key, (0, 0))
     if held_bytes < size_bytes:
         made_bytes = max(size_bytes, 2 * held_bytes)
-        with active(device) as driver:
+        with active(device) as driver, outside_captures(driver):
             address = int(driver.call("cuMemAlloc", made_bytes, what=what))
         _workspaces[key] = (address, made_bytes)
     return address
 
 
 def _forget() -> None:
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _upload_lock
+    _lock, _upload_lock = threading.Lock(), threading.Lock()
+    _constants.clear()
     _turns.clear()
     _workspaces.clear()
 

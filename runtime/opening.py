@@ -1,19 +1,28 @@
-"""From artifacts to kernels."""
+"""From artifacts, files and packages to kernels."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.candidates import Candidate, Origin
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.selection import Candidate
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 
+if TYPE_CHECKING:
+    from pallasc.runtime.bundles import Bundles
+    from pallasc.runtime.trust import Keys
+
 Entry = tuple[str, Mapping[str, Scalar], Artifact]
 """A variant that can be opened: name of the kernel, its parameters, what was compiled."""
+
+_MOST_SHOWN = 8
 
 
 class _NoSuchKernelError(ArgumentError, KeyError):
@@ -21,51 +30,114 @@ class _NoSuchKernelError(ArgumentError, KeyError):
 
 
 class Kernels(Mapping[str, Kernel]):
-    """Kernels by name, each with its variants.
+    """Kernels by name, each with its variants; `with` closes the bundles that they lie in.
+
+    A variant is read from its bundle when it is first needed, so bundles stay open as long as they
+    or one of their kernels are in use. What is loaded already works after `close` as well.
 
     Args:
-        entries: the variants.
+        entries: variants that are at hand.
         checks: as for `Kernel`.
+        bundles: open bundles.
     """
 
-    def __init__(self, entries: Iterable[Entry], *, checks: bool = True) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        *,
+        checks: bool = True,
+        bundles: Bundles | None = None,
+    ) -> None:
+        self._checks = checks
+        self._bundles = bundles
+        self._kernels: dict[str, Kernel] = {}
         variants: dict[str, list[Candidate]] = {}
         for name, params, artifact in entries:
             variants.setdefault(name, []).append(Candidate(name, dict(params), artifact))
-        self._kernels = {
-            name: Kernel(name, found, checks=checks) for name, found in variants.items()
-        }
+        for name, found in variants.items():
+            self._kernels[name] = Kernel(name, found, checks=checks)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self._names[:_MOST_SHOWN])
+        more = ", …" if len(self._names) > _MOST_SHOWN else ""
+        origins = ", ".join(map(str, self.origins))
+        return f"<Kernels {shown or 'none'}{more}{f' from {origins}' if origins else ''}>"
+
+    def __enter__(self) -> Kernels:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def __getitem__(self, name: str) -> Kernel:
         """Return a kernel.
 
         Raises:
             ArgumentError: none has this name.
+            CorruptError: the manifest of a bundle is damaged.
+            SelectionError: two bundles have different artifacts of a variant.
         """
-        found = self._kernels.get(name)
+        found = self._find(name)
         if found is None:
-            hint = suggestion(name, self._kernels, otherwise="Kernels")
-            raise _NoSuchKernelError(f"there is no kernel {name!r}.", hint=hint)
+            hint = suggestion(name, self._names, otherwise="Kernels")
+            where = f" in {', '.join(map(str, self.origins))}" if self.origins else ""
+            raise _NoSuchKernelError(f"there is no kernel {name!r}{where}.", hint=hint)
         return found
 
     def __contains__(self, name: object) -> bool:
-        return name in self._kernels
+        return isinstance(name, str) and self._find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kernels)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._kernels)
+        return len(self._names)
 
-    def preload(self, device: int | None = None) -> None:
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The bundles that the kernels lie in; what goes first first."""
+        return self._bundles.origins if self._bundles else ()
+
+    def preload(self, device: Any = None) -> None:
         """Load all variants of all kernels that can run on a device.
 
+        Args:
+            device: as for `Kernel.preload`.
+
         Raises:
+            ArgumentError: it is no GPU.
             SelectionError: a kernel has none that can.
             DeviceError: one cannot be loaded.
         """
-        for kernel in self._kernels.values():
+        for kernel in self.values():
             kernel.preload(device)
+
+    def close(self) -> None:
+        """Let go of the bundles; doing it again does nothing.
+
+        Variants that have been loaded can still be launched, others cannot be any more.
+        """
+        if self._bundles is not None:
+            self._bundles.close()
+
+    @cached_property
+    def _names(self) -> list[str]:
+        bundled = self._bundles.names() if self._bundles else []
+        return list(dict.fromkeys((*self._kernels, *bundled)))
+
+    def _find(self, name: str) -> Kernel | None:
+        found = self._kernels.get(name)
+        if found is None and self._bundles is not None:
+            candidates = self._bundles.candidates(name)
+            if candidates:
+                made = Kernel(name, candidates, checks=self._checks)
+                found = self._kernels.setdefault(name, made)
+        return found
 
 
 def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool = True) -> Kernel:
@@ -78,6 +150,72 @@ def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool =
     """
     called = name or _name(artifact)
     return Kernel(called, [Candidate(called, {}, artifact)], checks=checks)
+
+
+def open_bundle(
+    path: str | os.PathLike[str],
+    *,
+    checks: bool = True,
+    trusted: Keys | Iterable[Keys] | None = None,
+    require_signature: bool | None = None,
+) -> Kernels:
+    """Return the kernels of a bundle; of each variant nothing is read before it is needed.
+
+    Args:
+        path: the file.
+        checks: as for `Kernel`.
+        trusted: keys of which one must have signed the bundle: public keys, their text, paths of
+            files of keys, or of folders with `*.pub`.
+        require_signature: demand a signature also without `trusted`, by a key that this machine
+            trusts. The environment variable `PALLASC_REQUIRE_SIGNATURE=1` always demands that.
+
+    Raises:
+        SpecError: the file cannot be read.
+        CorruptError: it is no bundle, is damaged, or not signed as is demanded.
+        ToolError: a signature is demanded, and the cryptography package is missing.
+    """
+    from pathlib import Path
+
+    from pallasc.runtime.bundles import Bundles
+    from pallasc.runtime.discovery import Found
+    from pallasc.runtime.trust import read_policy
+
+    file = Path(path)
+    policy = read_policy(trusted, require_signature)
+    return Kernels(checks=checks, bundles=Bundles([Found(Origin(str(file)), file)], policy))
+
+
+def load(
+    package: str | ModuleType,
+    *,
+    checks: bool = True,
+    trusted: Keys | Iterable[Keys] | None = None,
+    require_signature: bool | None = None,
+) -> Kernels:
+    """Return the kernels of an installed package: those in it, and those that providers add.
+
+    Each call opens the bundles anew: call it once, `kernels = pallasc.load(__name__)` in the
+    package itself. The package is not imported.
+
+    Args:
+        package: its import name, or the package.
+        checks: as for `Kernel`.
+        trusted: as for `open_bundle`; every bundle must be signed.
+        require_signature: as for `open_bundle`.
+
+    Raises:
+        ArgumentError: it cannot be the name of a package.
+        ToolError: there is no bundle, a provider has none, or a signature is demanded and the
+            cryptography package is missing.
+        SpecError: `PALLASC_BUNDLE_PATH` names what does not exist, or a file cannot be read.
+        CorruptError: a bundle is damaged, or not signed as is demanded.
+    """
+    from pallasc.runtime.bundles import Bundles
+    from pallasc.runtime.discovery import find_bundles
+    from pallasc.runtime.trust import read_policy
+
+    policy = read_policy(trusted, require_signature)
+    return Kernels(checks=checks, bundles=Bundles(find_bundles(package), policy))
 
 
 def _name(artifact: Artifact) -> str:

@@ -76,7 +76,7 @@ class ParameterBlocks:
                 if isinstance(one, Pointer):
                     self._targets.append(pointer_at)
                     pointer_at += 8
-                else:
+                elif isinstance(one, Bytes):
                     self._targets.append(self._values_at + len(values))
                     values += self._value(one, self._targets[-1], launch.kernel)
         self._values = bytes(values)

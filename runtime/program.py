@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, DeviceError
+from pallasc.runtime.candidates import Candidate
 from pallasc.runtime.devices import Device, active
 from pallasc.runtime.driver import ODD_ANSWERS, forget_on_fork, open_driver
 from pallasc.runtime.loading import launch_config, ready_function
 from pallasc.runtime.memory import align, upload
 from pallasc.runtime.parameters import ParameterBlocks
-from pallasc.runtime.selection import Candidate
 from pallasc.runtime.signature import Signature
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.plan import Copy, Fill, Launch, LaunchPlan, Step
@@ -120,6 +120,22 @@ class Program:
         calls[0].owner = owner  # type: ignore[attr-defined]
         return calls[0]
 
+    def in_context(self, plan: BoundPlan) -> BoundPlan:
+        """Return a plan that runs in the device's context, and leaves the thread the one it had."""
+        push = partial(self._driver.bindings.cuCtxPushCurrent, self.device.context)
+        pop, success = self._driver.bindings.cuCtxPopCurrent, self._driver.success
+
+        def run() -> tuple[Any, ...]:
+            pushed: tuple[Any, ...] = push()
+            if pushed[0] is not success:
+                return pushed
+            try:
+                return plan()
+            finally:
+                pop()
+
+        return run
+
     def run(self, plan: BoundPlan) -> tuple[Any, ...]:
         """Return what a bound plan answers.
 
@@ -209,7 +225,7 @@ def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tup
                     f"constant {number} of {name} has {len(data)} bytes, not {buffer.size}"
                 )
             what = f"the constants of {name} do not fit into {device}"
-            found.append((number, upload(device, data, what)))
+            found.append((number, upload(device, buffer.digest, data, what)))
     return found
 
 

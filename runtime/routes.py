@@ -7,21 +7,27 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from pallasc.errors import DeviceError
-from pallasc.runtime.devices import Device, active, get_device, make_current
+from pallasc.errors import ArgumentError, DeviceError
+from pallasc.runtime.candidates import Candidate
+from pallasc.runtime.devices import Device, active, current_context, current_device, get_device
 from pallasc.runtime.driver import forget_on_fork, open_driver
 from pallasc.runtime.memory import temporary
 from pallasc.runtime.program import BoundPlan, Program, is_loaded, lay_out, load_program
-from pallasc.runtime.selection import Candidate, select
+from pallasc.runtime.selection import select
 from pallasc.runtime.signature import Signature
+from pallasc.runtime.streams import DEFAULT_STREAMS
 
 MOST_PLANS = 1024
 """Bound plans that a route keeps; one more, and all are dropped."""
 
-_NO_CONTEXT = 201
+_WRONG_CONTEXT = frozenset({201, 400})
+"""None is current, or one that the stream or the function is not of."""
 
 PlanKey = tuple[int, ...]
-"""Stream, device, then the addresses of inputs, results and, if there is one, the workspace."""
+"""Stream, device, then the addresses of inputs, results and, if there is one, the workspace.
+
+A device below zero is the complement of one whose context shall be made current for the launch.
+"""
 
 
 class Route:
@@ -68,48 +74,64 @@ class Route:
         Raises:
             ArgumentError, DeviceError: as `Program` and `Program.bind` do.
         """
-        stream, ordinal, *pointers = key
-        program = self.program(ordinal, stream)
+        stream, place, *pointers = key
+        program = self.program(_ordinal(place), stream)
         workspace = pointers.pop() if self.workspace_bytes else 0
-        if make_current(program.device):
-            with active(program.device):
-                plan = program.bind(stream, pointers, workspace)
-        else:
+        if place >= 0 and current_context():
             plan = program.bind(stream, pointers, workspace)
+        else:
+            with active(program.device):
+                plan = program.in_context(program.bind(stream, pointers, workspace))
         with self._lock:
             if len(self.plans) >= MOST_PLANS:
                 self.plans.clear()
             self.plans[key] = plan
         return plan
 
+    def try_bind(self, key: PlanKey) -> BoundPlan | None:
+        """Return a new plan for a key, None where an argument is wrong: a call finds words for it.
+
+        Raises:
+            DeviceError: as `bind` does.
+        """
+        try:
+            return self.bind(key)
+        except ArgumentError:
+            return None
+
     def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
-        """Launch again where only the thread's context was missing; return `out`.
+        """Launch again where only the context was not the right one; return `out`.
+
+        From then on the device's own is made current for each launch with this key.
 
         Raises:
             DriverError: what the driver answered.
         """
-        program = self.program(key[1])
-        if int(result[0]) == _NO_CONTEXT and make_current(program.device):
+        program = self.program(_ordinal(key[1]))
+        if int(result[0]) in _WRONG_CONTEXT:
+            plan = program.in_context(plan)
             result = program.run(plan)
         if int(result[0]):
             self.plans.pop(key, None)
             raise program.error(result)
+        self.plans[key] = plan
         return out
 
     def explain(self, key: PlanKey, plan: BoundPlan, error: Exception) -> DeviceError:
         """Return the error for what a plan raised instead of answering."""
-        return self.program(key[1]).explain(plan, error)
+        return self.program(_ordinal(key[1])).explain(plan, error)
 
     def launch(self, key: PlanKey) -> None:
-        """Launch in the device's own context, whichever is current.
+        """Launch, whichever context is current.
 
         Raises:
             ArgumentError, DeviceError: as `bind` and `retry` do.
         """
+        stream, ordinal, *addresses = key
+        if stream <= DEFAULT_STREAMS and current_device() != ordinal:
+            key = (stream, ~ordinal, *addresses)
         plan = self.plans.get(key) or self.bind(key)
-        program = self.program(key[1])
-        with active(program.device):
-            result = program.run(plan)
+        result = self.program(ordinal).run(plan)
         if int(result[0]):
             self.retry(key, plan, result, None)
 
@@ -144,6 +166,11 @@ class Route:
                 f"{self.name} is not loaded on {device}, and its stream is being captured.",
                 hint=f"Call preload({device.ordinal}) before the capture.",
             )
+
+
+def _ordinal(place: int) -> int:
+    """Return the device of a plan's key."""
+    return place if place >= 0 else ~place
 
 
 def is_capturing(device: Device, stream: int) -> bool:

@@ -1,9 +1,10 @@
 """Choose a variant: a pure decision over what the variants, the GPU and the arrays are.
 
 An architecture with the suffix "a" runs on exactly its compute capability, one with "f" on its
-family (the same major number, the same or a higher minor one), one without on the same major and
-the same or a higher minor number. Between the embedded GPUs (8.7) and the others nothing is
-shared. Sources: CUDA C++ programming guide, "Compute capabilities", "Binary compatibility".
+family, one without on the same major and the same or a higher minor number. A family is that too:
+100f is 10.0, 10.3 and later ones, 120f is 12.0 and 12.1. Embedded GPUs share nothing with others of
+their major number: 8.7, and 10.1, which CUDA 13 calls 11.0 and which 100f leaves out. Sources: CUDA
+programming guide, "Family-specific features", "Binary compatibility".
 
 Among models of one architecture any may be used, the likest first, with one exception: where all
 blocks of a launch ran at a time on the model that it was compiled for, and fewer would on this GPU,
@@ -14,53 +15,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import CorruptError, SelectionError
+from pallasc.runtime.candidates import ArrayType, Candidate, array_text
 from pallasc.runtime.devices import Device
 from pallasc.runtime.driver import version_text
+from pallasc.runtime.signature import misaligned_text
 from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.plan import Launch
 from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar
 
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
-_EMBEDDED = {(8, 7)}
+_EMBEDDED = {(8, 7), (8, 8), (10, 1), (11, 0)}
 _REGISTERS = 65536
-_MOST_BLOCKS = 32
+_MOST_BLOCKS = {"sm_86": 16, "sm_87": 16, "sm_89": 24, "sm_110": 24, "sm_120": 24, "sm_121": 24}
+"""Blocks that one multiprocessor holds; 32 on all others."""
+
 _RESERVED_SMEM_BYTES = 1024
-
-ArrayType = tuple[str, tuple[int, ...]]
-"""What decides about an array: its dtype by short name, and its shape."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A variant that may be launched.
-
-    Attributes:
-        name: the kernel.
-        params: its point of the matrix.
-        artifact: what was compiled.
-    """
-
-    name: str
-    params: Mapping[str, Scalar]
-    artifact: Artifact
-
-    @property
-    def id(self) -> str:
-        """Return `matmul[m=1024,n=4096]@h100-sxm`."""
-        params = ",".join(f"{key}={plain(value)}" for key, value in self.params.items())
-        target = self.artifact.target["name"]
-        return f"{self.name}[{params}]@{target}" if params else f"{self.name}@{target}"
-
-    @property
-    def arrays(self) -> tuple[ArrayType, ...]:
-        """Return dtype and shape of each input, in the order of the signature."""
-        return tuple((one.dtype, one.shape) for one in self.artifact.plan.inputs)
 
 
 def select(
@@ -68,6 +42,7 @@ def select(
     device: Device,
     arrays: Sequence[ArrayType] | None = None,
     params: Mapping[str, Scalar] | None = None,
+    addresses: Sequence[int] | None = None,
 ) -> Candidate:
     """Return the one variant that fits.
 
@@ -76,12 +51,13 @@ def select(
         device: the GPU that it shall run on.
         arrays: dtype and shape of each input; None leaves them open.
         params: values of matrix parameters that were given by name.
+        addresses: where each input starts; None leaves them open.
 
     Raises:
         SelectionError: none fits, and the message has the reason of each; or several that differ
             in their parameters fit.
     """
-    reasons = [refusal(one, device, arrays, params or {}) for one in candidates]
+    reasons = [refusal(one, device, arrays, params or {}, addresses) for one in candidates]
     fitting = [one for one, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not fitting:
         raise _none_fits(candidates, reasons, device)
@@ -113,6 +89,7 @@ def refusal(
     device: Device,
     arrays: Sequence[ArrayType] | None,
     params: Mapping[str, Scalar],
+    addresses: Sequence[int] | None = None,
 ) -> str | None:
     """Return why a variant cannot be used, None where it can."""
     return (
@@ -120,21 +97,30 @@ def refusal(
         or _arch_refusal(candidate, device)
         or (None if arrays is None else _arrays_refusal(candidate, arrays))
         or device_refusal(candidate, device)
+        or (None if addresses is None else _address_refusal(candidate, addresses))
     )
 
 
 def device_refusal(candidate: Candidate, device: Device) -> str | None:
     """Return why a variant cannot run on a GPU, None where it can."""
-    artifact = candidate.artifact
+    # The artifact is asked for last: all else is known without reading it.
     return (
         _arch_refusal(candidate, device)
-        or _driver_refusal(artifact.record.get("minimum_driver"), device.driver_version)
-        or _launch_refusal(artifact, device)
+        or _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
+        or _mesh_refusal(candidate.artifact)
+        or _launch_refusal(candidate.artifact, device)
     )
 
 
+def _mesh_refusal(artifact: Artifact) -> str | None:
+    devices = artifact.plan.device_count
+    if devices == 1:
+        return None
+    return f"it runs on {devices} devices together, which this runtime cannot launch"
+
+
 def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
-    return arch_refusal(str(candidate.artifact.target.get("arch")), device.major, device.minor)
+    return arch_refusal(candidate.arch, device.major, device.minor)
 
 
 def arch_refusal(arch: str, major: int, minor: int) -> str | None:
@@ -201,7 +187,7 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
     return max(
         1,
         min(
-            _MOST_BLOCKS,
+            _MOST_BLOCKS.get(str(target.get("arch")).rstrip("af"), 32),
             int(target["threads_per_sm"]) // threads,
             _REGISTERS // registers,
             int(target["smem_per_sm_bytes"]) // smem,
@@ -225,19 +211,23 @@ def _params_refusal(candidate: Candidate, params: Mapping[str, Scalar]) -> str |
 
 
 def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
-    inputs = candidate.artifact.plan.inputs
+    inputs = candidate.facts.inputs
     if len(inputs) != len(arrays):
         return f"it takes {len(inputs)} arrays, not {len(arrays)}"
     for binding, (dtype, shape) in zip(inputs, arrays, strict=True):
-        if (binding.dtype, binding.shape) != (dtype, tuple(shape)):
+        if (binding.dtype, tuple(binding.shape)) != (dtype, tuple(shape)):
             expected = array_text(binding.dtype, binding.shape)
             return f"{binding.path} is {expected}, not {array_text(dtype, shape)}"
     return None
 
 
-def array_text(dtype: str, shape: Iterable[int]) -> str:
-    """Return `bf16[1024, 4096]`."""
-    return f"{dtype}[{', '.join(map(str, shape))}]"
+def _address_refusal(candidate: Candidate, addresses: Sequence[int]) -> str | None:
+    plan = candidate.artifact.plan
+    for binding, address in zip(plan.inputs, addresses, strict=True):
+        alignment = plan.buffers[binding.buffer].alignment
+        if address % alignment and 0 not in binding.shape:
+            return misaligned_text(binding.path, address, alignment)
+    return None
 
 
 def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
@@ -262,17 +252,35 @@ def _none_fits(
     name = candidates[0].name if candidates else "the kernel"
     lines = [f"\n  {one.id}: {reason}" for one, reason in zip(candidates, reasons, strict=True)]
     return SelectionError(
-        f"no variant of {name} fits {device}:{''.join(lines) or ' there is none.'}",
+        f"no variant of {name} fits {device}:{''.join(lines) or ' there is none.'}"
+        f"{_at_hand(candidates, device)}",
         hint=_hint(candidates, reasons, device),
     )
+
+
+def _at_hand(candidates: Sequence[Candidate], device: Device) -> str:
+    """Return which architectures there are and where they come from, where none suits the GPU."""
+    if _any_for(candidates, device) or not any(one.origin for one in candidates):
+        return ""
+    found: dict[str, dict[str, None]] = {}
+    for one in candidates:
+        found.setdefault(str(one.origin or "artifacts"), {})[one.arch] = None
+    lines = [f"\n  {', '.join(archs)} from {origin}" for origin, archs in found.items()]
+    return f"\nThere are variants for other architectures only:{''.join(lines)}"
+
+
+def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
+    return any(_arch_refusal(one, device) is None for one in candidates)
 
 
 def _hint(
     candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
 ) -> str | None:
-    """Return what to install where nothing but the driver is in the way."""
+    """Return what to install where architecture or driver are in the way."""
+    if not _any_for(candidates, device):
+        return _provider_hint(candidates, device)
     in_the_way = [
-        one.artifact.record["minimum_driver"]
+        one.facts.minimum_driver
         for one, reason in zip(candidates, reasons, strict=True)
         if reason and "needs a driver for CUDA" in reason
     ]
@@ -280,6 +288,19 @@ def _hint(
         return None
     least = min(in_the_way, key=lambda one: [int(part) for part in str(one["cuda"]).split(".")])
     return f"Install NVIDIA driver {least['linux']} or newer."
+
+
+def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | None:
+    """Return what may be missing where bundles of a package have nothing for the GPU."""
+    origins = candidates[0].origins if candidates else ()
+    package = next((one.package for one in origins if one.package), "")
+    if not package:
+        return None
+    found = dict.fromkeys(one.provider for one in origins)
+    return (
+        f"A provider of {package} for sm_{device.major}{device.minor} may be missing; installed "
+        f"is what comes from {', '.join(found)}."
+    )
 
 
 def several_fit(candidates: Sequence[Candidate]) -> SelectionError:

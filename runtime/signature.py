@@ -24,6 +24,7 @@ class Signature:
         outputs: the arrays that come back.
         sources: of each output, whether it is an input or one of `results`.
         results: the arrays that need memory: outputs that are neither an input nor another output.
+        updated: numbers of the inputs that are updated in place.
         buffers: numbers of the buffers of inputs and results, in that order.
         alignments, sizes_bytes: what their addresses are a multiple of, how long they are.
         input_tree, output_tree: the pytrees, as in the plan.
@@ -33,6 +34,7 @@ class Signature:
     outputs: tuple[Binding, ...]
     sources: tuple[Source, ...]
     results: tuple[Binding, ...]
+    updated: tuple[int, ...]
     buffers: tuple[int, ...]
     alignments: tuple[int, ...]
     sizes_bytes: tuple[int, ...]
@@ -63,6 +65,7 @@ class Signature:
             plan.outputs,
             tuple(sources),
             tuple(results.values()),
+            tuple(sorted({number for source, number in sources if source == "input"})),
             tuple(one.buffer for one in passed),
             tuple(plan.buffers[one.buffer].alignment for one in passed),
             tuple(array_bytes(one) for one in passed),
@@ -74,11 +77,6 @@ class Signature:
     def passed(self) -> tuple[Binding, ...]:
         """Inputs, then results: whatever has an address."""
         return (*self.inputs, *self.results)
-
-    @property
-    def updated(self) -> tuple[int, ...]:
-        """Numbers of the inputs that are updated in place."""
-        return tuple(sorted({number for source, number in self.sources if source == "input"}))
 
     def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
         """Check alignment and overlap.
@@ -92,11 +90,13 @@ class Signature:
                 raise self._misaligned(name, pointers)
         first_result = len(self.inputs)
         for number in (*self.updated, *range(first_result, len(sizes))):
-            start = pointers[number]
-            end = start + sizes[number]
+            start, size = pointers[number], sizes[number]
+            end = start + size
             for other in range(max(number, first_result)):
                 begin = pointers[other]
-                if other != number and begin < end and start < begin + sizes[other]:
+                if begin >= end or start >= begin + sizes[other] or other == number:
+                    continue
+                if size and sizes[other]:  # arrays without elements overlap nothing
                     raise _overlapping(
                         name, self.passed[number], self.passed[other], number >= first_result
                     )
@@ -105,10 +105,17 @@ class Signature:
         found = zip(self.passed, self.alignments, pointers, self.sizes_bytes, strict=True)
         binding, alignment, pointer, _ = next(row for row in found if row[2] % row[1] and row[3])
         return ArgumentError(
-            f"{name}: {binding.path} starts at {pointer:#x}, {pointer % alignment} bytes behind a "
-            f"multiple of {alignment}, which the kernel needs.",
+            f"{name}: {misaligned_text(binding.path, pointer, alignment)}.",
             hint="A view does that: pass a copy, or a view that starts at such a multiple.",
         )
+
+
+def misaligned_text(path: str, address: int, alignment: int) -> str:
+    """Return how far an array lies from where it may start."""
+    return (
+        f"{path} starts at {address:#x}, {address % alignment} bytes behind a multiple of "
+        f"{alignment}, which the kernel needs"
+    )
 
 
 def array_bytes(binding: Binding) -> int:

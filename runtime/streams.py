@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Number
+from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
@@ -10,6 +12,8 @@ from pallasc.runtime.devices import Device, active
 DEFAULT_STREAMS = 2
 """Handles up to this are no streams of their own: 0 and 1 the default one, 2 the thread's."""
 
+_MOST = 2**64 - 1
+
 
 def stream_handle(stream: Any) -> int:
     """Return the handle of a stream: of torch, cupy, cuda.core, cuda.bindings, or a number.
@@ -17,25 +21,39 @@ def stream_handle(stream: Any) -> int:
     Raises:
         ArgumentError: it is none of them.
     """
-    if type(stream) is int and stream >= 0:
+    if type(stream) is int and 0 <= stream <= _MOST:
         return stream
+    try:
+        handle = _told(stream)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        handle = None
+    if type(handle) is not int or not 0 <= handle <= _MOST:
+        raise ArgumentError(
+            f"stream must be a CUDA stream, not {stream!r}.",
+            hint="Pass a stream of torch or cupy, what has __cuda_stream__, or a handle as an int.",
+        )
+    return handle
+
+
+def _told(stream: Any) -> Any:
+    """Return what a stream says its handle is."""
+    is_numpy = type(stream).__module__ == "numpy"
+    if is_numpy or isinstance(stream, Number | str | bytes | bytearray):
+        return None if isinstance(stream, bool) else index(stream)
     for attribute in ("cuda_stream", "ptr"):
         value = getattr(stream, attribute, None)
-        if isinstance(value, int):
+        if value is not None:
             return value
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         _version, handle = protocol() if callable(protocol) else protocol
-        return int(handle)
-    try:
-        if not isinstance(stream, int | float | str | bytes):
-            return int(stream)
-    except (TypeError, ValueError):
-        pass
-    raise ArgumentError(
-        f"stream must be a CUDA stream, not {stream!r}.",
-        hint="Pass a stream of torch or cupy, what has __cuda_stream__, or a handle as an int.",
-    )
+        return handle if isinstance(handle, bool) else int(handle)
+    return int(stream)
+
+
+def is_same_stream(stream: int, other: int) -> bool:
+    """Tell whether two handles mean one stream: 0 and 1 both are the default one."""
+    return (stream or 1) == (other or 1)
 
 
 def wait_for(device: Device, stream: int, producer: int) -> None:

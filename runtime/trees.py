@@ -64,6 +64,21 @@ def is_flat(tree: Any) -> bool:
     return kind in ("list", "tuple") and all(type(child) is int for _, child in children)
 
 
+def leaves_of(tree: Any, value: Any) -> list[Any]:
+    """Return the values of a flat tree in the order of their numbers.
+
+    Raises:
+        ValueError: the value is no tuple or list of that length.
+    """
+    if type(tree) is int:
+        return [value]
+    numbers = children_of(tree)
+    if type(value) not in (tuple, list) or len(value) != len(numbers):
+        raise ValueError("the structures differ")
+    found = dict(zip(numbers, value, strict=True))
+    return [found[number] for number in sorted(found)]
+
+
 def children_of(tree: Any) -> list[Any]:
     """Return the trees in a tree that is neither an array nor None."""
     return [child for _, child in _node(tree)[1]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 from cases import Answers, case
@@ -280,6 +282,43 @@ def _captured(ground: Ground) -> Answers:
             code = code_of(call(stream))
             ended = driver.cuStreamEndCapture(stream)
             yield f"mode {mode}: {name}", [code, code_of(ended)]
+
+
+@case("a capture, and calls outside it")
+def _beside(ground: Ground) -> Answers:
+    """What the runtime does with memory while any thread captures, and what it must not do."""
+    driver = ground.driver
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
+    def allocate() -> list[int]:
+        made = driver.cuMemAlloc(1024)
+        return [code_of(made), code_of(driver.cuMemFree(made[1])) if code_of(made) == 0 else -1]
+
+    def aside() -> list[int]:
+        before = value_of(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            return allocate()
+        finally:
+            driver.cuThreadExchangeStreamCaptureMode(before)
+
+    def elsewhere(work: Callable[[], list[int]]) -> list[int]:
+        found: list[int] = []
+
+        def run() -> None:
+            driver.cuCtxSetCurrent(ground.context)
+            found.extend(work())
+
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+        return found
+
+    ways = {"this thread": lambda work: work(), "another thread": elsewhere}
+    for where, run in ways.items():
+        for how, work in {"as it is": allocate, "in the relaxed mode": aside}.items():
+            stream = _capture(ground, 0)
+            codes = run(work)
+            yield f"{where}, {how}", [*codes, code_of(driver.cuStreamEndCapture(stream))]
 
 
 @case("memory allocated in a capture")

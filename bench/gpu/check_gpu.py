@@ -12,8 +12,8 @@ wheels into a temporary place. The parts, each in a process of its own:
 * `start`: from the start of a process to its first result, against JAX's just-in-time path
 * `time`: how long kernels run, launched by pallasc and by JAX
 
-JAX is used where it is installed and has a GPU, torch too. One JSON object is written, with date
-and machine; a part that fails is in it with its error.
+JAX is used where it is installed and has a GPU, torch too. One JSON object is written after each
+part, with date and machine; a part that fails, or has no time left, is in it with its error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-_LONGEST_S = 1500
+_LIMIT_S = 570  # of ten minutes, with some time to end
 
 
 def _say(text: str) -> None:
@@ -178,13 +178,17 @@ def install_missing(folder: Path, site: Path) -> list[str]:
     return [wheel.name for wheel in missing]
 
 
-def run_part(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
+def run_part(
+    name: str, arguments: Sequence[str], environment: Mapping[str, str], limit_s: float
+) -> Any:
     """Run a part in a process of its own; return what it found, or its error."""
     _say(f"---- {name}")
+    if limit_s <= 0:
+        return {"error": "no time was left for it"}
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, "-P", __file__, *arguments, "--part", name, "--out", file.name]
         try:
-            done = subprocess.run(command, env=environment, check=False, timeout=_LONGEST_S)
+            done = subprocess.run(command, env=environment, check=False, timeout=limit_s)
             found = json.loads(Path(file.name).read_text() or "null")
             return found if done.returncode == 0 else {"error": f"exit status {done.returncode}"}
         except (subprocess.TimeoutExpired, ValueError) as error:
@@ -205,6 +209,10 @@ def run_here(options: argparse.Namespace) -> Any:
 def check(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
     """Run all parts; return the whole report."""
     began = time.monotonic()
+
+    def run(name: str) -> Any:
+        return run_part(name, arguments, environment, began + options.limit_s - time.monotonic())
+
     with tempfile.TemporaryDirectory(prefix="pallasc-gpu-") as site:
         installed = [] if options.no_install else install_missing(options.folder, Path(site))
         path = [site, os.environ.get("PYTHONPATH", "")]
@@ -216,12 +224,20 @@ def check(options: argparse.Namespace, arguments: Sequence[str]) -> dict[str, An
         report = {
             "schema": 1,
             "date": time.strftime("%Y-%m-%d"),
-            "machine": run_part("machine", arguments, environment),
+            "machine": run("machine"),
             "installed": installed,
             "packed": _packed(options.folder),
-            **{name: run_part(name, arguments, environment) for name in options.parts},
         }
-    return {**report, "seconds": time.monotonic() - began}
+        for name in options.parts:
+            report[name] = run(name)
+            report["seconds"] = time.monotonic() - began
+            _write(report, options.out)  # whatever becomes of the next part
+    return report
+
+
+def _write(report: Any, file: Path | None) -> None:
+    if file is not None:
+        file.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
 
 
 def _packed(folder: Path) -> Any:
@@ -244,7 +260,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--started", type=lambda t: t.split(","), default=_STARTED, help="kernels of the part start"
     )
     parser.add_argument("--rows", type=int, default=96, help="rows that are compared with numpy")
-    parser.add_argument("--rounds", type=int, default=5, help="how often times are taken")
+    parser.add_argument("--rounds", type=int, default=3, help="how often times are taken")
+    parser.add_argument("--limit-s", type=float, default=_LIMIT_S, help="seconds for all parts")
     parser.add_argument("--launches", type=int, default=200, help="launches that are timed at once")
     parser.add_argument("--repeats", type=int, default=25, help="how often launches are timed")
     parser.add_argument("--no-install", action="store_true", help="all packages are here")
@@ -256,18 +273,15 @@ def main(arguments: Sequence[str]) -> int:
     """Check, write the JSON; 1 where a number is wrong or a part has failed."""
     options = parse(arguments)
     report = run_here(options) if options.part else check(options, arguments)
-    text = json.dumps(report, indent=1, sort_keys=True)
-    if options.out:
-        options.out.write_text(text + "\n")
-    else:
-        print(text)
+    _write(report, options.out)
+    if options.out is None:
+        print(json.dumps(report, indent=1, sort_keys=True))
     return 0 if options.part or _is_good(report) else 1
 
 
 def _is_good(report: Mapping[str, Any]) -> bool:
     parts = [part for part in report.values() if isinstance(part, dict) and "error" in part]
-    wrong = [row for row in report.get("numbers", []) if not row.get("right")]
-    return not parts and not wrong
+    return not parts and all(row.get("right") for row in report.get("numbers", []))
 
 
 if __name__ == "__main__":

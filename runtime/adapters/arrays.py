@@ -6,16 +6,20 @@ already. What has none of the known modules is taken by `__cuda_array_interface_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pallasc.errors import ArgumentError
 
+FOREIGN_ERRORS = (
+    *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What attributes and methods of an array that is no such may raise."""
 
-@dataclass(frozen=True, slots=True)
-class ArrayView:
+
+class ArrayView(NamedTuple):
     """An array as the runtime sees it.
 
     Attributes:
@@ -49,11 +53,19 @@ class Adapter(Protocol):
     def view(self, array: Any) -> ArrayView:
         """Return what the runtime needs to know of an array."""
 
+    def view_in_order(self, array: Any) -> ArrayView:
+        """Return the same, with the stream that work on the array is in where none is given."""
+
     def stream(self, device: int) -> int:
         """Return the handle of the framework's current stream on a device."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return new memory that is used in a stream, in the current one where it is None."""
+
+
+def no_array(value: Any) -> ArgumentError:
+    """Return the error for something of a framework that is none of its arrays."""
+    return ArgumentError(f"a {type(value).__name__} is no array.")
 
 
 _MODULES = {
@@ -83,6 +95,15 @@ def find_adapter(value: Any, what: str) -> Adapter:
         found = _recognise(value, what)
         _by_type[kind] = found
     return found
+
+
+def known_adapter(value: Any) -> Adapter:
+    """Return the adapter for an array of a type that was met before.
+
+    Raises:
+        KeyError: it was not.
+    """
+    return _by_type[type(value)]
 
 
 def _recognise(value: Any, what: str) -> Adapter:

@@ -1,6 +1,6 @@
 """DLPack capsules: reading those of others, and making our own.
 
-Structures and codes of DLPack 0.8 (`dlpack.h`). A capsule that is read is not consumed: its own
+Structures and codes of DLPack 1.0 (`dlpack.h`). A capsule that is read is not consumed: its own
 destructor gives the memory back. One that is made keeps its array until its consumer calls the
 deleter, or until the capsule goes unused.
 """
@@ -8,7 +8,9 @@ deleter, or until the capsule goes unused.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+import struct
+import sys
+from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError
@@ -24,7 +26,7 @@ _SMALL_FLOATS = {
     7: "f8e3m4", 8: "f8e4m3", 9: "f8e4m3b11fnuz", 10: "f8e4m3fn", 11: "f8e4m3fnuz", 12: "f8e5m2",
     13: "f8e5m2fnuz", 14: "f8e8m0fnu", 15: "f6e2m3fn", 16: "f6e3m2fn", 17: "f4e2m1fn",
 }  # fmt: skip
-_NAME = b"dltensor"
+_NAME, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
 class _Tensor(ctypes.Structure):
@@ -50,26 +52,71 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
+# `DLTensor` in one piece: data, device, layout (ndim, dtype), shape, strides, offset. Reading it by
+# fields of a ctypes structure takes five times as long.
+_TENSOR = struct.Struct("<Qii8sQQQ")
+# What comes before it in `DLManagedTensorVersioned`: version, context, deleter, flags.
+_HEAD = struct.Struct("<IIQQQ")
+_READ_ONLY, _IS_COPY = 1, 2
+
+
 def read_capsule(capsule: Any, device: int | None) -> ArrayView:
     """Return what a capsule says of its array.
 
+    Args:
+        capsule: what `__dlpack__` returned, with or without a version.
+        device: ordinal of the GPU that it must lie on, None for the host.
+
     Raises:
-        ArgumentError: it is none of DLPack, or of a later version.
+        ArgumentError: it is none of DLPack, of a later version, of a copy, or lies elsewhere.
     """
+    functions = _functions()
     try:
-        address = _functions()["pointer of object"](capsule, _NAME)
-    except ValueError as error:
-        raise ArgumentError(f"__dlpack__ returns {capsule!r}, no unused DLPack tensor.") from error
-    tensor = _Tensor.from_address(address)
-    shape = tuple(tensor.shape[n] for n in range(tensor.ndim))
-    strides = tuple(tensor.strides[n] for n in range(tensor.ndim)) if tensor.strides else None
-    return ArrayView(
-        pointer=(tensor.data or 0) + tensor.byte_offset,
-        dtype=_short_dtype(tensor.code, tensor.bits, tensor.lanes),
-        shape=shape,
-        is_contiguous=is_row_major(shape, strides, 1),
-        device=device,
+        name = functions["name of object"](capsule)
+        address = functions["pointer of object"](capsule, name)
+    except ValueError:
+        name = None
+    is_writable = True
+    if name == _VERSIONED:
+        is_writable = _read_head(address)
+        address += _HEAD.size
+    elif name != _NAME:
+        raise ArgumentError(f"__dlpack__ returns {capsule!r}, no unused DLPack tensor.")
+    data, kind, ordinal, layout, shape, strides, offset = _TENSOR.unpack(
+        ctypes.string_at(address, _TENSOR.size)
     )
+    if (None if kind == CPU else ordinal) != device:
+        said = "the host" if device is None else f"GPU {device}"
+        raise ArgumentError(
+            f"its DLPack tensor lies on device {ordinal} of kind {kind}, and __dlpack_device__ "
+            f"says {said}."
+        )
+    size = 8 * int.from_bytes(layout[:4], "little")
+    dtype, sizes, is_contiguous = _layout(
+        layout, ctypes.string_at(shape, size), ctypes.string_at(strides, size) if strides else None
+    )
+    return ArrayView(data + offset, dtype, sizes, is_contiguous, device, is_writable)
+
+
+def _read_head(address: int) -> bool:
+    """Tell whether an array may be written."""
+    major, minor, _, _, flags = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
+    if major > 1:
+        raise ArgumentError(f"its DLPack tensor is of version {major}.{minor}, and 1 is known.")
+    if flags & _IS_COPY:
+        raise ArgumentError("__dlpack__ gives a copy, which is gone before the kernel runs.")
+    return not flags & _READ_ONLY
+
+
+@lru_cache(maxsize=1024)
+def _layout(
+    layout: bytes, shape: bytes, strides: bytes | None
+) -> tuple[str, tuple[int, ...], bool]:
+    """Return dtype and shape that bytes stand for, and whether there are no gaps."""
+    ndim, code, bits, lanes = struct.unpack("<iBBH", layout)
+    sizes = struct.unpack(f"<{ndim}q", shape)
+    steps = None if strides is None else struct.unpack(f"<{ndim}q", strides)
+    return _short_dtype(code, bits, lanes), sizes, is_row_major(sizes, steps, 1)
 
 
 def make_capsule(
@@ -113,6 +160,7 @@ def _functions() -> dict[str, Any]:
             _exported.pop(get(capsule, _NAME), None)
 
     return {
+        "name of object": ctypes.PYFUNCTYPE(text, ctypes.py_object)(("PyCapsule_GetName", api)),
         "pointer of object": ctypes.PYFUNCTYPE(pointer, ctypes.py_object, text)(
             ("PyCapsule_GetPointer", api)
         ),
@@ -126,7 +174,7 @@ def _short_dtype(code: int, bits: int, lanes: int) -> str:
     if code == _BOOL and bits == 8 and lanes == 1:
         return "bool"
     if lanes == 1 and code in _CODES:
-        return f"{_CODES[code]}{bits}"
+        return sys.intern(f"{_CODES[code]}{bits}")
     if lanes == 1 and code in _SMALL_FLOATS:
         return _SMALL_FLOATS[code]
     return f"DLPack type {code} of {bits} bits in {lanes} lanes"

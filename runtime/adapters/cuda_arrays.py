@@ -5,16 +5,20 @@ The interface, version 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError, DriverError
-from pallasc.runtime.adapters.arrays import ArrayView, is_row_major
+from pallasc.runtime.adapters.arrays import FOREIGN_ERRORS, ArrayView, is_row_major
 from pallasc.runtime.adapters.device_arrays import OwnMemory
 from pallasc.runtime.adapters.dlpack import DlpackAdapter
 from pallasc.runtime.devices import device_of
+from pallasc.runtime.driver import open_driver
 
 _KINDS = {"b": "bool", "i": "i", "u": "u", "f": "f", "c": "c"}
+_FIELDS = ("data", "typestr", "shape")
 
 
 class CudaArrayAdapter(OwnMemory):
@@ -32,20 +36,7 @@ class CudaArrayAdapter(OwnMemory):
             ArgumentError: the interface has a field that the runtime does not know.
         """
         told = _told(array)
-        if told is None:
-            return self._by_dlpack.view(array)
-        pointer, is_read_only = told["data"]
-        dtype, unit = read_typestr(told["typestr"])
-        shape = tuple(told["shape"])
-        return ArrayView(
-            pointer=int(pointer or 0),
-            dtype=dtype,
-            shape=shape,
-            is_contiguous=is_row_major(shape, told.get("strides"), unit),
-            device=_device(int(pointer or 0)),
-            is_writable=not is_read_only,
-            stream=told.get("stream"),
-        )
+        return self._by_dlpack.view(array) if told is None else _view(told)
 
     def view_in_order(self, array: Any) -> ArrayView:
         """Return the same; where only DLPack has it, the default stream waits for its producer.
@@ -53,9 +44,8 @@ class CudaArrayAdapter(OwnMemory):
         Raises:
             ArgumentError: as `view` does.
         """
-        if _told(array) is None:
-            return self._by_dlpack.view_in_order(array)
-        return self.view(array)
+        told = _told(array)
+        return self._by_dlpack.view_in_order(array) if told is None else _view(told)
 
 
 def _told(array: Any) -> Mapping[str, Any] | None:
@@ -66,19 +56,83 @@ def _told(array: Any) -> Mapping[str, Any] | None:
     """
     try:
         told: Mapping[str, Any] = array.__cuda_array_interface__
-    except AttributeError as error:
+    except FOREIGN_ERRORS as error:
         if hasattr(array, "__dlpack__"):
             return None
         raise ArgumentError(f"__cuda_array_interface__ cannot be read: {error}.") from error
-    for field in ("data", "typestr", "shape"):
-        if told.get(field) is None:
-            raise ArgumentError(f"__cuda_array_interface__ has no {field!r}.")
+    if type(told) is not dict and not isinstance(told, Mapping):
+        raise ArgumentError(f"__cuda_array_interface__ is a {type(told).__name__}, no mapping.")
     if told.get("mask") is not None:
         raise ArgumentError("an array with a mask cannot be passed: pass a dense copy.")
     return told
 
 
+def _view(told: Mapping[str, Any]) -> ArrayView:
+    """Return what the fields of the interface say.
+
+    Raises:
+        ArgumentError: one is missing, or is not what the interface has there.
+    """
+    try:
+        address, is_read_only = told["data"]
+        pointer = int(address or 0)
+        strides = told.get("strides")
+        dtype, shape, is_contiguous = _layout(
+            told["typestr"], tuple(told["shape"]), None if strides is None else tuple(strides)
+        )
+        stream = told.get("stream")
+        producer = None if stream is None else int(stream)
+        if not 0 <= pointer < 1 << 64 or (producer or 1) < 1:
+            raise ValueError("an address or stream is none")
+    except FOREIGN_ERRORS as error:
+        raise _wrong_field(told) from error
+    if pointer == 0 and 0 not in shape:
+        raise ArgumentError("__cuda_array_interface__ says that the array lies at address 0.")
+    if producer == 0:
+        raise ArgumentError("__cuda_array_interface__ says stream 0, which stands for none.")
+    return ArrayView(
+        pointer, dtype, shape, is_contiguous, _device(pointer), not is_read_only, producer
+    )
+
+
+def _wrong_field(told: Mapping[str, Any]) -> ArgumentError:
+    missing = next((field for field in _FIELDS if told.get(field) is None), None)
+    if missing is not None:
+        return ArgumentError(f"__cuda_array_interface__ has no {missing!r}.")
+    listed = ", ".join(f"{field}={told.get(field)!r}" for field in (*_FIELDS, "strides", "stream"))
+    return ArgumentError(f"__cuda_array_interface__ is wrong somewhere: {listed}.")
+
+
+@lru_cache(maxsize=1024)
+def _layout(
+    typestr: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> tuple[str, tuple[int, ...], bool]:
+    """Return dtype and shape, and whether there are no gaps.
+
+    Raises:
+        ArgumentError: the dtype is none that the interface can say.
+        TypeError, ValueError: they are no sizes.
+    """
+    dtype, unit = read_typestr(typestr)
+    sizes = tuple(size.__index__() for size in shape)
+    if any(size < 0 for size in sizes):
+        raise ValueError("a size is negative")
+    return dtype, sizes, is_row_major(sizes, strides, unit)
+
+
+@cache
+def _attribute_of_pointer() -> tuple[Any, Any]:
+    """Return the driver's function that tells where an address is, and what to ask it."""
+    bindings = open_driver().bindings
+    attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return bindings.cuPointerGetAttribute, attribute
+
+
 def _device(pointer: int) -> int:
+    ask, attribute = _attribute_of_pointer()
+    code, ordinal = ask(attribute, pointer)
+    if not code and pointer:
+        return int(ordinal)
     try:
         return device_of(pointer)
     except DriverError as error:
@@ -92,12 +146,13 @@ def read_typestr(typestr: str) -> tuple[str, int]:
         ArgumentError: it is none that the interface can say.
     """
     kind, size = _KINDS.get(typestr[1:2]), typestr[2:]
-    if kind is None or not size.isdecimal() or typestr[0] == ">":
+    is_known = kind is not None and size.isdecimal() and size != "0"
+    if not is_known or typestr[0] == ">" or (kind == "bool" and size != "1"):
         raise ArgumentError(
             f"__cuda_array_interface__ says the dtype {typestr!r}, which stands for none.",
             hint="Pass bf16 and fp8 through DLPack or as arrays of torch or cupy.",
         )
-    return (kind if kind == "bool" else f"{kind}{8 * int(size)}"), int(size)
+    return sys.intern("bool" if kind == "bool" else f"{kind}{8 * int(size)}"), int(size)
 
 
 def make_adapter() -> CudaArrayAdapter:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import ArrayView, no_array
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.devices import current_device
+from pallasc.runtime.front import Dialect
+from pallasc.specs.dtypes import DTYPES
 
 
 class CupyAdapter:
@@ -18,31 +23,68 @@ class CupyAdapter:
         import cupy
 
         self._cupy: Any = cupy
+        self._dtypes: dict[str, Any] = {}
+        for name in DTYPES:
+            with suppress(ArgumentError):
+                self._dtypes[name] = numpy_dtype(name)
+
+    def dialect(self) -> Dialect:
+        """Return how generated code asks for what a launch needs."""
+        ndarray = self._cupy.ndarray
+        contiguous = "_c_contiguous" if hasattr(ndarray, "_c_contiguous") else "flags.c_contiguous"
+        return Dialect(
+            kind=ndarray,
+            other_kinds=frozenset(),
+            dtypes=self._dtypes,
+            dtype="{x}.dtype",
+            shape="{x}.shape",
+            layout=f"{{x}}.{contiguous} and {{x}}.shape == {{shape}}",
+            device="{x}.data.device_id",
+            pointer="{x}.data.ptr",
+            stream="_stream({d})",
+            current_device="_current_device()",
+            empty=self._empty,
+            place="{x}.data.device_id",
+            values={"_stream": self.stream, "_current_device": current_device},
+        )
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of an array."""
+        """Return what the runtime needs to know of an array.
+
+        Raises:
+            ArgumentError: it is something else of CuPy.
+        """
+        if not isinstance(array, self._cupy.ndarray):
+            raise no_array(array)
         return ArrayView(
-            pointer=int(array.data.ptr),
-            dtype=short_dtype(array.dtype),
-            shape=tuple(array.shape),
-            is_contiguous=bool(array.flags.c_contiguous),
-            device=int(array.device.id),
+            int(array.data.ptr),
+            short_dtype(array.dtype),
+            tuple(array.shape),
+            bool(array.flags.c_contiguous),
+            int(array.data.device_id),
         )
+
+    view_in_order = view
 
     def stream(self, device: int) -> int:
         """Return the handle of the current stream on a device."""
-        with self._cupy.cuda.Device(device):
-            return int(self._cupy.cuda.get_current_stream().ptr)
+        return int(self._cupy.cuda.get_current_stream(device).ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new array; its memory belongs to the stream."""
-        cuda = self._cupy.cuda
         kind = numpy_dtype(dtype)
-        with cuda.Device(device):
-            if stream is None:
-                return self._cupy.empty(shape, dtype=kind)
-            with cuda.ExternalStream(stream):
-                return self._cupy.empty(shape, dtype=kind)
+        if stream is None:
+            return self._empty(shape, kind, device)
+        cuda = self._cupy.cuda
+        with cuda.Device(device), cuda.ExternalStream(stream):
+            return self._cupy.empty(shape, dtype=kind)
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
+        """Return a new array of the current stream."""
+        if current_device() == device:
+            return self._cupy.empty(shape, dtype=dtype)
+        with self._cupy.cuda.Device(device):
+            return self._cupy.empty(shape, dtype=dtype)
 
 
 def make_adapter() -> CupyAdapter:

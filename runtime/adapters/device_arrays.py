@@ -8,9 +8,9 @@ import weakref
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.runtime.adapters.arrays import ArrayView, no_array
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
-from pallasc.runtime.devices import Device, active, get_device, is_open
+from pallasc.runtime.devices import Device, active, get_device, is_open, outside_captures
 from pallasc.runtime.streams import wait_for
 from pallasc.specs.dtypes import parse_dtype
 
@@ -30,7 +30,8 @@ class DeviceArray:
         shape, dtype, device: as given.
         pointer: its address.
         nbytes: its size.
-        stream: the stream that its last work is in, as far as pallasc put it there.
+        stream: the stream that its last work is in, as far as pallasc put it there; None where
+            there is none to wait for.
 
     Raises:
         OutOfMemoryError: the GPU has no room for it.
@@ -42,9 +43,9 @@ class DeviceArray:
         self.device = device
         self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
         what = f"{self.nbytes} bytes for {dtype}{list(shape)} cannot be had on GPU {device}"
-        self.stream = 0
+        self.stream: int | None = None
         owner = get_device(device)
-        with active(owner) as driver:
+        with active(owner) as driver, outside_captures(driver):
             self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
         weakref.finalize(self, _free, self.pointer, owner)
 
@@ -67,21 +68,31 @@ class DeviceArray:
             "typestr": f"{'|' if size == 1 else '<'}{match[0]}{size}",
             "data": (self.pointer, False),
             "version": 3,
-            "stream": self.stream or _DEFAULT_STREAM,
+            "stream": None if self.stream is None else self.stream or _DEFAULT_STREAM,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's kind of device, and its ordinal."""
         return CUDA, self.device
 
-    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+        **_: Any,
+    ) -> Any:
         """Return the array as a DLPack capsule; the consumer's stream waits for its work.
 
         Raises:
             ArgumentError: DLPack has no code for the dtype.
+            BufferError: a copy is asked for, or another device.
         """
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"{self!r} is exported where it is, without a copy")
         consumer = stream or _DEFAULT_STREAM
-        if consumer > 0 and consumer != (self.stream or _DEFAULT_STREAM):
+        if self.stream is not None and 0 < consumer != (self.stream or _DEFAULT_STREAM):
             wait_for(get_device(self.device), consumer, self.stream)
         return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
@@ -91,15 +102,15 @@ class DeviceArray:
         It waits for the work of its stream, and for the copy.
 
         Raises:
-            ArgumentError: the sizes differ.
+            ArgumentError: the sizes differ, or the array has gaps or no buffer.
         """
-        data = memoryview(array).cast("B")
+        data = _host_bytes(array)
         if data.nbytes != self.nbytes:
             raise ArgumentError(f"{data.nbytes} bytes cannot be copied into {self!r}.")
         if self.nbytes:
             with active(get_device(self.device)) as driver:
                 what = f"{self!r} cannot be filled"
-                driver.call("cuStreamSynchronize", self.stream, what=what)
+                driver.call("cuStreamSynchronize", self.stream or 0, what=what)
                 driver.call("cuMemcpyHtoD", self.pointer, bytes(data), self.nbytes, what=what)
                 # The call may return before the last bytes have arrived.
                 driver.call("cuStreamSynchronize", 0, what=what)
@@ -110,20 +121,37 @@ class DeviceArray:
         if self.nbytes:
             with active(get_device(self.device)) as driver:
                 what = f"{self!r} cannot be read"
-                driver.call("cuStreamSynchronize", self.stream, what=what)
+                driver.call("cuStreamSynchronize", self.stream or 0, what=what)
                 driver.call("cuMemcpyDtoH", data, self.pointer, self.nbytes, what=what)
         return bytes(data)
 
 
+def _host_bytes(array: Any) -> memoryview:
+    """Return the bytes of a host array."""
+    try:
+        view = memoryview(array)
+        if view.format == "O":
+            raise TypeError("it holds objects of Python")
+        return view.cast("B") if view.nbytes else memoryview(b"")
+    except (BufferError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"a {type(array).__name__} cannot be copied from: {error}.",
+            hint='Of an array of numpy pass numpy.ascontiguousarray(x).view("u1").',
+        ) from error
+
+
 def _free(pointer: int, device: Device) -> None:
-    """Free memory; after a fork nothing of it is left to free."""
+    """Free memory, whatever is being captured; after a fork nothing of it is left to free."""
     if is_open(device):
-        with active(device) as driver:
+        with active(device) as driver, outside_captures(driver):
             driver.bindings.cuMemFree(pointer)
 
 
 class OwnMemory:
     """The part of an adapter that allocates, for arrays that come without an allocator."""
+
+    def dialect(self) -> None:
+        """Return that there is none: such arrays tell everything at once, and cost as much."""
 
     def stream(self, device: int) -> int:
         """Return the default stream."""
@@ -131,9 +159,7 @@ class OwnMemory:
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
-        made = DeviceArray(shape, dtype, device)
-        made.stream = stream or 0
-        return made
+        return DeviceArray(shape, dtype, device)
 
 
 class DeviceArrayAdapter(OwnMemory):
@@ -148,9 +174,12 @@ class DeviceArrayAdapter(OwnMemory):
             ArgumentError: it is something else of pallasc.
         """
         if not isinstance(array, DeviceArray):
-            raise ArgumentError(f"a {type(array).__name__} is not an array.")
-        stream = array.stream or None
-        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device, stream=stream)
+            raise no_array(array)
+        return ArrayView(
+            array.pointer, array.dtype, array.shape, True, array.device, True, array.stream
+        )
+
+    view_in_order = view
 
     def note_write(self, array: Any, stream: int) -> None:
         """Keep the stream that an array was written in last, for whoever reads it."""

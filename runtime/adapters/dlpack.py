@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.runtime.adapters.arrays import FOREIGN_ERRORS, ArrayView
 from pallasc.runtime.adapters.capsules import CPU, CUDA, CUDA_MANAGED, read_capsule
 from pallasc.runtime.adapters.device_arrays import OwnMemory
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
+
+# From this version on a capsule says whether its array may be written.
+_VERSION = (1, 0)
 
 
 class DlpackAdapter(OwnMemory):
@@ -18,31 +20,59 @@ class DlpackAdapter(OwnMemory):
 
     name = "an array with __dlpack__"
 
+    def __init__(self) -> None:
+        self._unversioned: set[type] = set()
+
     def view(self, array: Any) -> ArrayView:
         """Return what DLPack says of an array; the producer is asked for no synchronisation.
 
         Raises:
-            ArgumentError: it lies where no kernel reaches.
+            ArgumentError: it cannot be exported, or lies where no kernel reaches.
         """
-        return _view(array, _NO_SYNCHRONISATION)
+        return self._view(array, _NO_SYNCHRONISATION)
 
     def view_in_order(self, array: Any) -> ArrayView:
         """Return what DLPack says of an array; the default stream waits for the producer's work.
 
         Raises:
-            ArgumentError: it lies where no kernel reaches.
+            ArgumentError: it cannot be exported, or lies where no kernel reaches.
         """
-        view = _view(array, _DEFAULT_STREAM)
-        return view if view.device is None else replace(view, stream=_DEFAULT_STREAM)
+        view = self._view(array, _DEFAULT_STREAM)
+        return view if view.device is None else view._replace(stream=_DEFAULT_STREAM)
+
+    def _view(self, array: Any, stream: int) -> ArrayView:
+        try:
+            kind, ordinal = array.__dlpack_device__()
+            where = int(kind), int(ordinal)
+        except FOREIGN_ERRORS as error:
+            raise ArgumentError(f"__dlpack_device__ says nothing: {_text(error)}.") from error
+        if where[0] not in (CPU, CUDA, CUDA_MANAGED):
+            raise ArgumentError(f"an array lies on a DLPack device of kind {where[0]}, no GPU.")
+        if where[0] == CPU:
+            return read_capsule(self._export(array), None)
+        return read_capsule(self._export(array, stream=stream), where[1])
+
+    def _export(self, array: Any, **options: Any) -> Any:
+        """Return a capsule, with a version where the producer knows them."""
+        try:
+            if type(array) not in self._unversioned:
+                try:
+                    return array.__dlpack__(max_version=_VERSION, **options)
+                except TypeError:
+                    capsule = array.__dlpack__(**options)
+                    self._unversioned.add(type(array))
+                    return capsule
+            return array.__dlpack__(**options)
+        except FOREIGN_ERRORS as error:
+            raise ArgumentError(
+                f"__dlpack__ exports nothing: {_text(error)}.",
+                hint="DLPack takes neither sparse arrays nor such that record gradients.",
+            ) from error
 
 
-def _view(array: Any, stream: int) -> ArrayView:
-    kind, ordinal = array.__dlpack_device__()
-    if int(kind) not in (CPU, CUDA, CUDA_MANAGED):
-        raise ArgumentError(f"an array lies on a DLPack device of kind {int(kind)}, no GPU.")
-    on_gpu = int(kind) != CPU
-    capsule = array.__dlpack__(stream=stream) if on_gpu else array.__dlpack__()
-    return read_capsule(capsule, int(ordinal) if on_gpu else None)
+def _text(error: Exception) -> str:
+    """Return the class of an error and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
 
 
 def make_adapter() -> DlpackAdapter:

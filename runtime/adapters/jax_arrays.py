@@ -1,21 +1,28 @@
 """Arrays of JAX: inside `jit` a kernel becomes a callback on device buffers.
 
 `jax.experimental.buffer_callback` gives the callback XLA's stream and its buffers, and lets XLA
-capture what it launches into command buffers. Such a function cannot be serialised.
+capture what it launches into command buffers. Memory for temporaries is a result of the callback
+that nobody reads, so that XLA allocates it too. Such a function cannot be serialised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call
+from pallasc.runtime.candidates import ArrayType
+from pallasc.runtime.program import lay_out
 from pallasc.runtime.trees import unflatten
+from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.plan import Binding
 
 if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
@@ -30,6 +37,8 @@ class JaxAdapter:
         """Return dtype and shape of an array; nothing here may write into it."""
         dtype = short_dtype(array.dtype)
         return ArrayView(0, dtype, tuple(array.shape), True, None, is_writable=False)
+
+    view_in_order = view
 
     def stream(self, device: int) -> int:
         """Return the default stream: XLA names its own when it runs the callback."""
@@ -76,27 +85,30 @@ class JaxAdapter:
 
 def _traced(kernel: Kernel, *arrays: Any) -> Any:
     """Return the results of the callback in a traced function."""
-    import jax
     from jax.experimental.buffer_callback import buffer_callback
 
     types = [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays]
     signature = kernel.signature_for(types)
-    updated = sorted({number for source, number in signature.sources if source == "input"})
+    _load(kernel, types)
+    updated = list(signature.updated)
     written = [*(signature.inputs[number] for number in updated), *signature.results]
+    results = [_result(kernel.name, one) for one in written]
+    workspace_bytes = _workspace_bytes(kernel, types)
 
     def launch(context: Any, outputs: Any, *inputs: Any) -> None:
         # XLA gives an aliased input the output's memory, and has copied it there where it had to.
         places = dict(zip(updated, outputs, strict=False))
         taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
-        _launch(kernel, context, taken, outputs[len(updated) :])
+        workspace = outputs[len(results)] if workspace_bytes else None
+        _launch(kernel, context, taken, outputs[len(updated) : len(results)], workspace)
 
     callback = buffer_callback(
         launch,
-        [jax.ShapeDtypeStruct(one.shape, numpy_dtype(one.dtype)) for one in written],
+        [*results, *_workspace(workspace_bytes)],
         input_output_aliases={number: leaf for leaf, number in enumerate(updated)} or None,
         command_buffer_compatible=True,
     )
-    made = _without_vmap(kernel.name, callback)(*arrays)
+    made = _guarded(kernel.name, callback)(*arrays)
     places = {
         **{("input", number): leaf for leaf, number in enumerate(updated)},
         **{("result", n): len(updated) + n for n in range(len(signature.results))},
@@ -105,8 +117,59 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
     return unflatten(signature.output_tree, leaves)
 
 
-def _without_vmap(name: str, callback: Any) -> Any:
-    """Return the callback with our own refusal of `vmap`."""
+def _load(kernel: Kernel, types: Sequence[ArrayType]) -> None:
+    """Load the variant on the GPU that JAX uses by itself: a command buffer cannot.
+
+    What hinders it is for the callback to say: the function may be traced for another device.
+    """
+    import jax
+
+    if jax.default_backend() == "gpu":
+        with suppress(PallascError):
+            ordinal = jax.local_devices()[0].local_hardware_id
+            kernel.route(ordinal, types).program(ordinal)
+
+
+def _result(name: str, binding: Binding) -> Any:
+    """Return what JAX wants to know of a result.
+
+    Raises:
+        ArgumentError: JAX has no such dtype, or has switched it off.
+    """
+    import jax
+    import numpy
+
+    dtype = numpy.dtype(getattr(jax.numpy, parse_dtype(binding.dtype).jax_name, None))
+    if short_dtype(dtype) != binding.dtype:
+        raise ArgumentError(f"{name}: this version of JAX has no dtype for {binding.dtype}.")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ArgumentError(
+            f"{name}: {binding.path} is {binding.dtype}, and JAX has 64-bit dtypes switched off.",
+            hint='Call jax.config.update("jax_enable_x64", True).',
+        )
+    return jax.ShapeDtypeStruct(binding.shape, dtype)
+
+
+def _workspace_bytes(kernel: Kernel, types: Sequence[ArrayType]) -> int:
+    """Return the bytes for temporaries that any variant for these arrays needs."""
+    return max(
+        (
+            lay_out(one.artifact.plan)[1]
+            for one in kernel.variants
+            if list(one.arrays) == list(types)
+        ),
+        default=0,
+    )
+
+
+def _workspace(size_bytes: int) -> list[Any]:
+    import jax
+
+    return [jax.ShapeDtypeStruct((size_bytes,), "uint8")] if size_bytes else []
+
+
+def _guarded(name: str, callback: Any) -> Any:
+    """Return the callback with our own refusals of `vmap` and of derivatives."""
     import jax
 
     function = jax.custom_batching.custom_vmap(callback)
@@ -118,10 +181,18 @@ def _without_vmap(name: str, callback: Any) -> Any:
             hint="Compile a variant for the batched shape, or use jax.lax.map.",
         )
 
-    return function
+    differentiated = jax.custom_jvp(lambda *arrays: function(*arrays))
+
+    @differentiated.defjvp
+    def refuse_derivative(*_: Any) -> Any:
+        raise ArgumentError(
+            f"{name} has no derivative.", hint="Give it one with jax.custom_vjp around the call."
+        )
+
+    return differentiated
 
 
-def _launch(kernel: Kernel, context: Any, arrays: Any, results: Any) -> None:
+def _launch(kernel: Kernel, context: Any, arrays: Any, results: Any, workspace: Any) -> None:
     """Run in the callback: launch into XLA's stream, with results in XLA's buffers."""
     if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
         _launch_on_host(kernel, arrays, results)
@@ -129,9 +200,10 @@ def _launch(kernel: Kernel, context: Any, arrays: Any, results: Any) -> None:
     views = [_view(buffer) for buffer in (*arrays, *results)]
     ordinal = views[0].device or 0
     types = [(view.dtype, view.shape) for view in views[: len(arrays)]]
-    kernel.route(ordinal, types).enqueue(
-        int(context.stream), ordinal, [view.pointer for view in views]
-    )
+    pointers = [view.pointer for view in views]
+    route = kernel.route(ordinal, types, pointers[: len(arrays)])
+    place = _view(workspace).pointer if route.workspace_bytes else None
+    route.enqueue(int(context.stream), ordinal, pointers, place)
 
 
 def _launch_on_host(kernel: Kernel, arrays: Any, results: Any) -> None:
@@ -142,9 +214,11 @@ def _launch_on_host(kernel: Kernel, arrays: Any, results: Any) -> None:
     from pallasc.runtime.host import run_on_host
 
     inputs = [numpy.asarray(buffer) for buffer in arrays]
+    outputs = [numpy.asarray(buffer) for buffer in results]
+    for array in (*inputs, *outputs):
+        check_unpacked(array.dtype)
     types = [(short_dtype(array.dtype), tuple(array.shape)) for array in inputs]
-    route = kernel.route(current_device(), types)
-    run_on_host(route, inputs, [numpy.asarray(buffer) for buffer in results])
+    run_on_host(kernel.route(current_device(), types), inputs, outputs)
 
 
 def _view(buffer: Any) -> ArrayView:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, numpy_dtype, short_dtype
 
 
 class NumpyAdapter:
@@ -19,12 +19,17 @@ class NumpyAdapter:
         """Return what the runtime needs to know of an array; its address is on the host.
 
         Raises:
-            ArgumentError: it is a scalar of numpy.
+            ArgumentError: it is a scalar of numpy, has a mask, or a dtype that is packed elsewhere.
         """
-        if not hasattr(array, "ctypes"):
+        import numpy
+
+        if not isinstance(array, numpy.ndarray):
             raise ArgumentError(
                 f"a {type(array).__name__} is no array.", hint="Pass numpy.asarray of it."
             )
+        if isinstance(array, numpy.ma.MaskedArray):
+            raise ArgumentError("an array with a mask cannot be passed: pass its filled().")
+        check_unpacked(array.dtype)
         return ArrayView(
             pointer=int(array.ctypes.data),
             dtype=short_dtype(array.dtype),
@@ -33,6 +38,8 @@ class NumpyAdapter:
             device=None,
             is_writable=bool(array.flags.writeable),
         )
+
+    view_in_order = view
 
     def stream(self, device: int) -> int:
         """Return the default stream."""

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError, SpecError
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.dtypes import DTYPES, parse_dtype
 
 
+@lru_cache(maxsize=256)
 def short_dtype(dtype: Any) -> str:
     """Return the short name of a dtype of numpy's, its own name where there is none."""
     if not getattr(dtype, "isnative", True):
         return str(dtype)
     name = str(getattr(dtype, "name", dtype))
     try:
-        return "bool" if name == "bool" else parse_dtype(name).name
+        return sys.intern("bool" if name == "bool" else parse_dtype(name).name)
     except SpecError:
         return name
+
+
+def check_unpacked(dtype: Any) -> None:
+    """Refuse a dtype that numpy keeps in whole bytes, and a kernel takes packed.
+
+    Raises:
+        ArgumentError: it is one.
+    """
+    name = short_dtype(dtype)
+    if name in DTYPES and DTYPES[name].bits < 8:
+        raise ArgumentError(
+            f"{name} takes a whole byte in numpy, and is packed on the device.",
+            hint="Use a framework with DLPack for it.",
+        )
 
 
 def numpy_dtype(dtype: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView
+from pallasc.runtime.adapters.arrays import ArrayView, no_array
 from pallasc.runtime.front import Dialect
+from pallasc.runtime.tracing import TRACED
 from pallasc.specs.dtypes import ALIASES, DTYPES
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
@@ -53,8 +55,10 @@ class TorchAdapter:
             if isinstance(dtype, torch.dtype):
                 full = str(dtype).rpartition(".")[2]
                 short = _OWN_NAMES.get(full) or ALIASES.get(full, full)
-                self._short[dtype] = short
-                if short in DTYPES:
+                # Types below eight bits take a byte here, and kernels take them packed.
+                is_known = short in DTYPES and DTYPES[short].bits >= 8
+                self._short[dtype] = short if is_known else str(dtype)
+                if is_known:
                     self.dtypes[short] = dtype
         self._assert_layout = _find_assert_layout(torch)
 
@@ -88,20 +92,46 @@ class TorchAdapter:
             ArgumentError: it is no dense tensor with memory of its own.
         """
         torch = self.torch
+        if not isinstance(array, torch.Tensor):
+            raise no_array(array)
+        if self._has_no_memory(array):
+            raise self._without_memory(array)
         if array.layout is not torch.strided or array.is_conj() or array.is_neg():
             raise ArgumentError("a tensor is sparse, conjugated or negated: pass a dense copy.")
         device = array.device
         if device.type not in ("cuda", "cpu"):
             raise ArgumentError(
-                f"a tensor lies on {device}, which has no memory of a CUDA device.",
-                hint="Register the kernel with torch_operator() to use it under torch.compile.",
+                f"a tensor lies on {device}, which has no memory of a CUDA device.", hint=TRACED
             )
         return ArrayView(
-            pointer=array.data_ptr(),
-            dtype=self.short_dtype(array.dtype),
-            shape=tuple(array.shape),
-            is_contiguous=array.is_contiguous(),
-            device=device.index if device.type == "cuda" else None,
+            array.data_ptr(),
+            self.short_dtype(array.dtype),
+            tuple(array.shape),
+            array.is_contiguous(),
+            device.index if device.type == "cuda" else None,
+        )
+
+    def _has_no_memory(self, array: Any) -> bool:
+        """Tell whether a tensor stands for others: fake, nested, or wrapped by a transform."""
+        fake = sys.modules.get("torch._subclasses.fake_tensor")
+        if fake is not None and isinstance(array, fake.FakeTensor):
+            return True
+        return bool(array.is_nested or self.torch._C._functorch.is_functorch_wrapped_tensor(array))
+
+    view_in_order = view
+
+    def _without_memory(self, array: Any) -> ArgumentError:
+        """Return the error for such a tensor."""
+        if self.torch._C._functorch.is_batchedtensor(array):
+            return ArgumentError(
+                "a tensor is batched by torch.vmap, and the kernel's shapes are fixed.",
+                hint="Compile a variant for the batched shape, or call the kernel in a loop.",
+            )
+        if array.is_nested:
+            return ArgumentError("a tensor is nested: pass a dense copy.")
+        return ArgumentError(
+            "a tensor is traced by a transform of torch, and has no memory of its own.",
+            hint=TRACED,
         )
 
     def short_dtype(self, dtype: Any) -> str:

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
-# A library is gone with its object, and its operators with it.
-_libraries: list[Any] = []
+# Kernel, library and operator by name. A library is gone with its object, and its operators too.
+_registered: dict[str, tuple[Kernel, Any, Any]] = {}
 
 
 def register(kernel: Kernel, name: str) -> Any:
-    """Register a kernel as `namespace::name` and return the operator.
+    """Register a kernel as `namespace::name` and return the operator; once more, return it again.
 
     Raises:
-        ArgumentError: the name is none, or an operator cannot have such arguments.
+        ArgumentError: the name is none or has another operator, or an operator cannot have such
+            arguments.
     """
     import torch
 
@@ -37,15 +38,33 @@ def register(kernel: Kernel, name: str) -> Any:
         raise ArgumentError(
             f"{name!r} is not the name of an operator.", hint='Write it like "mylib::matmul".'
         )
+    known = _registered.get(name)
+    if known is not None:
+        if known[0] is not kernel:
+            raise _taken(name, f"is kernel {known[0].name} already")
+        return known[2]
     namespace, _, own = name.partition("::")
-    signature = kernel.signature
-    operator = _Operator(kernel, signature)
-    library = torch.library.Library(namespace, "FRAGMENT")
-    library.define(f"{own}{operator.schema()}")
-    library.impl(own, operator.launch, "CUDA")
+    if hasattr(getattr(torch.ops, namespace), own):
+        raise _taken(name, "exists already")
+    operator = _Operator(kernel, kernel.signature)
+    try:
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(f"{own}{operator.schema()}")
+    except (RuntimeError, ValueError) as error:
+        what = str(error).partition("\n")[0].rstrip(".")
+        raise _taken(name, f"cannot be defined: {what}") from error
+    # Tensors of the host get to the kernel as well, which says where they must lie.
+    for backend in ("CUDA", "CPU"):
+        library.impl(own, operator.launch, backend)
     torch.library.register_fake(name, operator.pretend, lib=library)
-    _libraries.append(library)
-    return getattr(getattr(torch.ops, namespace), own)
+    torch.library.register_vmap(name, operator.refuse_vmap, lib=library)
+    made = getattr(getattr(torch.ops, namespace), own)
+    _registered[name] = (kernel, library, made)
+    return made
+
+
+def _taken(name: str, what: str) -> ArgumentError:
+    return ArgumentError(f"operator {name} {what}.", hint="Choose another name.")
 
 
 class _Operator:
@@ -69,7 +88,7 @@ class _Operator:
             if type(tree) is int
         ]
         self._leaves = [tree for _, tree in trees if type(tree) is int]
-        self._updated = {n for source, n in signature.sources if source == "input"}
+        self._updated = set(signature.updated)
 
     def schema(self) -> str:
         """Return `(Tensor a, Tensor(b!) b) -> Tensor`; what is updated in place is not returned."""
@@ -105,6 +124,17 @@ class _Operator:
             for one in signature.results
         ]
         return _returned(made)
+
+    def refuse_vmap(self, *_: Any) -> Any:
+        """Say that there is no batching.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(
+            f"{self._kernel.name} cannot be used under torch.vmap: its shapes are fixed.",
+            hint="Compile a variant for the batched shape, or call the kernel in a loop.",
+        )
 
     def _in_order(self, leaves: Sequence[Any]) -> list[Any]:
         """Return positional arguments of the kernel, None where it takes none."""

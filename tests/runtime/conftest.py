@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import foreign  # noqa: F401  (tests import it by its bare name)
 import made as artifacts
 import rig as programs
 import standin as control
@@ -92,10 +93,10 @@ def torch_process(tmp_path_factory: pytest.TempPathFactory) -> FreshProcess:
     folders = [str(here), str(here / "programs"), environment.get("PYTHONPATH", "")]
     path = os.pathsep.join(folders)
 
-    def run(program: str, *arguments: str | Path) -> Any:
+    def run(program: str, *arguments: str | Path, devices: str = "9.0,9.0") -> Any:
         done = subprocess.run(
             [sys.executable, "-P", here / "programs" / program, *arguments],
-            env={**environment, "PYTHONPATH": path},
+            env={**environment, "PYTHONPATH": path, "STANDIN_DEVICES": devices},
             capture_output=True,
             text=True,
             check=False,

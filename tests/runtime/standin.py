@@ -114,6 +114,8 @@ def environment(
     faults: Iterable[tuple[str, int, int]] = (),
     log: bool = True,
     raw_speed: bool = False,
+    visible: str | None = None,
+    loading: str | None = None,
 ) -> dict[str, str]:
     """Return this process's environment, changed so that a new process gets the stand-in.
 
@@ -125,10 +127,13 @@ def environment(
         faults: function, which call (0 is every one), result code.
         log: keep calls and launches.
         raw_speed: `cuLaunchKernelEx` returns at once.
+        visible, loading: CUDA_VISIBLE_DEVICES and CUDA_MODULE_LOADING, whatever they are here.
     """
     path = os.pathsep.join(filter(None, [str(build().parent), os.environ.get("LD_LIBRARY_PATH")]))
+    settings = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_MODULE_LOADING": loading}
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in settings},
+        **{name: value for name, value in settings.items() if value is not None},
         "LD_LIBRARY_PATH": path,
         "STANDIN_DEVICES": devices,
         "STANDIN_DRIVER": str(driver),
@@ -231,6 +236,20 @@ class Standin:
         if self.failures:
             raise self.failures.pop(0)
 
+    def expect(self, first: int, others: int, device: int = 0) -> None:
+        """Compare every launch from now on, in C: one whose first pointer is `first` must run on
+        the device, and all its other pointers and tensor maps must be `others`."""
+        assert not self.library.standin_expect(first, others, device), "too many expectations"
+
+    def seen(self, first: int) -> int:
+        """Return how many launches with this first pointer were as expected."""
+        return int(self.library.standin_seen(first))
+
+    @property
+    def unexpected(self) -> int:
+        """How many launches were not as expected."""
+        return int(self.library.standin_unexpected())
+
     def count(self, function: str) -> int:
         """Return how often a function was called; counted also without a log."""
         return int(self.library.standin_count(function.encode()))
@@ -304,10 +323,12 @@ def _declare(library: ctypes.CDLL) -> None:
     library.standin_options.restype = ctypes.POINTER(Options)
     library.standin_function_name.restype = text
     library.standin_function_name.argtypes = (i32,)
-    for name in ("count", "call_count", "launch_count", "live"):
+    for name in ("count", "call_count", "launch_count", "live", "seen", "unexpected"):
         getattr(library, f"standin_{name}").restype = u64
     library.standin_fault.argtypes = (text, i32, i32, i32)
     library.standin_break_context.argtypes = (i32, i32, i32)
+    library.standin_expect.argtypes = (u64, u64, i32)
+    library.standin_seen.argtypes = (u64,)
     library.standin_adopt.argtypes = (u64, u64, i32)
     library.standin_allocation.argtypes = (u64, pointer, pointer, pointer)
     library.standin_live.argtypes = (i32, pointer)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import standin as control
 
 from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.devices import (
     active,
+    current_context,
     current_device,
     device_count,
     device_of,
+    device_ordinal,
     get_device,
     is_open,
-    make_current,
+    outside_captures,
 )
 
 
@@ -60,12 +63,62 @@ def test_the_context_is_given_back_after_an_error(runtime: Any) -> None:
         assert current_device() == 0
 
 
-def test_a_context_is_made_current_only_where_there_is_none(runtime: Any) -> None:
+def test_no_context_is_current_behind_what_made_one_current(runtime: Any) -> None:
     runtime.devices("9.0", "9.0")
-    assert make_current(get_device(1))
-    assert current_device() == 1
-    assert not make_current(get_device(0))
-    assert current_device() == 1
+    assert current_context() == 0
+    with active(get_device(1)):
+        assert current_context() == int(get_device(1).context)
+    assert current_context() == 0
+
+
+class _Like:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+@pytest.mark.parametrize(
+    ("device", "ordinal"),
+    [
+        (None, 1),
+        (0, 0),
+        ("cuda:0", 0),
+        ("gpu:2", 2),
+        ("cuda", 1),
+        (_Like(type="cuda", index=3), 3),
+        (_Like(type="cuda", index=None), 1),
+        (_Like(id=4), 4),
+        (_Like(device_id=5, name="a GPU"), 5),
+        (_Like(platform="gpu", local_hardware_id=0, id=8), 0),
+        (np.int64(6), 6),
+    ],
+)
+def test_a_device_can_be_named_in_the_words_of_frameworks(
+    device: Any, ordinal: int, runtime: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    with active(get_device(1)):
+        assert device_ordinal(device) == ordinal
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", "cuda:", "cuda:x", "0", True, 1.0, b"cuda:0", _Like(type="cpu", index=0),
+     _Like(platform="cpu", id=0), object()],
+)  # fmt: skip
+def test_what_is_no_gpu_is_refused(device: Any, runtime: Any) -> None:
+    with pytest.raises(ArgumentError, match="device must be a GPU, not"):
+        device_ordinal(device)
+
+
+def test_captures_of_all_threads_survive_what_is_outside_them(runtime: Any) -> None:
+    with active(get_device(0)) as driver:
+        stream = driver.call("cuStreamCreate", 1, what="a stream")
+        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+        with outside_captures(driver):
+            address = driver.call("cuMemAlloc", 256, what="memory")
+            driver.call("cuMemFree", address, what="memory")
+        driver.call("cuStreamEndCapture", stream, what="a capture")
 
 
 def test_an_address_belongs_to_its_device(runtime: Any) -> None:

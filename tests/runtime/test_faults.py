@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import foreign
 import made
 import numpy as np
 import pytest
@@ -510,6 +511,107 @@ def dlpack_without_a_capsule(w: World) -> Any:
             return 7
 
     return w.kernel()(Empty(), w.tensor())
+
+
+@fault
+def interface_without_an_address(w: World) -> Any:
+    return w.kernel()(_foreign(), w.tensor())
+
+
+@fault
+def interface_that_is_no_mapping(w: World) -> Any:
+    return w.kernel()(type("Odd", (), {"__cuda_array_interface__": 7})(), w.tensor())
+
+
+@fault
+def interface_with_a_wrong_field(w: World) -> Any:
+    return w.kernel()(_foreign(data=4096), w.tensor())
+
+
+@fault
+def interface_without_a_shape(w: World) -> Any:
+    return w.kernel()(_foreign(shape=None), w.tensor())
+
+
+@fault
+def interface_with_stream_zero(w: World) -> Any:
+    return w.kernel()(_foreign(data=(w.tensor().pointer, False), stream=0), w.tensor())
+
+
+@fault
+def dlpack_of_a_later_version(w: World) -> Any:
+    return w.kernel()(foreign.DlpackArray(w.tensor(), version=(2, 0)), w.tensor())
+
+
+@fault
+def dlpack_of_a_copy(w: World) -> Any:
+    return w.kernel()(foreign.DlpackArray(w.tensor(), version=(1, 0), flags=2), w.tensor())
+
+
+@fault
+def dlpack_on_another_device_than_it_says(w: World) -> Any:
+    return w.kernel()(foreign.DlpackArray(w.tensor(), kind=1), w.tensor())
+
+
+@fault
+def dlpack_read_only_as_out(w: World) -> Any:
+    locked = foreign.DlpackArray(w.tensor(), version=(1, 0), flags=1)
+    return w.kernel().into(w.tensor(), w.tensor(), out=locked)
+
+
+@fault
+def dlpack_that_cannot_be_exported(w: World) -> Any:
+    class Unready:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise BufferError("cannot be shared")
+
+    return w.kernel()(Unready(), w.tensor())
+
+
+@fault
+def dlpack_without_a_device(w: World) -> Any:
+    class Nowhere:
+        def __dlpack_device__(self) -> None: ...
+
+        def __dlpack__(self, **_: Any) -> Any: ...
+
+    return w.kernel()(Nowhere(), w.tensor())
+
+
+@fault
+def masked_array_of_numpy(w: World) -> Any:
+    one = np.zeros((4, 64), np.float32)
+    return w.kernel()(np.ma.masked_array(one, mask=one == 0), one)
+
+
+@fault
+def structured_array_of_numpy(w: World) -> Any:
+    one = np.zeros((4, 64), [("x", np.float32)])
+    return w.kernel()(one, one)
+
+
+@fault
+def objects_in_an_array_of_numpy(w: World) -> Any:
+    one = np.zeros((4, 64), object)
+    return w.kernel()(one, one)
+
+
+@fault
+def text_for_an_array(w: World) -> Any:
+    return w.kernel()("a", w.tensor())
+
+
+@fault
+def type_for_an_array(w: World) -> Any:
+    return w.kernel()(np.ndarray, w.tensor())
+
+
+@fault
+def objects_copied_to_a_device_array(w: World) -> Any:
+    return DeviceArray((4, 64), "f32").copy_from(3)
 
 
 # ---- streams

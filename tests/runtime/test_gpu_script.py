@@ -155,6 +155,15 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(packed: Path, tmp_pa
     assert len(report["time"]["kernels"]) == 1
 
 
+def test_a_run_that_has_no_time_left_says_so(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    done = _check(packed, out, "--parts", "codes,numbers", "--limit-s", "0")
+    assert done.returncode == 1
+    report = json.loads(out.read_text())
+    late = {"error": "no time was left for it"}
+    assert (report["machine"], report["codes"], report["numbers"]) == (late, late, late)
+
+
 @pytest.mark.parametrize("device", ["right", "wrong"])
 def test_numbers_are_compared_with_numpy(device: str, packed: Path) -> None:
     done = _run(HERE / "programs" / "gpu_script.py", packed, device)

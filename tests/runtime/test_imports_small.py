@@ -72,6 +72,28 @@ def test_an_import_loads_nothing_large(names: Sequence[str], fresh_process: Any)
     assert loaded & (UNWANTED | {"cuda"}) == set()
 
 
+_NUMPY = _LAUNCH.replace("from pallasc.runtime.adapters.device_arrays import DeviceArray", "")
+_NUMPY = (
+    _NUMPY.partition("a, b, out =")[0]
+    + """
+import numpy
+
+a = numpy.ones((4, 64), numpy.float32)
+for _ in range(2):
+    assert kernel(a, a).shape == (4, 64)
+"""
+)
+
+
+def test_arrays_of_numpy_load_no_other_framework(tmp_path: Path, fresh_process: Any) -> None:
+    artifact = made.add()
+    (tmp_path / "record.json").write_text(json.dumps(artifact.record))
+    for key, data in artifact.blobs().items():
+        (tmp_path / key).write_bytes(data)
+    loaded = _modules(fresh_process(_NUMPY + _LOADED, str(tmp_path)))
+    assert loaded & UNWANTED == {"numpy"}
+
+
 @pytest.mark.parametrize("wanted", ["", _WITHOUT], ids=["installed", "missing"])
 def test_launches_need_nothing_but_the_binding(
     wanted: str, tmp_path: Path, fresh_process: Any

@@ -48,6 +48,33 @@ def test_arrays_go_by_name(report: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("donated", [3, 4, 3, True]),
+        ("updated twice", [3, 4, 3, 2, 3, 4, 3]),
+        ("loop", 7),
+        ("map", [3, 4]),
+        ("derivative", 1),
+        ("shapes", [[4, 64]] * 3),
+        ("no elements", [4, 64]),
+        ("nothing by position", [4, 64]),
+    ],
+)
+def test_what_jax_makes_of_a_call_is_right(
+    what: str, expected: Any, report: dict[str, Any]
+) -> None:
+    assert report[what] == expected
+
+
+def test_temporaries_are_memory_of_xla(report: dict[str, Any]) -> None:
+    assert report["temporaries"] == {
+        "result": 3,
+        "types": "(tensor<4x64xf32>, tensor<512xui8>)",
+        "on the device": [True, 0],
+    }
+
+
+@pytest.mark.parametrize(
     ("what", "message"),
     [
         ("vmap", "made cannot be used under jax.vmap: its shapes are fixed."),
@@ -58,6 +85,11 @@ def test_arrays_go_by_name(report: dict[str, Any]) -> None:
         ("numpy before", "made: a is a ndarray among JAX arrays."),
         ("shape", "made has no variant for f32[2, 64], f32[4, 64]."),
         ("dtype", "made has no variant for i32[4, 64], f32[4, 64]."),
+        ("gradient", "made has no derivative."),
+        ("tangent inside", "made has no derivative."),
+        ("key", "made has no variant for key<fry>[], f32[4, 64]."),
+        ("type alone", "made: a is a ShapeDtypeStruct among JAX arrays."),
+        ("64 bits", "made: out is f64, and JAX has 64-bit dtypes switched off."),
         ("operator", "sum has no variant for f32[4, 64], f16[4, 64]."),
     ],
 )

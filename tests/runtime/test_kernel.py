@@ -172,7 +172,7 @@ def test_constants_are_uploaded_once_for_a_device(runtime: Any, framework: Any) 
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     for _ in range(3):
         assert kernel(a, b).numpy().tobytes() == data
-    assert runtime.count("cuMemcpyHtoD_v2") == 1
+    assert runtime.count("cuMemcpyHtoDAsync_v2") == 1
 
 
 def test_arrays_of_size_zero_may_lie_anywhere(runtime: Any, framework: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import made
 import pytest
 
+from pallasc.errors import DriverError
 from pallasc.runtime import memory
 from pallasc.runtime.devices import Device, get_device
 from pallasc.runtime.memory import align, temporary, upload
@@ -117,11 +118,38 @@ def test_the_default_stream_of_each_thread_has_its_own_workspace(runtime: Any) -
 def test_uploaded_bytes_lie_on_the_device(runtime: Any) -> None:
     import ctypes
 
-    address = upload(get_device(0), b"constant", "a constant")
-    names = ["cuMemcpyHtoD_v2", "cuStreamSynchronize"]
+    address = upload(get_device(0), "digest", b"constant", "a constant")
+    names = ["cuMemcpyHtoDAsync_v2", "cuStreamSynchronize", "cuStreamDestroy_v2"]
     assert [one.name for one in runtime.calls(*names)] == names
     assert ctypes.string_at(address, 8) == b"constant"
-    assert upload(get_device(0), b"", "nothing")
+    assert upload(get_device(0), "none", b"", "nothing")
+
+
+def test_equal_constants_lie_on_a_device_once(runtime: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    first, second = (get_device(n) for n in range(2))
+    found = [upload(device, "same", b"12", "a constant") for device in (first, second, first)]
+    assert found[0] == found[2] != found[1]
+    assert upload(first, "other", b"12", "a constant") not in found
+    assert runtime.live(0)[0] == 2
+
+
+def test_artifacts_share_their_constants(runtime: Any, framework: Any) -> None:
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(3):
+        one = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[b"1234"])
+        made.kernel(one)(a, b)
+    assert len({launch.pointer(3) for launch in runtime.launches}) == 1
+    assert runtime.count("cuMemcpyHtoDAsync_v2") == 1
+
+
+def test_a_constant_that_cannot_be_copied_leaves_nothing_behind(runtime: Any) -> None:
+    before = runtime.live()
+    runtime.fault("cuMemcpyHtoDAsync_v2", 1)
+    with pytest.raises(DriverError, match="a constant: cuMemcpyHtoDAsync answers"):
+        upload(get_device(0), "digest", b"constant", "a constant")
+    assert runtime.live() == before
+    assert upload(get_device(0), "digest", b"constant", "a constant")
 
 
 def test_temporaries_come_from_the_framework_where_it_has_a_pool(

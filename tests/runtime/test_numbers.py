@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import standin as control
 
+from pallasc.specs.yaml_loader import load_yaml
+
 HERE = Path(__file__).parent
 
-KERNELS = (
-    *("add", "add_bf16", "rms_norm", "softmax", "row_sum", "matmul", "fused_matmul"),
-    *("dequant_matmul", "jax_matmul", "jax_attention", "jax_ragged_dot", "jax_mixed_matmul"),
-)
+LIBRARY = HERE.parents[1] / "specs" / "library"
+SPECS = sorted({spec.name for file in LIBRARY.glob("*.yaml") for spec in load_yaml(file)})
+KERNELS = (*SPECS, "add_bf16")
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +27,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     folder = tmp_path_factory.mktemp("numbers")
-    return folder, _run("library.py", folder)
+    report = {**_run("library.py", folder, "h100-sxm"), **_run("library.py", folder, "b200")}
+    return folder, report
 
 
-def _run(program: str, *arguments: Path) -> dict[str, Any]:
+def _run(program: str, *arguments: Path | str) -> dict[str, Any]:
     """Run a program of programs/ with JAX on the CPU; return what it prints."""
     folders = map(str, (HERE, HERE / "programs"))
     path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
@@ -52,6 +54,8 @@ def test_the_numbers_are_right_from_numpy_jax_and_views(
     assert saved[1][name] == {
         "numpy": True,
         "numpy into": True,
+        "cuda array interface": True,
+        "dlpack": True,
         "offsets": True,
         "jax inside jit": True,
         "jax outside jit": True,
@@ -62,7 +66,10 @@ def test_the_numbers_are_right_from_torch(
     saved: tuple[Path, dict[str, Any]], torch_process: Any
 ) -> None:
     ways = ("call", "into", "view", "stream", "unchecked", "operator", "compiled", "graph")
-    report = torch_process("library_torch.py", saved[0])
+    report = {
+        **torch_process("library_torch.py", saved[0], devices="9.0"),
+        **torch_process("library_torch.py", saved[0], devices="10.0"),
+    }
     assert report == {name: dict.fromkeys(ways, True) for name in KERNELS}
 
 

@@ -8,9 +8,9 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
+from pallasc.runtime.candidates import Candidate
 from pallasc.runtime.devices import active, get_device
 from pallasc.runtime.program import Program, is_loaded, load_program
-from pallasc.runtime.selection import Candidate
 from pallasc.specs.plan import Bytes, Copy, Fill, Pointer
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import made
 import pytest
 
 from pallasc.errors import SelectionError
+from pallasc.runtime.candidates import Candidate
 from pallasc.runtime.devices import Device
 from pallasc.runtime.selection import (
-    Candidate,
     arch_refusal,
     blocks_per_sm,
     fitting_candidates,
@@ -48,9 +49,13 @@ def _candidate(target: str = "h100-sxm", params: Any = None, **changes: Any) -> 
     [
         ("sm_90a", [(9, 0)], [(8, 0), (8, 9), (10, 0), (12, 0)]),
         ("sm_100a", [(10, 0)], [(10, 3), (9, 0), (11, 0)]),
-        ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (11, 0), (12, 0)]),
-        ("sm_103f", [(10, 3)], [(10, 0), (12, 1)]),
-        ("sm_120f", [(12, 0), (12, 1)], [(10, 0)]),
+        ("sm_100f", [(10, 0), (10, 3), (10, 7)], [(9, 0), (10, 1), (11, 0), (12, 0)]),
+        ("sm_103f", [(10, 3)], [(10, 0), (10, 1), (12, 1)]),
+        ("sm_110f", [(11, 0)], [(10, 0), (10, 1), (11, 1), (12, 0)]),
+        ("sm_101f", [(10, 1)], [(10, 3), (11, 0)]),
+        ("sm_120f", [(12, 0), (12, 1)], [(10, 0), (11, 0)]),
+        ("sm_121f", [(12, 1)], [(12, 0)]),
+        ("sm_100", [(10, 0), (10, 3)], [(10, 1), (11, 0)]),
         ("sm_80", [(8, 0), (8, 6), (8, 9)], [(7, 5), (9, 0), (8, 7)]),
         ("sm_86", [(8, 6), (8, 9)], [(8, 0), (8, 7)]),
         ("sm_87", [(8, 7)], [(8, 9), (8, 6)]),
@@ -66,6 +71,19 @@ def test_an_architecture_runs_on_what_it_was_made_for(
         assert arch_refusal(arch, major, minor) is None
     for major, minor in refused:
         assert arch_refusal(arch, major, minor)
+
+
+def test_what_several_devices_run_together_is_refused_in_one_sentence() -> None:
+    made_for_four = _candidate()
+    plan = made_for_four.artifact.plan
+    made_for_four.artifact.__dict__["plan"] = replace(plan, mesh=(("x", 2), ("y", 2)))
+    reason = "it runs on 4 devices together, which this runtime cannot launch"
+    assert refusal(made_for_four, _device(), None, {}) == reason
+    with pytest.raises(SelectionError, match=reason):
+        select([made_for_four], _device())
+    with pytest.raises(SelectionError, match=reason):
+        fitting_candidates([made_for_four], _device())
+    assert select([made_for_four, alone := _candidate()], _device()) is alone
 
 
 def test_the_likest_variant_is_taken() -> None:
@@ -150,6 +168,16 @@ def test_blocks_of_a_multiprocessor_are_counted(
     assert blocks_per_sm(launch, kernel, whole.target) == blocks
 
 
+@pytest.mark.parametrize(
+    ("target", "blocks"), [("h100-sxm", 32), ("a6000", 16), ("l40s", 24), ("rtx-pro-6000", 24)]
+)
+def test_each_architecture_has_its_most_blocks(target: str, blocks: int) -> None:
+    whole = made.artifact(
+        made.launch("three", 0, 1, 2, block=(32, 1, 1)), code=b"none", target=target
+    )
+    assert blocks_per_sm(whole.plan.launches[0], whole.kernels[0], whole.target) == blocks
+
+
 def test_parameters_pick_by_value_and_type() -> None:
     candidates = [_candidate(params={"n": value}) for value in (1, True, "1")]
     for one, value in zip(candidates, (1, True, "1"), strict=True):
@@ -175,6 +203,37 @@ def test_each_point_has_one_fitting_candidate() -> None:
     ]
     with pytest.raises(SelectionError, match="no variant of sum fits"):
         fitting_candidates(ones, _device("b200"))
+
+
+def test_each_candidate_has_a_reason_of_its_own() -> None:
+    types = [("f32", (4, 64))] * 2
+    other = {"a": "f32[8, 64]", "b": "f32[4, 64]"}
+    half = {"a": "f32[4, 64]", "b": "f16[4, 64]"}
+    newer = {"minimum_driver": {"cuda": "13.3", "linux": "601.1"}}
+    candidates = [
+        _candidate("b200"),
+        _candidate(params={"n": 1}, inputs=other),
+        _candidate(params={"n": 2}, inputs=half),
+        _candidate(params={"n": 3}, **newer),
+        _candidate(params={"n": 4}),
+    ]
+    with pytest.raises(SelectionError) as caught:
+        select(candidates, _device(), types, addresses=[0x1000, 0x2010])
+    assert caught.value.message.splitlines()[1:] == [
+        "  sum@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90",
+        "  sum[n=1]@h100-sxm: a is f32[8, 64], not f32[4, 64]",
+        "  sum[n=2]@h100-sxm: b is f16[4, 64], not f32[4, 64]",
+        "  sum[n=3]@h100-sxm: it needs a driver for CUDA 13.3, 601.1 or newer, and this one is for "
+        "CUDA 13.0",
+        "  sum[n=4]@h100-sxm: b starts at 0x2010, 16 bytes behind a multiple of 256, which the "
+        "kernel needs",
+    ]
+
+
+def test_an_array_without_elements_may_start_anywhere() -> None:
+    empty = _candidate(inputs={"a": "f32[0, 64]", "b": "f32[4, 64]"})
+    assert refusal(empty, _device(), None, {}, [0x1004, 0x2000]) is None
+    assert refusal(empty, _device(), None, {}, [0x1000, 0x2004])
 
 
 def test_another_number_of_arrays_is_a_reason() -> None:

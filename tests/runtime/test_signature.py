@@ -57,6 +57,13 @@ def test_addresses_are_checked(pointers: Any, message: str | None) -> None:
     assert caught.value.message.startswith(f"made: {message}")
 
 
+@pytest.mark.parametrize("pointers", [(0, 1024, 512), (0, 1024, 1536), (512, 0, 512), (3, 0, 5)])
+def test_arrays_without_elements_overlap_nothing(pointers: Any) -> None:
+    empty = {"a": "f32[0, 64]", "b": "f32[4, 64]"}
+    _signature(inputs=empty, outputs=["f32[0]"]).check_addresses("made", pointers)
+    _signature(inputs=empty, outputs=["a"]).check_addresses("made", pointers[:2])
+
+
 def _damaged(**changes: Any) -> Any:
     whole = made.artifact(code=b"none").record["plan"]
     plan = json.loads(json.dumps(whole))

@@ -234,6 +234,26 @@ def test_occupancy_follows_the_limits(rig: Rig) -> None:
     assert value_of(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 1024, 0)) == 2
     config = config_of(attributes=[attribute(CLUSTER, 2, 1, 1)])
     assert code_of(driver.cuOccupancyMaxActiveClusters(function, config)) == 1
+    assert value_of(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 32, 0)) == 32
+
+
+@pytest.mark.parametrize(("change", "unexpected"), [
+    ({}, 0), ({"first": 1}, 1), ({"others": 1}, 1), ({"device": 1}, 1),
+])  # fmt: skip
+def test_every_launch_is_compared_with_what_is_expected(
+    standin: Standin, rig: Rig, change: dict[str, int], unexpected: int
+) -> None:
+    first, others = rig.allocate(), rig.allocate()
+    wanted = {"first": first, "others": others, "device": 0}
+    for name, value in change.items():
+        wanted[name] += 256 * value if name != "device" else value
+    standin.expect(**wanted)
+    for _ in range(2):
+        assert rig.launch("four", list(map(pointer, (first, others, others, others)))) == 0
+    assert standin.unexpected == 2 * unexpected
+    assert standin.seen(wanted["first"]) == 2 * (not unexpected)
+    assert rig.launch("four", list(map(pointer, (first, others, others, first)))) == 0
+    assert standin.unexpected == 2 * unexpected + 1
 
 
 def test_a_python_function_is_the_kernel(standin: Standin, rig: Rig) -> None:

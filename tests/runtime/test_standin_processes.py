@@ -40,6 +40,37 @@ def test_a_process_finds_the_stand_in_by_name(fresh_process: FreshProcess) -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        ("0", ["Stand-in A100"]),
+        ("1,0", ["Stand-in B300", "Stand-in A100"]),
+        ("1,5,0", ["Stand-in B300"]),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_a_process_sees_the_devices_that_are_made_visible(
+    fresh_process: FreshProcess, visible: str, names: list[str]
+) -> None:
+    facts = _json(fresh_process(_FACTS, devices="8.0,10.3", visible=visible))
+    assert facts["names"] == names
+    assert facts["init"] == (0 if names else 100)
+
+
+_LOADS = """
+import rig
+from cuda.bindings import driver
+driver.cuInit(0)
+print(int(rig.load(rig.cubin("sm_100a"))[0]))
+"""
+
+
+@pytest.mark.parametrize(("mode", "code"), [("EAGER", 209), ("LAZY", 0)])
+def test_a_process_can_load_at_once(fresh_process: FreshProcess, mode: str, code: int) -> None:
+    assert _json(fresh_process(_LOADS, devices="9.0", loading=mode)) == code
+
+
 INITS: dict[int, dict[str, Any]] = {
     100: {"devices": ""},
     803: {"init": 803},

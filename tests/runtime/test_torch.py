@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+BATCHED = "a tensor is batched by torch.vmap, and the kernel's shapes are fixed."
+UNDER_VMAP = "cannot be used under torch.vmap: its shapes are fixed."
+TRACED = "a tensor is traced by a transform of torch, and has no memory of its own."
+
 
 @pytest.fixture(scope="module")
 def report(torch_process: Any) -> dict[str, Any]:
@@ -23,6 +27,14 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         "current device elsewhere": 3,
         "dlpack there and back": [3, True, "torch.bfloat16"],
         "checks of the fake kernel": "nothing",
+        "inference mode": [3, 3],
+        "subclass": "Tensor",
+        "compiled around the kernel itself": [4, 64],
+        "float8": "torch.float8_e5m2",
+        "meta through the operator": ["meta", 4, 64],
+        "a call records no gradient": False,
+        "gradient of an operator": [True, 5],
+        "streams": [True] * 6,
     }
 
 
@@ -40,6 +52,22 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         ("misaligned", "made@h100-sxm: a"),
         ("overlap", "made@h100-sxm: the memory for out overlaps a."),
         ("operator name", "'adds' is not the name of an operator."),
+        ("negated", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
+        ("compressed", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
+        ("nested", "made: a: a tensor is nested: pass a dense copy."),
+        ("a byte an element", "made: a has dtype torch.int4, and the kernel takes f32[4, 64]."),
+        ("shape instead", "made: a: a Size is no array."),
+        ("storage instead", "made: a: a UntypedStorage is no array."),
+        ("vmap", f"made: a: {BATCHED}"),
+        ("vmap of the operator", f"made {UNDER_VMAP}"),
+        ("vmap of updates", f"made {UNDER_VMAP}"),
+        ("gradient transform", f"made: a: {TRACED}"),
+        ("fake", f"made: a: {TRACED}"),
+        ("fake of another shape", "made has no variant for f32[4, 32], f32[4, 32]."),
+        ("operator on the host", "made: a is a torch tensor on the host."),
+        ("operator of another kernel", "operator standin::refusing is kernel made already."),
+        ("operator of torch", "operator aten::add exists already."),
+        ("unknown dtype", "made: a lies on the host, and b on GPU 0."),
     ],
 )
 def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:

@@ -27,12 +27,15 @@ int thread_captures(void)
     return 0;
 }
 
+/* What was unsafe ends the captures that forbade it: those of this thread, and of any thread in the
+ * global mode. */
 void invalidate_captures(void)
 {
     size_t at = 0;
     struct stream *stream;
     while ((stream = next_handle(KIND_STREAM, &at)))
-        if (stream->capture == CAPTURE_ACTIVE && stream->capture_thread == thread_number())
+        if (stream->capture == CAPTURE_ACTIVE &&
+            (stream->capture_thread == thread_number() || stream->capture_mode == MODE_GLOBAL))
             stream->capture = CAPTURE_INVALIDATED;
 }
 

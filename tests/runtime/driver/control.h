@@ -24,7 +24,7 @@ struct options {
     int driver_version;   /* 1000 * major + 10 * minor */
     int init_code;        /* what cuInit answers */
     int log;              /* keep calls and launches */
-    int raw_speed;        /* cuLaunchKernelEx returns at once, without any check */
+    int raw_speed;        /* cuLaunchKernelEx and cuGraphLaunch return at once, without any check */
     int check_pointers;   /* 8-byte parameters and tensor maps must lie in live memory */
     int null_pointers;    /* but a parameter of 0 is allowed */
     int pointer_alignment; /* of 8-byte parameters; 716 where not met, 0: not checked */
@@ -67,6 +67,9 @@ CONTROL int standin_fault(const char *function, int nth, int code, int sticky);
 CONTROL void standin_clear_faults(void);
 CONTROL int standin_hide(const char *symbol);
 CONTROL uint64_t standin_count(const char *function);
+CONTROL int standin_expect(uint64_t first, uint64_t others, int device);
+CONTROL uint64_t standin_seen(uint64_t first);
+CONTROL uint64_t standin_unexpected(void);
 CONTROL void standin_callback(kernel_callback callback);
 CONTROL int standin_break_context(int device, int code, int sticky);
 CONTROL int standin_adopt(uint64_t address, uint64_t bytes, int device);

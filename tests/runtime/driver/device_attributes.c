@@ -10,7 +10,7 @@ static int threads_per_sm(const struct device *device)
     return sm == 86 || sm == 89 || sm >= 120 ? 1536 : 2048;
 }
 
-static int blocks_per_sm(const struct device *device)
+int blocks_per_sm(const struct device *device)
 {
     int sm = 10 * device->major + device->minor;
     return sm == 86 ? 16 : sm == 89 || sm >= 110 ? 24 : 32;

@@ -60,6 +60,23 @@ static void parse_devices(const char *text)
     }
 }
 
+/* CUDA_VISIBLE_DEVICES="1,0": these and in this order; the first that is not there ends the list. */
+static void choose_devices(const char *text)
+{
+    struct device all[MAX_DEVICES];
+    int count = device_count, taken = 0;
+    memcpy(all, devices, sizeof all);
+    while (*text && taken < MAX_DEVICES) {
+        char *end;
+        long number = strtol(text, &end, 10);
+        if (end == text || number < 0 || number >= count)
+            break;
+        devices[taken++] = all[number];
+        text = *end == ',' ? end + 1 : end;
+    }
+    device_count = taken;
+}
+
 static int environment_number(const char *name, int missing)
 {
     const char *text = getenv(name);
@@ -95,6 +112,10 @@ void read_environment(void)
     const char *list = getenv("STANDIN_DEVICES");
     if (list)
         parse_devices(list);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *loading = getenv("CUDA_MODULE_LOADING");
+    if (visible)
+        choose_devices(visible);
+    options.eager_loading = loading && !strcmp(loading, "EAGER");
     options.driver_version = environment_number("STANDIN_DRIVER", options.driver_version);
     symbols_version = environment_number("STANDIN_DRIVER", symbols_version);
     options.init_code = environment_number("STANDIN_INIT", 0);

@@ -162,6 +162,7 @@ int run_launch(struct context *context, const struct launch *launch)
 {
     struct launch *run = copy_launch(launch);
     int code = options.check_pointers ? check_addresses(context, run) : CUDA_SUCCESS;
+    compare_launch(run);
     if (!code && !context->pending && !context->sticky)
         code = call_back(run);
     if (code)

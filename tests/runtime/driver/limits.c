@@ -131,8 +131,10 @@ int resident_blocks(const struct kernel *kernel, int device, unsigned threads, s
     int blocks = most_threads_sm / (int)((threads + 31) / 32 * 32);
     int by_smem = (int)((size_t)chip->smem_sm_bytes / smem);
     int by_registers = kernel->code->registers
-                           ? REGISTERS / (kernel->code->registers * (int)((threads + 31) / 32 * 32))
+                           ? REGISTERS / ((kernel->code->registers + 7) / 8 * 8 * (int)((threads + 31) / 32 * 32))
                            : blocks;
+    int most = blocks_per_sm(chip);
+    blocks = most < blocks ? most : blocks;
     blocks = by_smem < blocks ? by_smem : blocks;
     return by_registers < blocks ? by_registers : blocks;
 }

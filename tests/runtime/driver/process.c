@@ -180,6 +180,7 @@ void standin_reset(void)
     unhide_symbols();
     reset_contexts();
     drop_all_handles();
+    forget_expectations();
     memset(counts, 0, sizeof counts);
     memset(faults, 0, sizeof faults);
     initialized = 0;

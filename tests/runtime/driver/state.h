@@ -185,6 +185,13 @@ void log_call(enum function function, int code, CUhandle stream, const uint64_t 
 void log_launch(struct launch *launch, int code);
 void clear_log(void);
 
+/* device_attributes.c */
+int blocks_per_sm(const struct device *device);
+
+/* expectations.c */
+void compare_launch(const struct launch *launch);
+void forget_expectations(void);
+
 /* devices.c */
 void default_devices(void);
 void read_environment(void);

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Callable
 from typing import Any
 
+import foreign
 import jax
 import jax.numpy as jnp
 import made
@@ -13,6 +15,7 @@ import numpy as np
 import standin
 
 from pallasc.errors import PallascError
+from pallasc.runtime.adapters import jax_arrays
 from pallasc.runtime.opening import Kernels
 
 
@@ -43,6 +46,72 @@ def doubling(driver: Any) -> Any:
     return made.kernel(made.Artifact({**plan.record, "plan": data}, plan.blob))
 
 
+def result(text: str) -> Any:
+    """Return a kernel with a result of this type."""
+    return made.kernel(made.add(outputs=[text]))
+
+
+def transforms(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
+    """Return what comes of loops, donated and repeated arrays, and a derivative of the user's."""
+
+    def first(one: Any) -> float:
+        return float(np.asarray(one)[0, 0])
+
+    @jax.custom_vjp
+    def total(x: Any, y: Any) -> Any:
+        return kernel(x, y)[0]
+
+    total.defvjp(lambda x, y: (total(x, y), None), lambda _, g: (g, g))
+    donated = jnp.full((4, 64), 2, jnp.float32)
+    results = jax.jit(kernel, donate_argnums=1)(a, donated)
+    again = jax.jit(lambda x, y: (*kernel(x, y), y + 0, *kernel(x, y)))(a, b)
+    empty = made.artifact(made.launch("two", 1, 2), inputs={"a": "f32[0, 64]", "b": "f32[4, 64]"})
+    none = made.kernel(made.add(input_tree={"a": 0, "b": 1, "mask": None}))
+    return {
+        "donated": [*map(first, results), donated.is_deleted()],
+        "updated twice": [*map(first, again)],
+        "loop": first(jax.lax.fori_loop(0, 3, lambda _, x: kernel(x, b)[0], a)),
+        "map": jax.lax.map(lambda x: kernel(x, b)[0], jnp.stack([a, b]))[:, 0, 0].tolist(),
+        "derivative": first(jax.grad(lambda x: total(x, b).sum())(a)),
+        "shapes": [one.shape for one in jax.eval_shape(kernel, a, b)],
+        "no elements": made.kernel(empty)(jnp.zeros((0, 64), jnp.float32), b).shape,
+        "nothing by position": none(a, b, None).shape,
+    }
+
+
+def temporaries(driver: Any, a: Any, b: Any) -> dict[str, Any]:
+    """Return the result of a kernel with a temporary, and what XLA allocates for the callback."""
+
+    @driver.kernel("four")
+    def run(launch: Any) -> None:
+        x, y, out = (launch.array(n, "float32", (4, 64)) for n in (0, 1, 3))
+        out[...] = x + y
+
+    kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 3, 2), temporaries=[512]))
+    function = jax.jit(lambda x, y: kernel(x, y))
+    (call,) = [
+        line for line in function.lower(a, b).as_text().splitlines() if "custom_call" in line
+    ]
+    return {
+        "result": float(function(a, b)[0, 0]),
+        "types": call.rpartition("-> ")[2],
+        "on the device": on_the_device(driver, kernel),
+    }
+
+
+def on_the_device(driver: Any, kernel: Any) -> list[Any]:
+    """Run the callback as XLA does on a GPU; return what it passed, and what it allocated."""
+    tensors = [made.install().tensor(text) for text in ("f32[4, 64]",) * 3 + ("u8[512]",)]
+    buffers = [foreign.DlpackArray(one) for one in tensors]
+    before = driver.count("cuMemAllocAsync")
+    context = types.SimpleNamespace(stream=0)
+    jax_arrays._launch(kernel, context, buffers[:2], buffers[2:3], buffers[3])
+    launch = driver.launches[-1]
+    passed = [launch.pointer(n) for n in range(4)]
+    right = [tensors[n].pointer for n in (0, 1, 3, 2)]
+    return [passed == right, driver.count("cuMemAllocAsync") - before]
+
+
 def main() -> None:
     """Try everything."""
     driver = standin.load()
@@ -58,6 +127,8 @@ def main() -> None:
     kernel(a, b)
     report["one launch a call"] = driver.count("cuLaunchKernelEx") - count
     report["by name"] = float(kernel(b=b, a=a)[0][0, 0])
+    report.update(transforms(kernel, a, b))
+    report["temporaries"] = temporaries(driver, a, b)
     mixed = Kernels([("sum", {}, made.add())])["sum"]
     report["refused"] = {
         "vmap": message(lambda: jax.vmap(lambda x: kernel(x, b))(a[None])),
@@ -68,9 +139,15 @@ def main() -> None:
         "numpy before": message(lambda: kernel(np.asarray(a), b)),
         "shape": message(lambda: kernel(a[:2], b)),
         "dtype": message(lambda: jax.jit(lambda x: kernel(x.astype(jnp.int32), b))(a)),
+        "gradient": message(lambda: jax.grad(lambda x: kernel(x, b)[0].sum())(a)),
+        "tangent inside": message(lambda: jax.jvp(jax.jit(lambda x: kernel(x, b)[0]), (a,), (a,))),
+        "key": message(lambda: kernel(jax.random.key(0), b)),
+        "type alone": message(lambda: kernel(jax.ShapeDtypeStruct((4, 64), jnp.float32), b)),
+        "64 bits": message(lambda: result("f64[4, 32]")(a, b)),
         "operator": message(lambda: mixed(a, jnp.zeros((4, 64), jnp.float16))),
     }
     print(json.dumps(report))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Compile library kernels, run them on the stand-in with their references as the device.
 
-Usage: library.py FOLDER. FOLDER gets the artifacts, inputs and results, for other frameworks;
+Usage: library.py FOLDER GPU. FOLDER gets artifacts, inputs and results, for other frameworks;
 standard output gets one JSON object: kernel -> how it was called -> whether the numbers are right.
 """
 
@@ -11,27 +11,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import foreign
 import made
 import numpy as np
 import standin
 from emulate import emulate
 
 import pallasc
+from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.specs.artifact import Artifact
 
 
 def cases() -> dict[str, Any]:
-    """Return kernel -> (function, reference, arrays, static arguments)."""
+    """Return kernel -> (function, reference, arrays, static arguments), by the specs' names."""
     import jax.numpy as jnp
     from jax.experimental.pallas.ops.gpu import (
         attention_mgpu,
+        blackwell_matmul_mgpu,
         hopper_matmul_mgpu,
         hopper_mixed_type_matmul_mgpu,
         ragged_dot_mgpu,
     )
 
     from pallasc.specs.library import (
+        blackwell_matmul,
         dequant_matmul,
         elementwise,
         fused_matmul,
@@ -45,6 +49,15 @@ def cases() -> dict[str, Any]:
     config = hopper_matmul_mgpu.TuningConfig(**tiles)
     mixed = hopper_mixed_type_matmul_mgpu.TuningConfig(**{**tiles, "tile_m": 64})
     attention = attention_mgpu.TuningConfig(block_q=64, block_kv=64, max_concurrent_steps=2)
+    heads = ["f16[1, 256, 4, 64]", "f16[1, 256, 2, 64]", "f16[1, 256, 2, 64]"]
+    blackwell = blackwell_matmul_mgpu.TuningConfig(**tiles, collective=True)
+
+    def product(a: Any, b: Any, dtype: Any = None) -> Any:
+        return (a.astype("float32") @ b.astype("float32")).astype(dtype or b.dtype)
+
+    def attention_reference(q: Any, k: Any, v: Any) -> Any:
+        return attention_mgpu.attention_reference(q, k, v).astype(q.dtype)
+
     return {
         "add": (elementwise.add, elementwise.add_reference,
                 ["f32[32, 4096]", "f32[32, 4096]"], {"block_size": 2048}),
@@ -54,8 +67,10 @@ def cases() -> dict[str, Any]:
                      ["bf16[64, 512]", "bf16[512]"], {}),
         "softmax": (softmax.softmax, softmax.softmax_reference, ["f32[32, 512]"], {}),
         "row_sum": (reduction.row_sum, reduction.row_sum_reference, ["f32[32, 2048]"], {}),
-        "matmul": (hopper_matmul.matmul, hopper_matmul.matmul_reference,
+        "hopper_matmul": (hopper_matmul.matmul, hopper_matmul.matmul_reference,
                    ["bf16[128, 256]", "bf16[256, 128]"], tiles),
+        "blackwell_matmul": (blackwell_matmul.matmul, blackwell_matmul.matmul_reference,
+                             ["bf16[128, 256]", "bf16[256, 128]"], tiles),
         "fused_matmul": (fused_matmul.matmul_bias_activation,
                          fused_matmul.matmul_bias_activation_reference,
                          ["bf16[128, 256]", "bf16[256, 128]", "f32[128]"],
@@ -63,21 +78,32 @@ def cases() -> dict[str, Any]:
         "dequant_matmul": (dequant_matmul.dequant_matmul,
                            dequant_matmul.dequant_matmul_reference,
                            ["bf16[128, 256]", "i8[256, 128]", "f32[128]"], tiles),
-        "jax_matmul": (lambda a, b: hopper_matmul_mgpu.matmul(a, b, None, config=config),
-                       lambda a, b: (a.astype("float32") @ b.astype("float32")).astype("float16"),
-                       ["f16[256, 256]", "f16[256, 256]"], {}),
-        # Only what is passed counts here: there is no reference, so the device gives any numbers.
+        "jax_hopper_matmul": (lambda a, b: hopper_matmul_mgpu.matmul(a, b, None, config=config),
+                              product, ["f16[256, 256]", "f16[256, 256]"], {}),
+        "jax_blackwell_matmul": (lambda a, b: blackwell_matmul_mgpu.matmul_kernel(
+                                     a, b, config=blackwell),
+                                 product, ["f16[256, 256]", "f16[256, 256]"], {}),
         "jax_attention": (lambda q, k, v: attention_mgpu.attention(q, k, v, config=attention),
-                          None, ["f16[1, 256, 4, 64]", "f16[1, 256, 2, 64]",
-                                 "f16[1, 256, 2, 64]"], {}),
+                          attention_reference, heads, {}),
+        "jax_attention_with_pipeline_emitter": (
+            lambda q, k, v: attention_mgpu.attention_with_pipeline_emitter(q, k, v,
+                                                                           config=attention),
+            attention_reference, heads, {}),
+        # Random group sizes have no product, so the device gives any numbers.
         "jax_ragged_dot": (lambda lhs, rhs, sizes: ragged_dot_mgpu.ragged_dot(
                                lhs, rhs, group_sizes=sizes, block_m=64, block_n=128, block_k=64,
                                max_concurrent_steps=2, grid_block_n=2),
                            None, ["f16[256, 128]", "f16[2, 128, 256]", "i32[2]"], {}),
-        "jax_mixed_matmul": (lambda a, b: hopper_mixed_type_matmul_mgpu.mixed_matmul_kernel(
-                                 a, b, out_dtype=jnp.bfloat16, config=mixed),
-                             None, ["i8[256, 256]", "bf16[256, 256]"], {}),
+        "jax_hopper_mixed_type_matmul": (
+            lambda a, b: hopper_mixed_type_matmul_mgpu.mixed_matmul_kernel(
+                a, b, out_dtype=jnp.bfloat16, config=mixed),
+            product, ["i8[256, 256]", "bf16[256, 256]"], {}),
     }  # fmt: skip
+
+
+def target_of(name: str) -> str:
+    """Return the GPU that a kernel is compiled for."""
+    return "b200" if "blackwell" in name else "h100-sxm"
 
 
 def random_inputs(artifact: Artifact) -> list[Any]:
@@ -125,8 +151,6 @@ class Offset:
     """A view into memory of the stand-in that starts behind its beginning."""
 
     def __init__(self, array: Any, offset: int) -> None:
-        from pallasc.runtime.adapters.device_arrays import DeviceArray
-
         self.memory = DeviceArray((array.nbytes + 2 * offset,), "u8")
         whole = np.zeros(self.memory.nbytes, np.uint8)
         whole[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
@@ -149,6 +173,9 @@ def run(name: str, artifact: Artifact, inputs: list[Any], wanted: list[Any]) -> 
     found = {"numpy": same(kernel(*inputs), wanted)}
     out = [np.zeros(one.shape, numpy_dtype(one.dtype)) for one in plan.outputs]
     found["numpy into"] = same(kernel.into(*inputs, out=out[0]), wanted)
+    out_array = _cuda_arrays(kernel, plan, inputs)
+    found["cuda array interface"] = out_array is None or same(out_array, wanted)
+    found["dlpack"] = same(_by_dlpack(kernel, plan, inputs), wanted)
     moved = [Offset(array, 256 * (n + 1)) for n, array in enumerate(inputs)]
     target = Offset(out[0], 768)
     tensors = [one.tensor(bound.dtype) for one, bound in zip(moved, plan.inputs, strict=True)]
@@ -161,6 +188,34 @@ def run(name: str, artifact: Artifact, inputs: list[Any], wanted: list[Any]) -> 
     found["jax inside jit"] = same(jax.jit(lambda *a: kernel(*a))(*arrays), wanted)
     found["jax outside jit"] = same(kernel(*arrays), wanted)
     return found
+
+
+def _device_array(array: Any, dtype: str) -> DeviceArray:
+    held = DeviceArray(array.shape, dtype)
+    held.copy_from(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return held
+
+
+def _read(held: Any) -> Any:
+    return np.frombuffer(held.to_bytes(), numpy_dtype(held.dtype)).reshape(held.shape)
+
+
+def _cuda_arrays(kernel: Any, plan: Any, inputs: list[Any]) -> Any:
+    """Call twice with what has `__cuda_array_interface__` only, None where a dtype has no name."""
+    held = [_device_array(a, one.dtype) for a, one in zip(inputs, plan.inputs, strict=True)]
+    if not all(hasattr(one, "__cuda_array_interface__") for one in held):
+        return None
+    tensors = [made.Tensor(one.pointer, one.dtype, one.shape) for one in held]
+    arrays = [foreign.CudaArray(one) for one in tensors]
+    return [_read(kernel(*arrays)) for _ in range(2)][1]
+
+
+def _by_dlpack(kernel: Any, plan: Any, inputs: list[Any]) -> Any:
+    """Call twice with what has `__dlpack__` only."""
+    held = [_device_array(a, one.dtype) for a, one in zip(inputs, plan.inputs, strict=True)]
+    tensors = [made.Tensor(one.pointer, one.dtype, one.shape) for one in held]
+    arrays = [foreign.DlpackArray(one) for one in tensors]
+    return [_read(kernel(*arrays)) for _ in range(2)][1]
 
 
 def save(folder: Path, name: str, artifact: Artifact, inputs: list[Any], wanted: Any) -> None:
@@ -178,17 +233,20 @@ def save(folder: Path, name: str, artifact: Artifact, inputs: list[Any], wanted:
 def main() -> None:
     """Compile, then compute, then launch."""
     driver = standin.load()
-    driver.reset()
-    made.install()
-    known = cases()
+    target = sys.argv[2]
+    known = {name: case for name, case in cases().items() if target_of(name) == target}
     artifacts = {
-        name: pallasc.compile(function, *arrays, target="h100-sxm", **static)
+        name: pallasc.compile(function, *arrays, target=target, **static)
         for name, (function, _, arrays, static) in known.items()
     }
     report = {}
     for name, (_, reference, _, static) in known.items():
         inputs = random_inputs(artifacts[name])
         wanted = compute(reference, inputs, static) if reference else _any_outputs(artifacts[name])
+        driver.reset()
+        made.forget()
+        made.install()
+        driver.devices("10.0" if target == "b200" else "9.0")
         driver.kernel("*")(emulate(artifacts[name], _checked(inputs, wanted)))
         report[name] = run(name, artifacts[name], inputs, wanted)
         driver.check()

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import made
 import standin_torch
 import torch
-
-from pallasc.errors import PallascError
-
-
-def message(work: Callable[[], Any]) -> str:
-    """Return what an error of ours says, its class first."""
-    try:
-        work()
-    except PallascError as error:
-        return f"{type(error).__name__}: {error.message}"
-    except Exception as error:
-        return f"not ours: {type(error).__name__}: {str(error).splitlines()[0]}"
-    return "nothing"
+from torch_calls import message
 
 
 def tensor(value: float, *, device: int = 0) -> Any:
@@ -83,6 +70,58 @@ def works(driver: Any) -> dict[str, Any]:
         found["current device elsewhere"] = first(kernel(a, b))
     found["dlpack there and back"] = _through_dlpack(kernel, a, b)
     found["checks of the fake kernel"] = message(lambda: kernel.torch_operator("standin::adds"))
+    found.update(_kinds_of_tensors(kernel, a, b))
+    found.update(_gradients(kernel, a, b))
+    found["streams"] = _streams(driver, kernel, a, b)
+    return found
+
+
+def _kinds_of_tensors(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
+    """Return what comes of tensors that are not plain ones, and of torch's modes."""
+    operator = kernel.torch_operator("standin::adds")
+    assert kernel.torch_operator("standin::adds") is operator
+    with torch.inference_mode():
+        inference = [first(kernel(a, b)), first(operator(a, b))]
+    mixed = torch.compile(lambda x, y: kernel(x, y) * 1, backend="eager")
+    small = made.artifact(
+        made.launch("two", 0, 1), inputs={"a": "f8e5m2[256]"}, outputs=["f8e5m2[256]"]
+    )
+    eighths = made.kernel(small)
+    float8 = torch.zeros(256, dtype=torch.float8_e5m2).cuda()
+    meta = operator(a.to("meta"), b.to("meta"))
+    return {
+        "inference mode": inference,
+        "subclass": type(kernel(a.as_subclass(type("Sub", (torch.Tensor,), {})), b)).__name__,
+        "compiled around the kernel itself": tuple(mixed(a, b).shape),
+        "float8": [str(eighths(float8).dtype) for _ in range(2)][1],
+        "meta through the operator": [str(meta.device), *meta.shape],
+    }
+
+
+def _gradients(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
+    """Return what becomes of gradients: nothing in a call, the user's formula in an operator."""
+    tracked = tensor(1).requires_grad_()
+    operator = made.kernel(made.add()).torch_operator("standin::differentiated")
+    torch.library.register_autograd("standin::differentiated", lambda ctx, g: (g, g))
+    result = operator(tracked, b)
+    (gradient,) = torch.autograd.grad(result, tracked, tensor(5))
+    return {
+        "a call records no gradient": kernel(tracked, b).requires_grad,
+        "gradient of an operator": [result.requires_grad, first(gradient)],
+    }
+
+
+def _streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[bool]:
+    """Return whether launches went to the current stream, in both ways of calling."""
+    side = torch.cuda.Stream()
+    found = []
+    for _ in range(2):
+        with torch.cuda.stream(side):
+            kernel(a, b)
+            kernel.into(a, b, out=torch.empty_like(a))
+        found += [one.stream == side.cuda_stream for one in driver.launches[-2:]]
+        kernel(a, b)
+        found.append(driver.launches[-1].stream == 0)
     return found
 
 
@@ -108,6 +147,15 @@ def refusals(driver: Any) -> dict[str, str]:
     a, b = tensor(1), tensor(2)
     kernel(a, b)
     whole = torch.empty(4 * 64 + 1, device="cuda")
+    operator = kernel.torch_operator("standin::refusing")
+    updating = updates(driver).torch_operator("standin::refusing_updates")
+    one = made.kernel(
+        made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[1]"}, outputs=["f32[1]"])
+    )
+    one(torch.ones(1, device="cuda"))
+    imaginary = torch.ones(1, dtype=torch.complex64).cuda().conj().imag
+    assert imaginary.is_neg()
+    assert imaginary.is_contiguous()
     return {
         "dtype": message(lambda: kernel(a.to(torch.float16), b)),
         "shape": message(lambda: kernel(a[:2], b)),
@@ -120,8 +168,38 @@ def refusals(driver: Any) -> dict[str, str]:
         "misaligned": message(lambda: kernel(whole[1:].view(4, 64), b)).split(" starts at ")[0],
         "overlap": message(lambda: kernel.into(a, b, out=a)),
         "operator name": message(lambda: kernel.torch_operator("adds")),
+        "negated": message(lambda: one(imaginary)),
+        "compressed": message(lambda: kernel(torch.eye(4).to_sparse_csr(), b)),
+        "nested": message(
+            lambda: kernel(torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), b)
+        ),
+        "a byte an element": message(
+            lambda: kernel(torch.empty((4, 64), dtype=torch.int4, device="cuda"), b)
+        ),
+        "shape instead": message(lambda: kernel(a.shape, b)),
+        "storage instead": message(lambda: kernel(a.untyped_storage(), b)),
+        "vmap": message(lambda: torch.vmap(lambda x: kernel(x, b))(a[None])),
+        "vmap of the operator": message(lambda: torch.vmap(lambda x: operator(x, b))(a[None])),
+        "vmap of updates": message(lambda: torch.vmap(lambda x: updating(x, b))(a[None])),
+        "gradient transform": message(lambda: torch.func.jvp(lambda x: kernel(x, b), (a,), (a,))),
+        "fake": message(lambda: _faked(kernel)),
+        "fake of another shape": message(lambda: _faked(operator, 32)),
+        "operator on the host": message(lambda: operator(a.cpu(), b.cpu())),
+        "operator of another kernel": message(
+            lambda: made.kernel(made.add()).torch_operator("standin::refusing")
+        ),
+        "operator of torch": message(lambda: kernel.torch_operator("aten::add")),
+        "reserved namespace": message(lambda: kernel.torch_operator("prim::adds")),
         "unknown dtype": message(lambda: kernel(torch.empty(4, 64, dtype=torch.complex32), b)),
     }
+
+
+def _faked(function: Any, columns: int = 64) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.empty((4, columns), device="cuda")
+        return function(fake, fake)
 
 
 def main() -> None:
@@ -130,4 +208,5 @@ def main() -> None:
     print(json.dumps({"works": works(driver), "refusals": refusals(driver)}))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Time launches with arrays of each framework in this process, which has the stand-in driver.
+
+Usage: launch_frameworks_here.py ROUNDS. Standard output gets one JSON list of name, value and unit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import foreign
+import made
+import pytest
+from launch_here import Timer, raw
+
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.devices import get_device
+from pallasc.runtime.driver import open_driver
+
+TEXT = "f32[4, 64]"
+
+
+class ReadyDlpack:
+    """An array whose capsule is made once: it is not consumed."""
+
+    def __init__(self, tensor: made.Tensor) -> None:
+        self._array = foreign.DlpackArray(tensor, version=(1, 0))
+        self._capsule = self._array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None) -> Any:
+        return self._capsule
+
+
+def kernel() -> Any:
+    """Return a kernel over four arrays."""
+    inputs = dict.fromkeys("abc", TEXT)
+    return made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))
+
+
+def sources(patch: pytest.MonkeyPatch) -> dict[str, Callable[[], Any]]:
+    """Return what makes an array of each kind."""
+    framework = made.install()
+    cupy = foreign.install_cupy(framework, patch)
+    return {
+        "cupy": lambda: cupy.array(TEXT),
+        "__cuda_array_interface__": lambda: foreign.CudaArray(framework.tensor(TEXT)),
+        "dlpack": lambda: ReadyDlpack(framework.tensor(TEXT)),
+        "device array": lambda: DeviceArray((4, 64), "f32"),
+    }
+
+
+def given(timer: Timer, name: str, arrays: list[Any]) -> Any:
+    """Time a launch into given memory."""
+    one = kernel()
+    a, b, c, out = arrays
+    one.into(a, b, c, out=out)
+    timer.add(name, lambda: one.into(a, b, c, out=out), every=4)
+    return one
+
+
+def frameworks(timer: Timer, make: dict[str, Callable[[], Any]]) -> None:
+    """Time arrays of one kind, then arrays of all kinds in one call."""
+    for name, new in make.items():
+        arrays = [new() for _ in range(4)]
+        one = given(timer, name, arrays)
+        a, b, c, _ = arrays
+        timer.add(f"{name}, allocating", lambda k=one, a=a, b=b, c=c: k(a, b, c), every=8)
+    one = given(timer, "one of each kind", [new() for new in make.values()])
+    timer.add("raw", raw(one))
+
+
+def copied(timer: Timer) -> None:
+    """Time arrays of numpy, and those of JAX inside `jit`."""
+    import numpy as np
+
+    one = kernel()
+    a, b, c, out = (np.ones((4, 64), np.float32) for _ in range(4))
+    timer.add("numpy, copied", lambda: one.into(a, b, c, out=out), every=20)
+    try:
+        import jax
+    except ImportError as error:
+        print(f"JAX: {error}", file=sys.stderr)
+        return
+    function = jax.jit(lambda x, y, z: one(x, y, z))
+    arrays = [jax.numpy.asarray(array) for array in (a, b, c)]
+    timer.add("JAX inside jit, copied", lambda: function(*arrays).block_until_ready(), every=40)
+
+
+def main() -> None:
+    """Time everything and print it."""
+    timer = Timer(int(sys.argv[1]))
+    patch = pytest.MonkeyPatch()
+    make = sources(patch)
+    # A framework of the process has made the context current.
+    open_driver().bindings.cuCtxSetCurrent(get_device(0).context)
+    frameworks(timer, make)
+    copied(timer)
+    found = timer.run()
+    rows: list[tuple[str, float, str]] = [(name, value, "ns") for name, value in found.items()]
+    rows += [(f"{name} / raw", found[name] / found["raw"], "") for name in found if name != "raw"]
+    patch.undo()
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

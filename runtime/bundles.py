@@ -1,0 +1,160 @@
+"""Open bundles and offer their variants; a variant is read when it is needed.
+
+Opening reads head and catalog of each file and checks its signatures. Asking for a kernel reads the
+entries of its variants, which is enough to tell which of them could run: architecture, driver,
+dtypes and shapes. Record and cubin of a variant are read once it is about to be used, and compared
+with what its entry says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.errors import SelectionError
+from pallasc.runtime.candidates import Candidate, Facts, Origin
+from pallasc.runtime.discovery import Found
+from pallasc.runtime.trust import Policy
+from pallasc.specs.artifact import Artifact
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.manifest import Entry, is_name
+from pallasc.specs.bundle.source import MemorySource
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+
+class Bundled(Candidate):
+    """A variant in a bundle.
+
+    Args:
+        bundle: where it lies.
+        entry: what the manifest says of it.
+        origin: where the bundle comes from.
+        origins: those of all bundles that were opened with it.
+    """
+
+    def __init__(
+        self, bundle: Bundle, entry: Entry, origin: Origin, origins: tuple[Origin, ...]
+    ) -> None:
+        super().__init__(entry.name, dict(entry.params), None)
+        self.origin: Origin = origin
+        self.origins = origins
+        self._bundle = bundle
+        self._entry = entry
+
+    @property
+    def artifact(self) -> Artifact:
+        """What was compiled; its record is read the first time, blobs when they are asked for.
+
+        Raises:
+            CorruptError: it is damaged, or not what the manifest says.
+            SpecError: the bundle was closed.
+        """
+        found: Artifact | None = self.__dict__.get("_read")
+        if found is None:
+            # Of two threads that read it, both take what the first one put there.
+            found = self.__dict__.setdefault("_read", self._bundle.artifact(self._entry))
+        return found
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the manifest says of it."""
+        own = self._entry
+        driver = own.minimum_driver or None
+        return Facts(own.target, own.arch, driver, own.inputs, own.outputs)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the artifact as it was compiled."""
+        return self._entry.digest
+
+    @property
+    def key(self) -> bytes:
+        """What the variant is found by."""
+        return self._entry.key
+
+
+class Bundles:
+    """Open bundles whose variants are offered together.
+
+    Args:
+        found: what to open.
+        policy: whose signatures are demanded.
+
+    Attributes:
+        origins: where they come from.
+
+    Raises:
+        CorruptError: one is damaged, or not signed as is demanded.
+        SpecError: one cannot be read.
+        ToolError: signatures are demanded, and the cryptography package is missing.
+    """
+
+    def __init__(self, found: Iterable[Found], policy: Policy) -> None:
+        self._opened: list[tuple[Found, Bundle]] = []
+        try:
+            for one in found:
+                bundle = _open(one.file)
+                self._opened.append((one, bundle))
+                policy.check(bundle)
+        except BaseException:
+            self.close()
+            raise
+        self.origins = tuple(one.origin for one, _ in self._opened)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for _, bundle in self._opened:
+            bundle.close()
+
+    def names(self) -> list[str]:
+        """Return the names of all kernels, sorted."""
+        return sorted({name for _, bundle in self._opened for name in bundle.names()})
+
+    def candidates(self, name: str) -> list[Candidate]:
+        """Return the variants of a kernel, none where no bundle has it.
+
+        Where a bundle has variants for an architecture, those in bundles of a higher rank for it do
+        not count.
+
+        Raises:
+            CorruptError: a manifest is damaged.
+            SelectionError: two bundles of one rank have different artifacts of a variant.
+        """
+        if not is_name(name):
+            return []
+        found = self._ranked(name)
+        if len(self._opened) == 1:
+            return list(found)
+        taken: dict[bytes, Bundled] = {}
+        for one in found:
+            other = taken.setdefault(one.key, one)
+            if other is not one and other.digest != one.digest:
+                raise _two_artifacts(other, one)
+        return list(taken.values())
+
+    def _ranked(self, name: str) -> Iterator[Bundled]:
+        """Yield the variants of a kernel, for each architecture those of the lowest rank."""
+        ranks: dict[str, int] = {}
+        for found, bundle in self._opened:
+            for entry in bundle.entries(name):
+                if ranks.setdefault(entry.arch, found.rank) == found.rank:
+                    yield Bundled(bundle, entry, found.origin, self.origins)
+
+
+def _open(file: Traversable) -> Bundle:
+    if isinstance(file, Path):
+        return open_bundle(file)
+    # Inside a zip file; it is compressed there, so all of it has to be read.
+    return Bundle(MemorySource(file.read_bytes()), str(file))
+
+
+def _two_artifacts(one: Bundled, other: Bundled) -> SelectionError:
+    return SelectionError(
+        f"there are two artifacts of {one.id}: {one.digest[:12]} from {one.origin}, and "
+        f"{other.digest[:12]} from {other.origin}.",
+        hint="Remove one of the two, or install them anew in versions that belong together.",
+    )

@@ -1,0 +1,110 @@
+"""Checks of the arrays of one call on the slow path, each with its message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.arrays import Adapter, ArrayView
+from pallasc.runtime.candidates import array_text
+from pallasc.runtime.signature import Signature
+from pallasc.specs.plan import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An array of a call, the framework it is of, and what that says of it."""
+
+    array: Any
+    adapter: Adapter
+    view: ArrayView
+
+
+def common_device(name: str, signature: Signature, inputs: Sequence[Passed]) -> int | None:
+    """Return the GPU that all inputs lie on, None where all are on the host.
+
+    Raises:
+        ArgumentError: they lie in different places.
+    """
+    devices: dict[int | None, str] = {}
+    for binding, one in zip(signature.inputs, inputs, strict=True):
+        devices.setdefault(one.view.device, binding.path)
+    if len(devices) > 1:
+        (place, first), (other, second) = list(devices.items())[:2]
+        raise ArgumentError(
+            f"{name}: {first} lies on {_place(place)}, and {second} on {_place(other)}.",
+            hint="Move one of them.",
+        )
+    return next(iter(devices))
+
+
+def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
+    """Check that arrays on the host are such that are copied.
+
+    Raises:
+        ArgumentError: one is not.
+    """
+    for binding, one in zip(bindings, arrays, strict=True):
+        if not getattr(one.adapter, "is_copied", False):
+            raise ArgumentError(
+                f"{name}: {binding.path} is {one.adapter.name} on the host.",
+                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
+            )
+
+
+def check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> None:
+    """Check that inputs have no gaps, and may be written where the kernel updates them.
+
+    Raises:
+        ArgumentError: one has, or may not.
+    """
+    for number, (binding, one) in enumerate(zip(signature.inputs, inputs, strict=True)):
+        if not one.view.is_contiguous:
+            raise _not_contiguous(name, binding)
+        if number in signature.updated and not one.view.is_writable:
+            raise _read_only(name, binding)
+
+
+def check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
+    """Check an array that results are written into.
+
+    Raises:
+        ArgumentError: it does not fit.
+    """
+    if (view.dtype, view.shape) != (binding.dtype, binding.shape):
+        raise ArgumentError(
+            f"{name}: {binding.path} is {array_text(view.dtype, view.shape)}, and the kernel "
+            f"writes {array_text(binding.dtype, binding.shape)}."
+        )
+    if view.device != ordinal:
+        raise ArgumentError(
+            f"{name}: {binding.path} lies on {_place(view.device)}, and the inputs on "
+            f"{_place(ordinal)}.",
+            hint="Allocate it where they are.",
+        )
+    if not view.is_contiguous:
+        raise _not_contiguous(name, binding)
+    if not view.is_writable:
+        raise _read_only(name, binding)
+
+
+def listed(bindings: Iterable[Binding]) -> str:
+    """Return `out: f32[4, 64]`, of several with commas between."""
+    return ", ".join(f"{one.path}: {array_text(one.dtype, one.shape)}" for one in bindings)
+
+
+def _read_only(name: str, binding: Binding) -> ArgumentError:
+    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
+
+
+def _not_contiguous(name: str, binding: Binding) -> ArgumentError:
+    return ArgumentError(
+        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+        hint="Pass a contiguous copy.",
+    )
+
+
+def _place(device: int | None) -> str:
+    return "the host" if device is None else f"GPU {device}"

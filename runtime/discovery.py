@@ -1,0 +1,220 @@
+"""Find the bundles of a package: for development, in the package itself, in provider wheels.
+
+1. `PALLASC_BUNDLE_PATH`: files and folders, in the order of what goes first.
+2. `*.pallasc` directly inside the package.
+3. Providers: entry points of the group `pallasc.bundles`, whose name is the package that they add
+   to, and whose value is a package, or `package:file`.
+
+Neither the package nor a provider is imported, so a library can load its kernels while it is being
+imported itself; of a dotted name the parents are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from pallasc.errors import ArgumentError, SpecError, ToolError
+from pallasc.runtime.candidates import Origin
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+    from importlib.resources.abc import Traversable
+
+PATH = "PALLASC_BUNDLE_PATH"
+GROUP = "pallasc.bundles"
+SUFFIX = ".pallasc"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A bundle that was found.
+
+    Attributes:
+        origin: where.
+        file: what to read; a path wherever it lies in a folder.
+        rank: bundles of a lower one go first.
+    """
+
+    origin: Origin
+    file: Traversable
+    rank: int = 0
+
+
+def find_bundles(package: str | ModuleType) -> list[Found]:
+    """Return the bundles of a package, what goes first first.
+
+    Args:
+        package: its import name, or the package itself.
+
+    Raises:
+        ArgumentError: it cannot be the name of a package.
+        ToolError: there is no bundle, or a provider has none.
+        SpecError: `PALLASC_BUNDLE_PATH` names what does not exist.
+    """
+    name = package if isinstance(package, str) else package.__name__
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ArgumentError(
+            f"{name!r} is not the name of a package.", hint="Give the name that import takes."
+        )
+    items = [item for item in os.environ.get(PATH, "").split(os.pathsep) if item]
+    found = [
+        Found(Origin(str(file), PATH, name), file, rank)
+        for rank, item in enumerate(items)
+        for file in _developed(name, item)
+    ]
+    spec = _spec_of(package)
+    for provider, file in (*_own(name, spec), *_provided(name)):
+        found.append(Found(Origin(str(file), provider, name), file, len(items)))
+    if not found:
+        raise _nothing_found(name, spec, items)
+    once: dict[str, Found] = {}
+    for one in found:
+        once.setdefault(os.path.realpath(one.origin.file), one)
+    return list(once.values())
+
+
+def normalized(name: str) -> str:
+    """Return a name as distributions are compared (PEP 503): `my-lib` for `My_Lib`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# ---- for development
+
+
+def _developed(package: str, item: str) -> list[Path]:
+    """Return the bundles for a package that an item of `PALLASC_BUNDLE_PATH` names."""
+    owner, is_named, rest = item.partition("=")
+    if is_named and all(part.isidentifier() for part in owner.split(".")):
+        if owner != package:
+            return []
+        place = _existing(rest)
+        return _bundles_in(place) if place.is_dir() else [place]
+    place = _existing(item)
+    if place.is_dir():
+        own = place / package
+        return [
+            *(one for one in _bundles_in(place) if _is_of(package, one)),
+            *(_bundles_in(own) if own.is_dir() else ()),
+        ]
+    if _is_of(package, place):
+        return [place]
+    _check_somebodys(place)
+    return []
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.exists():
+        raise SpecError(f"{text}, which {PATH} names, does not exist.", hint=f"Correct {PATH}.")
+    return path
+
+
+def _bundles_in(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if one.suffix == SUFFIX)
+
+
+def _is_of(package: str, file: Path) -> bool:
+    name = file.name.removesuffix(SUFFIX)
+    return name != file.name and (name == package or name.startswith(f"{package}-"))
+
+
+def _check_somebodys(file: Path) -> None:
+    """Check that a file is named after some package: nobody would ever load it otherwise."""
+    owner = file.name.removesuffix(SUFFIX).partition("-")[0]
+    if all(part.isidentifier() for part in owner.split(".")) and _spec_of(owner) is not None:
+        return
+    raise SpecError(
+        f"{file}, which {PATH} names, is not named after a package.",
+        hint=f"Write package={file} there, or call the file package{SUFFIX}.",
+    )
+
+
+# ---- installed
+
+
+def _spec_of(package: str | ModuleType) -> ModuleSpec | None:
+    """Return how a package is found, None where it is not installed."""
+    if isinstance(package, ModuleType):
+        return package.__spec__
+    try:
+        return find_spec(package)
+    except (ModuleNotFoundError, ValueError):
+        module = sys.modules.get(package)
+        return None if module is None else module.__spec__
+
+
+def _own(package: str, spec: ModuleSpec | None) -> Iterator[tuple[str, Traversable]]:
+    if spec is not None:
+        for file in _contents(spec):
+            if file.name.endswith(SUFFIX):
+                yield package, file
+
+
+def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
+    """Yield the files directly inside a package, in the order of their names."""
+    places = spec.submodule_search_locations
+    if places is None:
+        raise ToolError(
+            f"{spec.name} is a module, and only a package can carry bundles.",
+            hint="Give the name of the package that the bundles lie in.",
+        )
+    folders: list[Traversable] = [Path(place) for place in places]
+    if not any(folder.is_dir() for folder in folders):
+        reader = getattr(spec.loader, "get_resource_reader", lambda name: None)(spec.name)
+        folders = [] if reader is None else [reader.files()]
+    for folder in folders:
+        if folder.is_dir():
+            files = (one for one in folder.iterdir() if one.is_file())
+            yield from sorted(files, key=lambda one: one.name)
+
+
+def _provided(package: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield the bundles of providers, with name and version of each."""
+    from importlib.metadata import entry_points
+
+    own = [one for one in entry_points(group=GROUP) if normalized(one.name) == normalized(package)]
+    for entry in sorted(own, key=_provider_name):
+        provider = _provider_name(entry)
+        for file in _bundles_of(entry, provider, package):
+            yield provider, file
+
+
+def _provider_name(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+def _bundles_of(entry: EntryPoint, provider: str, package: str) -> list[Traversable]:
+    module, _, wanted = (part.strip() for part in entry.value.partition(":"))
+    spec = _spec_of(module)
+    files = [] if spec is None else list(_contents(spec))
+    found = [one for one in files if one.name.endswith(SUFFIX) and wanted in ("", one.name)]
+    if not found:
+        lacking = f"has no {wanted or 'bundle'}" if spec else "cannot be found"
+        raise ToolError(
+            f"{provider} is installed as a provider of kernels for {package}, and its {module} "
+            f"{lacking}.",
+            hint="Install it again, or remove it.",
+        )
+    return found
+
+
+def _nothing_found(package: str, spec: ModuleSpec | None, items: list[str]) -> ToolError:
+    developed = f"{', '.join(items)} ({PATH})" if items else f"{PATH}, which is not set"
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    own = ", ".join(places) if spec else f"{package}, which is not installed"
+    return ToolError(
+        f"there are no kernels for {package}: no *{SUFFIX} in {own}; none for it in {developed}; "
+        f"and no provider, which would be an entry point named {package} in {GROUP}.",
+        hint=f"Install {package} anew, or a provider of kernels for it for this GPU."
+        if spec
+        else "Check the name, and that this is the environment that it was installed into.",
+    )

@@ -1,0 +1,19 @@
+"""What the programs with tensors of torch share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pallasc.errors import PallascError
+
+
+def message(work: Callable[[], Any]) -> str:
+    """Return what an error of ours says, its class first."""
+    try:
+        work()
+    except PallascError as error:
+        return f"{type(error).__name__}: {error.message}"
+    except Exception as error:
+        return f"not ours: {type(error).__name__}: {str(error).splitlines()[0]}"
+    return "nothing"

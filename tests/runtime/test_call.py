@@ -1,0 +1,191 @@
+"""Calls with arrays of several frameworks, and the results that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters import arrays
+from pallasc.runtime.devices import active, get_device
+
+
+@dataclass(eq=False)
+class _Other(made.Tensor):
+    """An array of another framework."""
+
+
+@pytest.fixture
+def other(framework: Any) -> Iterator[Any]:
+    """Give a second framework, whose current stream is another one."""
+    made_one = made.Framework()
+    arrays._by_type[_Other] = made_one
+    yield made_one
+    del arrays._by_type[_Other]
+
+
+def _stream(device: int = 0) -> int:
+    with active(get_device(device)) as driver:
+        return int(driver.call("cuStreamCreate", 1, what="a stream"))
+
+
+def _foreign(one: Any) -> _Other:
+    return _Other(one.pointer, one.dtype, one.shape, one.device_number)
+
+
+def _orders(runtime: Any) -> list[tuple[str, int]]:
+    names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
+    return [(one.name, one.stream) for one in runtime.calls(*names)]
+
+
+def test_the_first_array_says_the_stream_and_other_frameworks_wait_on_both_sides(
+    runtime: Any, framework: Any, other: Any
+) -> None:
+    framework.current_stream, other.current_stream = _stream(), _stream()
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel = made.kernel(made.add())
+    own, theirs = framework.current_stream, other.current_stream
+    for _ in range(2):
+        runtime.clear_log()
+        kernel.into(a, _foreign(b), out=out)
+        assert _orders(runtime) == [
+            ("cuEventRecord", theirs),
+            ("cuStreamWaitEvent", own),
+            ("cuLaunchKernelEx", own),
+            ("cuEventRecord", own),
+            ("cuStreamWaitEvent", theirs),
+        ]
+    runtime.clear_log()
+    kernel.into(_foreign(a), b, out=out)
+    assert [one.stream for one in runtime.launches] == [theirs]
+
+
+def test_results_of_another_framework_count_too(runtime: Any, framework: Any, other: Any) -> None:
+    framework.current_stream, other.current_stream = _stream(), _stream()
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel = made.kernel(made.add())
+    kernel.into(a, b, out=out)
+    runtime.clear_log()
+    kernel.into(a, b, out=_foreign(out))
+    assert [one.stream for one in runtime.launches] == [framework.current_stream]
+    assert len(_orders(runtime)) == 5
+
+
+def test_frameworks_in_one_stream_wait_for_nothing(
+    runtime: Any, framework: Any, other: Any
+) -> None:
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel = made.kernel(made.add())
+    for own, theirs in ((0, 1), (_stream(), None)):
+        framework.current_stream = own
+        other.current_stream = own if theirs is None else theirs
+        kernel.into(a, _foreign(b), out=out)
+    assert runtime.count("cuEventRecord") == 0
+
+
+def test_a_given_stream_is_for_the_caller_to_order(
+    runtime: Any, framework: Any, other: Any
+) -> None:
+    framework.current_stream, other.current_stream, mine = (_stream() for _ in range(3))
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    made.kernel(made.add()).into(a, _foreign(b), out=out, stream=mine)
+    assert [one.stream for one in runtime.launches] == [mine]
+    assert runtime.count("cuEventRecord") == 0
+
+
+def test_in_a_capture_nothing_waits_for_another_framework(
+    runtime: Any, framework: Any, other: Any
+) -> None:
+    framework.current_stream, other.current_stream = _stream(), _stream()
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel = made.kernel(made.add())
+    kernel.preload(0)
+    with active(get_device(0)) as driver:
+        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        what = "a capture"
+        driver.call("cuStreamBeginCapture", framework.current_stream, mode, what=what)
+        with pytest.raises(ArgumentError, match="is being captured and cannot wait for it"):
+            kernel.into(a, _foreign(b), out=out)
+        kernel.into(a, _foreign(b), out=out, stream=framework.current_stream)
+        graph = driver.call("cuStreamEndCapture", framework.current_stream, what=what)
+        made_graph = driver.call("cuGraphInstantiate", graph, 0, what=what)
+        driver.call("cuGraphLaunch", made_graph, framework.current_stream, what=what)
+    assert len(runtime.launches) == 1
+
+
+def test_a_kernel_without_inputs_follows_the_arrays_for_its_results(
+    runtime: Any, framework: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    framework.current_stream = _stream(1)
+    artifact = made.artifact(made.launch("one", 0), inputs={}, input_tree={})
+    kernel = made.kernel(artifact)
+    out = framework.tensor("f32[4, 64]", device=1)
+    for _ in range(2):
+        assert kernel.into(out=out) is out
+    found = [(one.device, one.stream) for one in runtime.launches]
+    assert found == [(1, framework.current_stream)] * 2
+
+
+def test_a_kernel_without_inputs_fills_an_array_of_numpy(runtime: Any) -> None:
+    @runtime.kernel("one")
+    def fill(launch: Any) -> None:
+        launch.array(0, "float32", (4, 64))[...] = 7
+
+    artifact = made.artifact(made.launch("one", 0), inputs={}, input_tree={})
+    out = np.zeros((4, 64), np.float32)
+    made.kernel(artifact).into(out=out)
+    assert (out == 7).all()
+
+
+def test_results_on_the_host_are_of_numpy(runtime: Any, framework: Any) -> None:
+    a = np.ones((4, 64), np.float32)
+    out = framework.tensor("f32[4, 64]")
+    out.device_number = -1
+    with pytest.raises(ArgumentError, match="made: out is a tensor on the host"):
+        made.kernel(made.add()).into(a, a, out=out)
+
+
+def test_one_result_in_two_places_is_one_array(runtime: Any, framework: Any) -> None:
+    from dataclasses import replace
+
+    from pallasc.specs.plan import plan_from_json, plan_to_json
+
+    whole = made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[4, 64]"})
+    plan = plan_from_json(whole.record["plan"])
+    second = replace(plan.outputs[0], path="out.1")
+    plan = replace(
+        plan,
+        outputs=(replace(plan.outputs[0], path="out.0"), second),
+        output_tree={"tuple": [0, 1]},
+    )
+    kernel = made.kernel(made.Artifact({**whole.record, "plan": plan_to_json(plan)}, whole.blob))
+    a, x, y = (framework.tensor("f32[4, 64]") for _ in range(3))
+    for _ in range(2):
+        kernel.into(a, out=(x, x))
+        with pytest.raises(ArgumentError, match=r"out\.1 is the same array as out\.0"):
+            kernel.into(a, out=(x, y))
+    first, again = kernel(a)
+    assert first is again
+
+
+def test_empty_arrays_may_lie_anywhere(runtime: Any, framework: Any) -> None:
+    artifact = made.artifact(
+        made.launch("three", 0, 1, 2),
+        inputs={"a": "f32[4, 64]", "b": "f32[0, 64]"},
+        outputs=["f32[4, 64]"],
+    )
+    kernel = made.kernel(artifact)
+    a, out = (framework.tensor("f32[4, 64]") for _ in range(2))
+    inside = made.Tensor(out.pointer + 260, "f32", (0, 64))
+    for _ in range(2):
+        kernel.into(a, inside, out=out)
+    empty = made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[4, 64]"}, outputs=["f32[0]"])
+    nothing = made.Tensor(a.pointer + 4, "f32", (0,))
+    made.kernel(empty).into(a, out=nothing)
+    assert len(runtime.launches) == 3

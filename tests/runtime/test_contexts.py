@@ -1,0 +1,149 @@
+"""The context of the calling thread: whatever it is, a call works and leaves it as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import DriverError
+from pallasc.runtime.devices import active, current_context, get_device
+
+
+def _in_thread(work: Callable[[], Any]) -> Any:
+    """Return what something returns in a thread of its own, or raise what it raises."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _arrays(framework: Any, device: int = 0) -> list[Any]:
+    return [framework.tensor("f32[4, 64]", device=device) for _ in range(3)]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_thread_without_a_context_has_none_after_calls(
+    checks: bool, device: int, warm: bool, runtime: Any, framework: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel = made.kernel(made.add(), checks=checks)
+    a, b, out = _arrays(framework, device)
+    if warm:
+        with active(get_device(device)):
+            for _ in range(2):
+                kernel.into(a, b, out=out)
+    runtime.clear_log()
+
+    def work() -> list[int]:
+        found = []
+        for _ in range(4):
+            kernel.into(a, b, out=out)
+            found.append(current_context())
+            kernel(a, b)
+            found.append(current_context())
+        return found
+
+    assert set(_in_thread(work)) == {0}
+    assert [one.device for one in runtime.launches] == [device] * 8
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_another_device_stays_current(checks: bool, runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel = made.kernel(made.add(), checks=checks)
+    a, b, out = _arrays(framework, 0)
+    with active(get_device(1)):
+        before = current_context()
+        for _ in range(3):
+            kernel.into(a, b, out=out)
+            kernel(a, b)
+            assert current_context() == before
+    assert {one.device for one in runtime.launches} == {0}
+
+
+def test_a_launch_that_lacks_a_context_fails_once_for_its_arrays(
+    runtime: Any, framework: Any
+) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = _arrays(framework)
+    with active(get_device(0)):
+        for _ in range(2):
+            kernel.into(a, b, out=out)
+    assert runtime.count("cuLaunchKernelEx") == 2
+    for _ in range(10):
+        kernel.into(a, b, out=out)
+    assert runtime.count("cuLaunchKernelEx") == 2 + 1 + 10
+    assert len(runtime.launches) == 12
+    fresh = framework.tensor("f32[4, 64]")
+    kernel.into(a, b, out=fresh)  # bound where none was current: nothing fails
+    assert runtime.count("cuLaunchKernelEx") == 14
+
+
+def test_a_context_of_the_programs_own_is_no_obstacle(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = _arrays(framework)
+    with active(get_device(0)) as driver:
+        kernel.into(a, b, out=out)
+        own = driver.call("cuCtxCreate", None, 0, 0, what="a context")
+        for _ in range(3):
+            kernel.into(a, b, out=out)
+        assert current_context() == int(own)
+        driver.bindings.cuCtxPopCurrent()
+    assert len(runtime.launches) == 4
+
+
+def test_the_stream_of_a_device_that_is_not_current(runtime: Any, framework: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    kernel = made.kernel(made.add())
+    a, b, out = _arrays(framework, 1)
+    with active(get_device(1)) as driver:
+        stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
+    runtime.configure(strict_context=1)
+    with active(get_device(0)):
+        before = current_context()
+        for _ in range(3):
+            kernel.into(a, b, out=out, stream=stream)
+        assert current_context() == before
+    for _ in range(3):
+        kernel.into(a, b, out=out, stream=stream)
+    assert current_context() == 0
+    assert [one.stream for one in runtime.launches] == [stream] * 6
+
+
+def test_the_context_is_given_back_after_an_error(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = _arrays(framework)
+    kernel.into(a, b, out=out)
+    runtime.fault("cuLaunchKernelEx", 701)
+    with pytest.raises(DriverError, match="LAUNCH_OUT_OF_RESOURCES"):
+        kernel.into(a, b, out=out)
+    assert current_context() == 0
+    runtime.fault("cuCtxPushCurrent_v2", 709)
+    with pytest.raises(DriverError, match="CONTEXT_IS_DESTROYED"):
+        kernel.into(a, b, out=out)
+    assert current_context() == 0
+
+
+def test_loading_and_preparing_leave_no_context_behind(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), constants=[b"1234"]))
+    kernel.prepare("f32[4, 64]", "f32[4, 64]")
+    assert current_context() == 0
+    kernel.preload("cuda:0")
+    assert current_context() == 0

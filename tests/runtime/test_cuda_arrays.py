@@ -1,0 +1,189 @@
+"""Arrays with `__cuda_array_interface__` alone: how they are read, ordered, refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import foreign
+import made
+import numpy as np
+import pytest
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.kernel import Kernel
+
+TEXT = "f32[4, 64]"
+
+
+@pytest.fixture
+def adds(runtime: Any) -> Any:
+    """Give a kernel that adds."""
+
+    @runtime.kernel("three")
+    def add(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
+        out[...] = a + b
+
+    return made.kernel(made.add())
+
+
+def _streams(count: int) -> list[int]:
+    from pallasc.runtime.devices import active, get_device
+
+    with active(get_device(0)) as driver:
+        return [int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(count)]
+
+
+def test_results_are_device_arrays_and_later_calls_are_fast(
+    adds: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (foreign.CudaArray(framework.tensor(TEXT, values=n)) for n in (1, 2))
+    out = foreign.CudaArray(framework.tensor(TEXT))
+    adds(a, b)
+    monkeypatch.setattr(Kernel, "_start", None)
+    made_now = adds(a, b)
+    assert isinstance(made_now, DeviceArray)
+    assert np.frombuffer(made_now.to_bytes(), np.float32).tolist() == [3] * 256
+    assert adds.into(b=b, a=a, out=out) is out
+    assert (out.tensor.numpy() == 3).all()
+
+
+def test_updates_and_several_results_are_fast_too(
+    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = made.launch("four", 0, 1, 2, 3)
+    kernel = made.kernel(made.artifact(step, outputs=[TEXT, "b", TEXT]))
+    a, b, c, d = (foreign.CudaArray(framework.tensor(TEXT)) for _ in range(4))
+    kernel(a, b)
+    monkeypatch.setattr(Kernel, "_start", None)
+    first, updated, last = kernel(a, b)
+    assert updated is b
+    assert kernel.into(a, b, out=(c, b, d)) == (c, b, d)
+    pointers = [
+        [one.tensor.pointer if isinstance(one, foreign.CudaArray) else one.pointer for one in row]
+        for row in ((a, b, first, last), (a, b, c, d))
+    ]
+    assert [[one.pointer(n) for n in range(4)] for one in runtime.launches[1:]] == pointers
+
+
+def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(
+    adds: Any, framework: Any, runtime: Any
+) -> None:
+    one, other = _streams(2)
+    tensors = [framework.tensor(TEXT) for _ in range(3)]
+
+    def call(*streams: Any, **options: Any) -> tuple[int, int]:
+        a, b, out = (
+            foreign.CudaArray(tensor, stream=stream)
+            for tensor, stream in zip(tensors, streams, strict=True)
+        )
+        before = runtime.count("cuStreamWaitEvent")
+        adds.into(a, b, out=out, **options)
+        return runtime.launches[-1].stream, runtime.count("cuStreamWaitEvent") - before
+
+    for _ in range(2):
+        assert call(None, None, None) == (0, 0)
+        assert call(1, None, 1) == (0, 0)
+        assert call(one, one, None) == (one, 0)
+        assert call(None, other, other) == (other, 0)
+        assert call(one, other, one) == (one, 1)
+        assert call(one, 1, one) == (one, 1)
+        assert call(None, None, None, stream=one) == (one, 0)
+        assert call(other, None, None, stream=one) == (one, 1)
+
+
+def test_a_device_array_that_was_written_on_the_default_stream_is_waited_for(
+    adds: Any, runtime: Any
+) -> None:
+    (stream,) = _streams(1)
+    a, b = DeviceArray((4, 64), "f32"), DeviceArray((4, 64), "f32")
+    assert a.stream is None
+    adds(a, b, stream=stream)
+    assert runtime.count("cuStreamWaitEvent") == 0
+    out = adds(a, b)
+    assert out.stream == 0
+    adds(out, b, stream=stream)
+    assert runtime.count("cuStreamWaitEvent") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "missing"}, "__cuda_array_interface__ has no 'data'."),
+        ({"typestr": "missing"}, "__cuda_array_interface__ has no 'typestr'."),
+        ({"shape": None}, "__cuda_array_interface__ has no 'shape'."),
+        ({"data": 7}, "is wrong somewhere: data=7"),
+        ({"data": (-8, False)}, "is wrong somewhere"),
+        ({"data": (1 << 70, False)}, "is wrong somewhere"),
+        ({"data": (0, False)}, "the array lies at address 0"),
+        ({"data": (4096, False)}, "no GPU has memory at 0x1000"),
+        ({"shape": 4}, "is wrong somewhere"),
+        ({"shape": (4, 64.5)}, "is wrong somewhere"),
+        ({"shape": (-4, 64)}, "is wrong somewhere"),
+        ({"strides": (4,)}, "is wrong somewhere"),
+        ({"strides": (-256, 4)}, "a is not contiguous"),
+        ({"strides": (4, 16)}, "a is not contiguous"),
+        ({"stream": 0}, "says stream 0"),
+        ({"stream": -1}, "is wrong somewhere"),
+        ({"stream": "fast"}, "is wrong somewhere"),
+        ({"typestr": 4}, "is wrong somewhere"),
+        ({"typestr": ">f4"}, "says the dtype '>f4', which stands for none"),
+        ({"typestr": "|V4"}, "says the dtype '|V4', which stands for none"),
+        ({"typestr": "<f2"}, "a has dtype f16"),
+        ({"mask": object()}, "an array with a mask cannot be passed"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_arguments_name(
+    change: dict[str, Any], message: str, adds: Any, framework: Any
+) -> None:
+    tensor = framework.tensor(TEXT)
+    right = foreign.CudaArray(tensor)
+    wrong = foreign.CudaArray(tensor, **change)
+    for _ in range(2):
+        with pytest.raises(ArgumentError) as caught:
+            adds(wrong, right)
+        assert "made: a" in caught.value.message
+        assert message in caught.value.message
+        adds(right, foreign.CudaArray(tensor))
+
+
+@pytest.mark.parametrize("told", [None, 7, [1, 2]])
+def test_an_interface_that_is_no_mapping_is_refused(told: Any, adds: Any, framework: Any) -> None:
+    array = type("Odd", (), {"__cuda_array_interface__": told})()
+    with pytest.raises(ArgumentError, match=r"made: a: .* is a \w+, no mapping"):
+        adds(array, foreign.CudaArray(framework.tensor(TEXT)))
+
+
+def test_what_a_property_raises_is_put_into_words(adds: Any, framework: Any) -> None:
+    class Odd:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise RuntimeError("it is gone")
+
+    with pytest.raises(ArgumentError, match=r"made: a: .* cannot be read: it is gone"):
+        adds(Odd(), foreign.CudaArray(framework.tensor(TEXT)))
+
+
+def test_a_read_only_array_may_be_read_and_not_written(adds: Any, framework: Any) -> None:
+    a, b, out = (framework.tensor(TEXT) for _ in range(3))
+    locked = foreign.CudaArray(out, data=(out.pointer, True))
+    for _ in range(2):
+        adds.into(locked, foreign.CudaArray(b), out=foreign.CudaArray(a))
+        with pytest.raises(ArgumentError, match="out may not be written, it is read-only"):
+            adds.into(foreign.CudaArray(a), foreign.CudaArray(b), out=locked)
+
+
+def test_arrays_without_elements_may_lie_nowhere(runtime: Any, framework: Any) -> None:
+    inputs = {"a": "f32[0, 64]", "b": "f32[4, 64]"}
+    kernel = made.kernel(made.artifact(made.launch("two", 1, 2), inputs=inputs))
+    empty = foreign.CudaArray(framework.tensor("f32[0, 64]"), data=(0, False))
+    for _ in range(2):
+        assert kernel(empty, foreign.CudaArray(framework.tensor(TEXT))).shape == (4, 64)
+
+
+def test_an_array_with_one_element_has_no_dimensions(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[]"}))
+    for _ in range(2):
+        kernel(foreign.CudaArray(framework.tensor("f32[]")))
+    assert len(runtime.launches) == 2

@@ -1,0 +1,130 @@
+"""Arrays of CuPy, by a module that has what the adapter asks CuPy for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import foreign
+import made
+import pytest
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.kernel import Kernel
+
+TEXT = "f32[4, 64]"
+
+
+@pytest.fixture
+def cupy(framework: Any, monkeypatch: pytest.MonkeyPatch) -> foreign.Cupy:
+    return foreign.install_cupy(framework, monkeypatch)
+
+
+@pytest.fixture
+def adds(runtime: Any) -> Any:
+    """Give a kernel that adds."""
+
+    @runtime.kernel("three")
+    def add(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
+        out[...] = a + b
+
+    return made.kernel(made.add())
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Count what reaches the slow path."""
+    seen: list[str] = []
+    start = Kernel._start
+
+    def counting(self: Kernel, *args: Any, **named: Any) -> Any:
+        seen.append(self.name)
+        return start(self, *args, **named)
+
+    monkeypatch.setattr(Kernel, "_start", counting)
+    return seen
+
+
+def test_results_are_arrays_of_cupy(cupy: foreign.Cupy, adds: Any, slow: list[str]) -> None:
+    a, b = (cupy.array(TEXT, values=n) for n in (1, 2))
+    for _ in range(3):
+        out = adds(a, b)
+        assert type(out) is cupy.ndarray
+        assert (out.tensor.numpy() == 3).all()
+        into = cupy.array(TEXT)
+        assert adds.into(a, b, out=into) is into
+        assert (into.tensor.numpy() == 3).all()
+    assert slow == []
+
+
+def test_a_call_goes_to_the_stream_of_cupy_or_to_its_own(
+    cupy: foreign.Cupy, adds: Any, runtime: Any
+) -> None:
+    from pallasc.runtime.devices import active, get_device
+
+    a, b, out = (cupy.array(TEXT) for _ in range(3))
+    with active(get_device(0)) as driver:
+        one, other = (int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(2))
+    for _ in range(2):
+        cupy.current = 0
+        adds.into(a, b, out=out)
+        cupy.current = one
+        adds.into(a, b, out=out)
+        adds(a, b, stream=other)
+    assert [launch.stream for launch in runtime.launches] == [0, one, other] * 2
+    assert cupy.streams == [other, other]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f16[4, 64]", "made: a has dtype f16"),
+        ("f32[64, 4]", r"made: a has shape \[64, 4\]"),
+    ],
+)
+def test_arrays_of_cupy_are_checked_at_each_call(
+    text: str, message: str, cupy: foreign.Cupy, adds: Any
+) -> None:
+    a, b, gaps = (cupy.array(TEXT) for _ in range(3))
+    gaps.flags.c_contiguous = False
+    for _ in range(2):
+        adds(a, b)
+        with pytest.raises(ArgumentError, match=message):
+            adds(cupy.array(text), b)
+        with pytest.raises(ArgumentError, match="made: b is not contiguous"):
+            adds(a, gaps)
+
+
+def test_arrays_of_cupy_on_another_gpu_stay_there(
+    runtime: Any, cupy: foreign.Cupy, adds: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    a, b, out = (cupy.array(TEXT, device=1) for _ in range(3))
+    for _ in range(3):
+        adds.into(a, b, out=out)
+    assert [launch.device for launch in runtime.launches] == [1, 1, 1]
+    with pytest.raises(ArgumentError, match="a lies on GPU 1, and b on GPU 0"):
+        adds(a, cupy.array(TEXT))
+
+
+def test_other_things_of_cupy_are_no_arrays(cupy: foreign.Cupy, adds: Any) -> None:
+    scalar = type("RawKernel", (), {"__module__": "cupy._core"})()
+    with pytest.raises(ArgumentError, match="made: a: a RawKernel is no array"):
+        adds(scalar, cupy.array(TEXT))
+
+
+def test_two_frameworks_and_their_mixture_keep_their_fast_ways(
+    cupy: foreign.Cupy, adds: Any, framework: Any, slow: list[str]
+) -> None:
+    theirs = [cupy.array(TEXT, values=n) for n in (1, 2, 0)]
+    ours = [framework.tensor(TEXT, values=n) for n in (1, 2, 0)]
+    interface = [foreign.CudaArray(one) for one in ours]
+    for arrays in (theirs, ours, interface):
+        adds.into(*arrays[:2], out=arrays[2])
+    slow.clear()
+    for arrays in (theirs, ours, interface, [theirs[0], interface[1], theirs[2]]):
+        ours[2].numpy()[...] = theirs[2].tensor.numpy()[...] = 0
+        assert adds.into(*arrays[:2], out=arrays[2]) is arrays[2]
+        held = arrays[2] if isinstance(arrays[2], made.Tensor) else arrays[2].tensor
+        assert (held.numpy() == 3).all()
+    assert slow == []

@@ -1,0 +1,242 @@
+"""Who must have signed: what program and machine demand, and each way in which a bundle fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import made
+import pytest
+
+import pallasc
+from pallasc.errors import CorruptError, SpecError, ToolError
+from pallasc.runtime.trust import REQUIRE, TRUSTED, machine_keys, read_keys, read_policy
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.signature import PublicKey, generate_key, public_key, signed
+from pallasc.specs.bundle.writer import build_bundle
+
+pytest.importorskip("cryptography")
+
+OWN, OTHER = generate_key(), generate_key()
+PUBLIC, OTHER_PUBLIC = public_key(OWN, "ours"), public_key(OTHER)
+
+
+@pytest.fixture(scope="session")
+def plain() -> bytes:
+    """Return a bundle that nobody signed."""
+    return build_bundle([item_of("add", {}, made.add())], level=3)
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder that keys of the machine are in; it does not exist."""
+    monkeypatch.delenv(REQUIRE, raising=False)
+    monkeypatch.delenv(TRUSTED, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "pallasc" / "trusted_keys"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[bytes], Path]:
+    def write(data: bytes) -> Path:
+        path = tmp_path / "k.pallasc"
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def _key_file(folder: Path, *keys: PublicKey, name: str = "a.pub") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("# whose\n" + "".join(f"{key}\n" for key in keys))
+    return folder / name
+
+
+def test_nothing_is_demanded_where_nobody_does(
+    write: Callable[[bytes], Path], plain: bytes
+) -> None:
+    assert read_policy().demands == ()
+    assert len(pallasc.open_bundle(write(plain))) == 1
+    assert len(pallasc.open_bundle(write(signed(plain, OTHER)))) == 1
+
+
+def test_cryptography_is_imported_only_where_a_signature_is_demanded(
+    write: Callable[[bytes], Path], plain: bytes, fresh_process: Callable[..., object]
+) -> None:
+    code = (
+        "import sys, pallasc\nkernels = pallasc.open_bundle(sys.argv[1])\n"
+        "kernels['add'].variants[0].artifact.cubin()\nassert 'cryptography' not in sys.modules"
+    )
+    done = fresh_process(code, str(write(signed(plain, OWN))))
+    assert done.returncode == 0, done.stderr  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("form", ["key", "text", "file", "folder", "several"])
+def test_a_bundle_signed_by_a_trusted_key_is_opened(
+    write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, form: str
+) -> None:
+    file = _key_file(tmp_path / "keys", OTHER_PUBLIC, PUBLIC)
+    (tmp_path / "keys" / "readme.txt").write_text("no key")
+    trusted = {
+        "key": PUBLIC,
+        "text": str(PUBLIC),
+        "file": file,
+        "folder": str(tmp_path / "keys"),
+        "several": [OTHER_PUBLIC, file],
+    }[form]
+    path = write(signed(plain, OWN))
+    assert len(pallasc.open_bundle(path, trusted=trusted)["add"].variants) == 1  # type: ignore[arg-type]
+
+
+def _cut(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def _unsigned(data: bytes) -> bytes:
+    return data
+
+
+def _foreign(data: bytes) -> bytes:
+    return signed(data, OTHER)
+
+
+def _forged(data: bytes) -> bytes:
+    return signed(data, OWN)[:-1] + bytes([signed(data, OWN)[-1] ^ 1])
+
+
+def _moved(data: bytes) -> bytes:
+    """Return another bundle with the signature of this one."""
+    other = build_bundle([item_of("sub", {}, made.add())], level=3)
+    return other + signed(data, OWN)[len(data) :]
+
+
+def _replaced(data: bytes) -> bytes:
+    """Return a signed bundle in whose head a byte is another."""
+    made = bytearray(signed(data, OWN))
+    made[40] ^= 1
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_unsigned, r"k\.pallasc is not signed\."),
+        (_foreign, r"k\.pallasc is signed by [0-9a-f]{16}, and trusted are [0-9a-f]{16}\."),
+        (_forged, r"the signature by [0-9a-f]{16} is not valid; it was forged or damaged\."),
+        (_moved, r"the signature by [0-9a-f]{16} is for another bundle"),
+        (_replaced, r"k\.pallasc"),
+        (_cut, r"k\.pallasc is damaged"),
+    ],
+)
+def test_each_way_of_failing_has_its_message(
+    write: Callable[[bytes], Path], plain: bytes, spoil: Callable[[bytes], bytes], message: str
+) -> None:
+    data = spoil(plain) if spoil is not _cut else _cut(signed(plain, OWN))
+    with pytest.raises(CorruptError, match=message) as caught:
+        pallasc.open_bundle(write(data), trusted=PUBLIC)
+    assert caught.value.exit_code == 5
+
+
+def test_a_blob_that_was_replaced_under_a_signed_manifest_is_refused(
+    write: Callable[[bytes], Path], plain: bytes
+) -> None:
+    data = bytearray(signed(plain, OWN))
+    kernels = pallasc.open_bundle(write(bytes(data)), trusted=PUBLIC)
+    one = kernels["add"].variants[0]
+    reader, entry = one._bundle.reader, one._entry  # type: ignore[attr-defined]
+    data[reader.row(entry.blobs[0]).extent.at + 5] ^= 1
+    other = pallasc.open_bundle(write(bytes(data)), trusted=PUBLIC)
+    with pytest.raises(CorruptError, match=r"k\.pallasc is damaged: blob"):
+        other["add"].variants[0].artifact.cubin()
+
+
+# ---- the machine
+
+
+def test_the_machine_demands_a_signature_whatever_the_program_says(
+    write: Callable[[bytes], Path], plain: bytes, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REQUIRE, "1")
+    path = write(plain)
+    for require in (None, False, True):
+        with pytest.raises(CorruptError, match=r"is not signed") as caught:
+            pallasc.open_bundle(path, require_signature=require)
+        assert str(config) in str(caught.value.hint)
+    path = write(signed(plain, OWN))
+    with pytest.raises(CorruptError, match="trusted are no keys"):
+        pallasc.open_bundle(path)
+    _key_file(config, PUBLIC)
+    assert len(pallasc.open_bundle(path)) == 1
+    # What the program trusts does not count for the machine, and the other way around.
+    with pytest.raises(CorruptError, match="trusted are") as caught:
+        pallasc.open_bundle(path, trusted=OTHER_PUBLIC)
+    assert "the argument trusted" in str(caught.value.hint)
+    _key_file(config, OTHER_PUBLIC)
+    with pytest.raises(CorruptError, match="trusted are") as caught:
+        pallasc.open_bundle(path, trusted=PUBLIC)
+    assert str(config) in str(caught.value.hint)
+
+
+def test_a_program_asks_for_keys_of_the_machine(
+    write: Callable[[bytes], Path], plain: bytes, config: Path
+) -> None:
+    _key_file(config, PUBLIC)
+    with pytest.raises(CorruptError, match="is not signed"):
+        pallasc.open_bundle(write(plain), require_signature=True)
+    assert len(pallasc.open_bundle(write(signed(plain, OWN)), require_signature=True)) == 1
+    assert len(pallasc.open_bundle(write(plain), trusted=PUBLIC, require_signature=False)) == 1
+
+
+def test_keys_named_by_the_environment_take_the_place_of_those_of_the_folder(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _key_file(config, PUBLIC, name="one.pub")
+    _key_file(config, OTHER_PUBLIC, name="two.pub")
+    assert [key.data for key in machine_keys()] == [PUBLIC.data, OTHER_PUBLIC.data]
+    first = _key_file(tmp_path / "a", OTHER_PUBLIC)
+    second = _key_file(tmp_path / "b", PUBLIC)
+    monkeypatch.setenv(TRUSTED, os.pathsep.join([str(first), str(second.parent)]))
+    assert [key.data for key in machine_keys()] == [OTHER_PUBLIC.data, PUBLIC.data]
+    monkeypatch.setenv(TRUSTED, "")
+    assert len(machine_keys()) == 2
+
+
+@pytest.mark.parametrize("text", ["yes please", "2"])
+def test_a_demand_that_is_not_understood_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REQUIRE, text)
+    with pytest.raises(SpecError, match=f"{REQUIRE} is '{text}'"):
+        read_policy()
+
+
+@pytest.mark.parametrize("text", ["", "0", "no", "False"])
+def test_a_demand_can_be_switched_off(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REQUIRE, text)
+    assert read_policy().demands == ()
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"ssh-ed25519 AAAA\n"])
+def test_files_of_keys_that_cannot_be_read_are_refused(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "key.pub"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=r"key\.pub"):
+        read_keys(path)
+
+
+def test_a_missing_package_is_named_with_what_to_run(
+    write: Callable[[bytes], Path], plain: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(signed(plain, OWN))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ToolError) as caught:
+        pallasc.open_bundle(path, trusted=PUBLIC)
+    assert caught.value.hint == "Run: pip install 'pallasc[sign]'"
+    assert len(pallasc.open_bundle(path)) == 1
