@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from pallasc.compiler.allocations import (
     Places,
@@ -19,6 +19,8 @@ from pallasc.compiler.allocations import (
 )
 from pallasc.compiler.host_stub import locate
 from pallasc.compiler.mosaic_kernel import MosaicKernel, read_mosaic_kernel
+from pallasc.compiler.peers import peer_table, uses_peers
+from pallasc.compiler.profiles import Regions, buffer_bytes
 from pallasc.compiler.tensor_maps import from_mosaic, from_xla
 from pallasc.compiler.unsupported import (
     UNSUPPORTED_HINT,
@@ -29,6 +31,7 @@ from pallasc.compiler.unsupported import (
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.canonical import digest
 from pallasc.specs.cubin import Kernel, parse_cubin
+from pallasc.specs.peers import Peers
 from pallasc.specs.plan import (
     Buffer,
     Bytes,
@@ -40,11 +43,18 @@ from pallasc.specs.plan import (
     Pointer,
     Step,
 )
+from pallasc.specs.profile import Profile
 
 MOSAIC_TARGET = "mosaic_gpu_v2"
 MOSAIC_ALIGNMENT = 256
 """What Mosaic assumes of every buffer (`kExpectedHbmAlignment` in jaxlib/mosaic/gpu)."""
 
+_AT_RUN_TIME = "a slice at an offset that is computed at run time"
+
+MOST_STEPS = 4096
+"""Steps that a plan may have because of loops."""
+
+MESH_HINT = "Declare the devices that run it together: mesh: {x: 4}."
 _RELOCATION_ABSOLUTE_64 = 1
 _STATEFUL = "rng_get_and_update_state"
 """XLA's kernel that keeps a state in its module: each launch would give something else."""
@@ -68,10 +78,16 @@ class Translation:
     steps: list[Step] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     mosaic: list[MosaicKernel] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
 
 
-def translate(executable: Any) -> Translation:
+def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = ()) -> Translation:
     """Translate the `GpuExecutableProto` of a function whose unused arguments were kept.
+
+    Args:
+        executable: the message.
+        ranks: how many devices run it together.
+        regions: how to read what profiled kernels measure.
 
     Raises:
         UnsupportedStepError: the function contains what cannot be launched from a cubin.
@@ -79,13 +95,13 @@ def translate(executable: Any) -> Translation:
         CorruptError: a cubin in it is damaged.
     """
     try:
-        return _translate(executable)
+        return _translate(executable, ranks, regions)
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"the executable's parts contradict each other: {error!r}") from error
 
 
-def _translate(executable: Any) -> Translation:
-    buffers, places = number_buffers(executable)
+def _translate(executable: Any, ranks: int, regions: Sequence[Regions]) -> Translation:
+    buffers, places = number_buffers(executable, ranks=ranks)
     outputs = [places[index][0] for index in output_allocations(executable)]
     result = Translation(buffers, outputs)
     for number, data in constant_bytes(executable, places, buffers).items():
@@ -93,7 +109,8 @@ def _translate(executable: Any) -> Translation:
         result.blobs[key] = data
         buffers[number] = Buffer("constant", len(data), digest=key)
     module = executable.hlo_module_with_config.hlo_module
-    translator = _Translator(module, executable.binary, result)
+    by_hash = {one.kernel: one for one in regions}
+    translator = _Translator(module, executable.binary, result, ranks, by_hash)
     translator.run(executable.thunks, places)
     return result
 
@@ -103,7 +120,11 @@ class _Translator:
     module: Any
     module_cubin: bytes
     result: Translation
+    ranks: int = 1
+    regions: Mapping[str, Regions] = field(default_factory=dict)
     _kernels: dict[str, Mapping[str, Kernel]] = field(default_factory=dict)
+    _mosaics: dict[bytes, MosaicKernel] = field(default_factory=dict)
+    _rounds: list[int] = field(default_factory=list)
 
     def run(self, thunks: Sequence[Any], places: Places) -> None:
         for thunk in thunks:
@@ -122,11 +143,11 @@ class _Translator:
             raise CompileError(f"a thunk of the executable has {len(kinds)} kinds instead of one")
         return kinds[0]
 
-    def _refuse(self, thunk: Any, what: str) -> None:
+    def _refuse(self, thunk: Any, what: str, hint: str = UNSUPPORTED_HINT) -> NoReturn:
         name = thunk.thunk_info.profile_annotation
         error = UnsupportedStepError(
             f"the function contains {what}, which cannot be launched from a cubin",
-            hint=UNSUPPORTED_HINT,
+            hint=hint,
         )
         error.frames = source_frames(self.module, name)
         raise error
@@ -136,6 +157,23 @@ class _Translator:
 
     def async_start(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks.thunks, places)
+
+    def loop(self, thunk: Any, body: Any, places: Places) -> None:
+        """A loop whose rounds XLA has counted: its steps once for each.
+
+        XLA, too, runs the body of such a loop so often and leaves out the condition.
+        """
+        if not body.HasField("trip_count"):
+            self._refuse(thunk, describe_thunk("while_thunk"))
+        rounds = body.trip_count
+        for done in range(max(0, min(rounds, MOST_STEPS))):
+            self._rounds.append(done)
+            self.run(body.body_thunk_sequence.thunks, places)
+            self._rounds.pop()
+            if len(self.result.steps) > MOST_STEPS:
+                break
+        if rounds < 0 or rounds > MOST_STEPS or len(self.result.steps) > MOST_STEPS:
+            self._refuse(thunk, f"a loop of {rounds} rounds (more than {MOST_STEPS} steps)")
 
     def nothing(self, _: Any, __: Any, ___: Places) -> None:
         """Do nothing: what was started is finished already."""
@@ -228,25 +266,24 @@ class _Translator:
     def custom_call(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
             self._refuse(thunk, describe_call(body.target_name))
-        attributes = {entry.key: entry.value for entry in body.attributes.attrs}
-        collective = attributes.get("uses_xla_collective_metadata")
-        if collective is not None and collective.scalar.b:
-            self._refuse(thunk, "a Mosaic kernel over several devices")
+        if self.ranks == 1 and uses_peers(body):
+            self._refuse(thunk, "a Mosaic kernel over several devices", MESH_HINT)
         slices = [
             item.shaped_slice.slice
             for item in (*body.operands, *body.results)
             if item.HasField("shaped_slice")
         ]
-        mosaic = read_mosaic_kernel(body.execution_state.state, buffers=len(slices))
-        if mosaic.uses_nvshmem or mosaic.uses_multimem:
-            self._refuse(thunk, "a Mosaic kernel over several devices (NVSHMEM or multimem)")
-        self.result.mosaic.append(mosaic)
+        mosaic = self._mosaic(body.execution_state.state, len(slices))
+        if mosaic.uses_nvshmem or (self.ranks == 1 and mosaic.uses_multimem):
+            what = "a Mosaic kernel over several devices (NVSHMEM or multimem)"
+            self._refuse(thunk, what, MESH_HINT)
         launch = mosaic.launch
         positions = [_place(piece, places) for piece in slices]
-        for _, offset in positions:
-            if offset % MOSAIC_ALIGNMENT:
-                self._refuse(thunk, f"a Mosaic kernel on a slice that starts at byte {offset}, "
-                             f"not a multiple of {MOSAIC_ALIGNMENT}")  # fmt: skip
+        if mosaic.hash in self.regions:
+            positions[-1] = self._profile(self.regions[mosaic.hash], mosaic)
+        operands = sum(item.HasField("shaped_slice") for item in body.operands)
+        into, back = self._aligned(positions, [piece.size for piece in slices], operands)
+        self.result.steps += into
         self._append(
             Launch(
                 kernel=mosaic.name,
@@ -259,8 +296,58 @@ class _Translator:
                 parameters=tuple(_parameter(a, positions) for a in launch.arguments),
                 origin="mosaic",
                 label=thunk.thunk_info.profile_annotation,
+                peer_table=peer_table(body, positions, mosaic, self.ranks),
             )
         )
+        self.result.steps += back
+
+    def _mosaic(self, state: bytes, buffers: int) -> MosaicKernel:
+        """Return the kernel of a call; the rounds of a loop share one."""
+        if state not in self._mosaics:
+            self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
+            self.result.mosaic.append(self._mosaics[state])
+        return self._mosaics[state]
+
+    def _aligned(
+        self, positions: list[tuple[int, int]], sizes: Sequence[int], operands: int
+    ) -> tuple[list[Step], list[Step]]:
+        """Give arrays that lie where Mosaic assumes none to be buffers of their own.
+
+        Args:
+            positions: where operands and then results lie; changed in place.
+            sizes: their bytes.
+            operands: how many of them are operands.
+
+        Returns:
+            The copies in front of the launch and behind it.
+        """
+        moved: dict[tuple[int, int, int], int] = {}
+        into: list[Step] = []
+        back: list[Step] = []
+        for index, ((buffer, offset), size) in enumerate(zip(list(positions), sizes, strict=True)):
+            if offset % MOSAIC_ALIGNMENT == 0:
+                continue
+            place = (buffer, offset, size)
+            if place not in moved:
+                moved[place] = len(self.result.buffers)
+                self.result.buffers.append(Buffer("temporary", size))
+                if index < operands and size:
+                    into.append(Copy(buffer, offset, moved[place], 0, size))
+            positions[index] = (moved[place], 0)
+            if index >= operands and size:
+                back.append(Copy(moved[place], 0, buffer, offset, size))
+        return into, back
+
+    def _profile(self, regions: Regions, mosaic: MosaicKernel) -> tuple[int, int]:
+        """Add a buffer for what a launch measures, since XLA gives its memory to later steps."""
+        number = len(self.result.buffers)
+        size = buffer_bytes(regions, mosaic.launch.grid)
+        self.result.buffers.append(Buffer("temporary", size))
+        launch = sum(isinstance(step, Launch) for step in self.result.steps)
+        self.result.profiles.append(
+            Profile(launch, number, regions.words, regions.traces, regions.names)
+        )
+        return number, 0
 
     def dynamic_slice(self, thunk: Any, body: Any, places: Places) -> None:
         """Thunks on slices of the arguments; only with offsets that are constants."""
@@ -270,7 +357,7 @@ class _Translator:
                 buffer, start = _place(argument.slice, places)
                 constants = [] if not offsets.HasField("offsets") else offsets.offsets.offsets
                 if any(o.HasField("slice_offset") or o.hlo_module_offset_idx for o in constants):
-                    self._refuse(thunk, "a slice at an offset that is computed at run time")
+                    self._refuse(thunk, _AT_RUN_TIME)
                 shape = body.orig_shapes[index].shape if constants else None
                 inner[index] = (buffer, start + _slice_bytes(shape, constants))
         self.run(body.embedded_thunk.thunks, inner)
@@ -297,13 +384,23 @@ class _Translator:
                 f"a slice has {len(slices)} buffers and {len(body.slice_allocations)} allocations"
             )
         for index, (offsets, configured, config, piece) in enumerate(slices):
-            moves = configured and (config.byte_stride or config.linear.byte_stride or config.table)
-            if offsets or moves:
-                self._refuse(thunk, "a slice at an offset that is computed at run time")
             buffer, start = _place(piece, places)
-            where = config.linear if config.HasField("linear") else config
-            inner[index] = (buffer, start + where.byte_offset)
+            known = config if configured else None
+            inner[index] = (buffer, start + self._slice_start(thunk, offsets, known))
         self.run(body.embedded_thunks.thunks, inner)
+
+    def _slice_start(self, thunk: Any, offsets: Sequence[Any], config: Any) -> int:
+        """Return where a slice starts in its buffer, in this round of the loops around it."""
+        if config is None and not offsets:
+            return 0
+        if config is None or config.table:
+            self._refuse(thunk, _AT_RUN_TIME)
+        where = config.linear if config.HasField("linear") else config
+        start, stride = int(where.byte_offset), int(where.byte_stride)
+        if stride and (config.loop_index or not self._rounds):
+            self._refuse(thunk, _AT_RUN_TIME)
+        # Index 0 is the innermost loop; no executable seen so far names another one.
+        return start + stride * self._rounds[-1] if stride else start
 
     def _keep(self, cubin: bytes) -> str:
         key = digest(cubin)
@@ -327,6 +424,7 @@ _HANDLERS = {
     "memset32bit_value_thunk": _Translator.memset32,
     "custom_call_thunk": _Translator.custom_call,
     "custom_kernel_thunk": _Translator.custom_kernel,
+    "while_thunk": _Translator.loop,
     "async_start_thunk": _Translator.async_start,
     "async_done_thunk": _Translator.nothing,
     "dynamic_slice_fusion_thunk": _Translator.dynamic_slice_fusion,
@@ -367,6 +465,8 @@ def _packed(slices: list[Any], spec: Any) -> list[Any]:
 def _parameter(argument: Any, positions: list[tuple[int, int]]) -> Parameter:
     """Turn a recorded argument of Mosaic's into a parameter of the plan."""
     if argument.address is not None:
+        if locate(argument.address) == (len(positions), 0):
+            return Peers()
         buffer, offset = _resolve(argument.address, positions)
         return Pointer(buffer, offset)
     maps = []

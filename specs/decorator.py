@@ -82,6 +82,7 @@ def kernel(
     tolerance: Mapping[str, float | str] | None = None,
     budget: Mapping[str, int | str] | None = None,
     files: Sequence[str] | None = None,
+    mesh: Mapping[str, int | str] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as a kernel; the fields are those of YAML.
 
@@ -97,6 +98,7 @@ def kernel(
         tolerance: `rtol` and `atol`.
         budget: the most that a variant may use.
         files: data files that the kernel reads while it is traced.
+        mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
 
     Raises:
         SpecError: when the function is decorated while its file is being collected, and a field
@@ -114,6 +116,7 @@ def kernel(
         "tolerance": tolerance,
         "budget": budget,
         "files": files,
+        "mesh": mesh,
     }
     given = {key: value for key, value in given.items() if value is not None}
     frame = sys._getframe(1)
@@ -183,7 +186,12 @@ def _declare(
 
 
 def spec_of(
-    function: Callable[..., Any], *, args: Sequence[Any], static: Mapping[str, Any], target: str
+    function: Callable[..., Any],
+    *,
+    args: Sequence[Any],
+    static: Mapping[str, Any],
+    target: str,
+    mesh: Mapping[str, int] | None = None,
 ) -> Spec:
     """Return the spec of an importable function that no spec file declares.
 
@@ -197,7 +205,9 @@ def spec_of(
             hint="Define a function at the top level of a module.",
         )
     file = Path(code.co_filename).resolve()
-    given = {"args": list(args), "static": dict(static), "targets": [target]}
+    given: dict[str, Any] = {"args": list(args), "static": dict(static), "targets": [target]}
+    if mesh:
+        given["mesh"] = dict(mesh)
     spec = _declare(function, given, Location(str(file), code.co_firstlineno), file)
     module = spec.entry.partition(":")[0]
     levels = 0 if module.endswith(".py") else module.count(".") + (file.name == "__init__.py")

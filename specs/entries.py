@@ -184,33 +184,27 @@ def _check_name(entry: Entry, path: Path) -> None:
 @lru_cache(maxsize=256)
 def _top_level_names(path: Path) -> frozenset[str] | None:
     try:
-        tree = ast.parse(path.read_bytes())
+        names = frozenset(_bound(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
-    names = frozenset(_bound(tree.body))
     return None if {"*", "__getattr__"} & names else names
 
 
-def _bound(body: list[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            continue
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        else:
-            yield from _bound_inside(node)
-
-
-def _bound_inside(node: ast.stmt) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            yield part.id
-        elif part is not node and isinstance(part, ast.stmt):
-            yield from _bound([part])
-        elif isinstance(part, ast.Call) and _is_dynamic(part):
-            yield "*"
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement of a module's own level binds, and those inside it."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+        return
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.Call) and _is_dynamic(node):
+        yield "*"
+    for part in ast.iter_child_nodes(node):
+        yield from _bound(part)
 
 
 def _is_dynamic(call: ast.Call) -> bool:

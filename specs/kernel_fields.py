@@ -216,6 +216,12 @@ TOLERANCE_FIELDS = (
     Field("rtol", _DIFFERENCE, "Relative difference that is allowed."),
     Field("atol", _DIFFERENCE, "Absolute difference that is allowed."),
 )
+AXIS_SIZE = Number(whole=True, least=1, template=True)
+MESH_KIND = MapOf(
+    Text("the name of an axis", _IDENTIFIER, "Letters, digits and '_', beginning with a letter."),
+    AXIS_SIZE,
+    "axes",
+)
 TARGETS_KIND = ListOf(TargetKind((*DEFAULT_MODELS, *MODELS)), "targets")
 
 KERNEL_FIELDS = (
@@ -245,6 +251,7 @@ KERNEL_FIELDS = (
         ListOf(Text("a path"), "paths"),
         "Data files that the kernel reads while it is traced, relative to the spec's folder.",
     ),
+    Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
 )
 """Every field of a kernel, in the order of the reference."""
 

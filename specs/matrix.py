@@ -10,7 +10,14 @@ from typing import Any
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import parse_array, resolve_array
 from pallasc.specs.fields import Number, PathParts, Place, typed
-from pallasc.specs.kernel_fields import BUDGET_FIELDS, NODES, TOLERANCE_FIELDS, is_parameter
+from pallasc.specs.kernel_fields import (
+    AXIS_SIZE,
+    BUDGET_FIELDS,
+    NODES,
+    TOLERANCE_FIELDS,
+    is_parameter,
+)
+from pallasc.specs.meshes import Mesh, check_devices
 from pallasc.specs.spec import ArgTree, Budget, Spec, Tolerance, Value, Variant, sorted_value
 from pallasc.specs.spelling import plain, show, suggestion
 from pallasc.specs.targets import Target, resolve_target
@@ -143,7 +150,7 @@ def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
 
 
 def _texts(spec: Spec, at: Place) -> Iterator[tuple[Place, str]]:
-    for name in ("args", "static", "tolerance", "budget"):
+    for name in ("args", "static", "tolerance", "budget", "mesh"):
         yield from _texts_in(getattr(spec, name), at.child(name))
 
 
@@ -194,7 +201,17 @@ def _variant(spec: Spec, point: Point, target: Target, at: Place) -> Variant:
         files=tuple(sorted(spec.files)),
         location=spec.location,
         base_dir=spec.base_dir,
+        mesh=_mesh(spec.mesh, point, at.child("mesh")) if spec.mesh else (),
     )
+
+
+def _mesh(given: Mapping[str, int | str], point: Point, at: Place) -> Mesh:
+    sizes = {
+        name: int(_number(size, AXIS_SIZE, point, at.child(name))) for name, size in given.items()
+    }
+    with at.blamed():
+        check_devices(sizes)
+    return tuple(sizes.items())
 
 
 # The path is passed, and a place made of it only for an error: there may be 10,000 variants.

@@ -4,7 +4,12 @@ A plan is an ordered list of steps over numbered buffers. Offsets and sizes are 
 nothing of JAX or XLA; `to_json` and `plan_from_json` are exact inverses.
 
 JSON form, schema 1: an object with `buffers`, `inputs`, `outputs`, `input_tree`, `output_tree`,
-`steps`; every step and parameter carries its `kind`.
+`steps`; every step and parameter carries its `kind`. Only where there is something to say, there is
+also:
+
+* `mesh`: a list of [axis, size], where the plan is that of one device among several; then a launch
+  may have `peer_table`, a parameter the kind "peers", a tensor map `peers` (`specs/peers.py`)
+* `profiles`: what profiled kernels leave (`specs/profile.py`)
 """
 
 from __future__ import annotations
@@ -16,6 +21,15 @@ from typing import Any, Literal, TypeVar
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.peers import (
+    MULTICAST,
+    Peers,
+    PeerTable,
+    broken_table,
+    peer_table_from_json,
+    peer_table_to_json,
+)
+from pallasc.specs.profile import Profile, broken_profile, profile_from_json, profile_to_json
 
 Dim3 = tuple[int, int, int]
 Role = Literal["input", "output", "constant", "temporary"]
@@ -77,7 +91,8 @@ class TensorMap:
 
     Dimensions are minor first, as the driver takes them; `strides` are bytes and leave out the
     minor dimension. `dtype` names a `CUtensorMapDataType` in lower case ("float16"), `interleave`
-    and `swizzle` are bytes (0 is none), `l2_promotion` too.
+    and `swizzle` are bytes (0 is none), `l2_promotion` too. Over several devices, `peers` says for
+    each rank on which rank the buffer lies, or -1 for its multicast address; None is the own one.
     """
 
     buffer: int
@@ -92,6 +107,7 @@ class TensorMap:
     l2_promotion: int = 0
     nan_fill: bool = False
     im2col: Mapping[str, Any] | None = None
+    peers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,7 @@ class Bytes:
     tensor_maps: tuple[tuple[int, TensorMap], ...]
 
 
-Parameter = Pointer | Bytes
+Parameter = Pointer | Bytes | Peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,7 @@ class Launch:
 
     `grid` counts blocks, also with a cluster; `cluster` None means no cluster attribute;
     `pdl` sets the attribute programmatic stream serialization. `origin` is "mosaic" or "xla".
+    `peer_table` is there where the kernel reaches other devices.
     """
 
     kernel: str
@@ -135,6 +152,7 @@ class Launch:
     parameters: tuple[Parameter, ...]
     origin: str = "mosaic"
     label: str = ""
+    peer_table: PeerTable | None = None
 
 
 Step = Fill | Copy | Launch
@@ -148,7 +166,8 @@ class LaunchPlan:
     """Buffers, signature and steps of one compiled function.
 
     `input_tree` and `output_tree` give the pytrees as JSON: a list or object whose leaves are
-    indices into `inputs` or `outputs`, None where the caller passes or gets None.
+    indices into `inputs` or `outputs`, None where the caller passes or gets None. `mesh` names the
+    axes and sizes of the devices that run the plan together, each on buffers of its own.
     """
 
     buffers: tuple[Buffer, ...]
@@ -157,6 +176,13 @@ class LaunchPlan:
     steps: tuple[Step, ...]
     input_tree: Any
     output_tree: Any
+    mesh: tuple[tuple[str, int], ...] = ()
+    profiles: tuple[Profile, ...] = ()
+
+    @property
+    def device_count(self) -> int:
+        """How many devices run the plan together."""
+        return math.prod(size for _, size in self.mesh)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -165,7 +191,7 @@ class LaunchPlan:
 
 
 _STEPS: dict[str, Any] = {"fill": Fill, "copy": Copy, "launch": Launch}
-_PARAMETERS: dict[str, Any] = {"pointer": Pointer, "bytes": Bytes}
+_PARAMETERS: dict[str, Any] = {"pointer": Pointer, "bytes": Bytes, "peers": Peers}
 
 
 def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
@@ -177,16 +203,26 @@ def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
         "steps": [_step_to_json(step) for step in plan.steps],
         "input_tree": plan.input_tree,
         "output_tree": plan.output_tree,
+        **({"mesh": [list(axis) for axis in plan.mesh]} if plan.mesh else {}),
+        **({"profiles": [profile_to_json(one) for one in plan.profiles]} if plan.profiles else {}),
     }
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:
     data = {"kind": type(step).__name__.lower(), **asdict(step)}
     if isinstance(step, Launch):
-        data["parameters"] = [
-            {"kind": type(parameter).__name__.lower(), **asdict(parameter)}
-            for parameter in step.parameters
-        ]
+        data["parameters"] = [_parameter_to_json(parameter) for parameter in step.parameters]
+        del data["peer_table"]
+        if step.peer_table is not None:
+            data["peer_table"] = peer_table_to_json(step.peer_table)
+    return data
+
+
+def _parameter_to_json(parameter: Parameter) -> dict[str, Any]:
+    data = {"kind": type(parameter).__name__.lower(), **asdict(parameter)}
+    for _, tensor_map in data.get("tensor_maps", ()):
+        if tensor_map["peers"] is None:
+            del tensor_map["peers"]
     return data
 
 
@@ -204,6 +240,8 @@ def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
             steps=tuple(_step(item) for item in data["steps"]),
             input_tree=data["input_tree"],
             output_tree=data["output_tree"],
+            mesh=_mesh(data.get("mesh", ())),
+            profiles=tuple(profile_from_json(item) for item in data.get("profiles", ())),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"the launch plan is damaged: {error!r}") from error
@@ -232,14 +270,16 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "Role": lambda value: value in ("input", "output", "constant", "temporary"),
     "Literal[1, 4]": lambda value: _is_int(value) and value in (1, 4),
     "tuple[int, ...]": _is_ints,
+    "tuple[int, ...] | None": lambda value: value is None or _is_ints(value),
     "Dim3": _is_dim3,
     "Dim3 | None": lambda value: value is None or _is_dim3(value),
     "Mapping[str, Any] | None": lambda value: value is None or isinstance(value, Mapping),
     "tuple[Parameter, ...]": lambda _: True,
+    "PeerTable | None": lambda _: True,
     "tuple[tuple[int, TensorMap], ...]": lambda value: all(_is_int(at) for at, _ in value),
 }
 
-_Data = TypeVar("_Data", Buffer, Binding, Fill, Copy, Launch, Pointer, Bytes, TensorMap)
+_Data = TypeVar("_Data", Buffer, Binding, Fill, Copy, Launch, Pointer, Bytes, Peers, TensorMap)
 
 
 def _make(kind: type[_Data], data: Mapping[str, Any]) -> _Data:
@@ -250,6 +290,13 @@ def _make(kind: type[_Data], data: Mapping[str, Any]) -> _Data:
         if not _TYPES[str(field.type)](value):
             raise TypeError(f"{field.name} of a {kind.__name__.lower()} is {value!r}")
     return made
+
+
+def _mesh(data: Any) -> tuple[tuple[str, int], ...]:
+    mesh = tuple((name, size) for name, size in data)
+    if any(type(name) is not str or not _is_int(size) or size < 1 for name, size in mesh):
+        raise TypeError(f"the mesh is {data!r}")
+    return mesh
 
 
 def _binding(data: Mapping[str, Any]) -> Binding:
@@ -263,6 +310,7 @@ def _step(data: Mapping[str, Any]) -> Step:
         values["parameters"] = tuple(_parameter(item) for item in values["parameters"])
         for name in ("grid", "block", "cluster"):
             values[name] = None if values[name] is None else tuple(values[name])
+        values["peer_table"] = peer_table_from_json(values.get("peer_table"))
     step: Step = _make(kind, values)
     return step
 
@@ -280,7 +328,9 @@ def _parameter(data: Mapping[str, Any]) -> Parameter:
 
 
 def _tensor_map(data: Mapping[str, Any]) -> TensorMap:
-    sequences = ("dims", "strides", "box", "element_strides")
+    sequences = ["dims", "strides", "box", "element_strides"]
+    if "peers" in data:
+        sequences.append("peers")
     return _make(TensorMap, {**data, **{name: tuple(data[name]) for name in sequences}})
 
 
@@ -298,7 +348,7 @@ def check_ranges(plan: LaunchPlan) -> None:
                 f"{what} takes bytes {offset} to {offset + size} of buffer {buffer}, "
                 f"which has {plan.buffers[buffer].size}"
             )
-    for broken in _broken_rules(plan):
+    for broken in (*_broken_rules(plan), *_broken_extras(plan)):
         raise CorruptError(f"the launch plan is damaged: {broken}")
 
 
@@ -315,6 +365,7 @@ def _references(plan: LaunchPlan) -> list[tuple[str, int, int, int]]:
             found.append((what, step.target, step.target_offset, step.size))
         else:
             found += [(what, *place) for place in _launch_references(step)]
+    found += [("a profile", profile.buffer, 0, 0) for profile in plan.profiles]
     return found
 
 
@@ -331,8 +382,10 @@ def _launch_references(step: Launch) -> list[tuple[int, int, int]]:
     for parameter in step.parameters:
         if isinstance(parameter, Pointer):
             found.append((parameter.buffer, parameter.offset, 0))
-        else:
+        elif isinstance(parameter, Bytes):
             found += [(m.buffer, m.offset, 0) for _, m in parameter.tensor_maps]
+    if step.peer_table is not None:
+        found += [(buffer, offset, 0) for buffer, offset in step.peer_table.arrays]
     return found
 
 
@@ -350,6 +403,34 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
     for tree, bindings in ((plan.input_tree, plan.inputs), (plan.output_tree, plan.outputs)):
         if sorted(tree_leaves(tree)) != list(range(len(bindings))):
             yield f"a pytree does not name each of {len(bindings)} arrays once"
+
+
+def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
+    """Yield what is wrong with what only some plans have."""
+    for launch in plan.launches:
+        if launch.peer_table is not None:
+            yield from broken_table(launch.peer_table, plan.device_count)
+        elif any(isinstance(parameter, Peers) for parameter in launch.parameters):
+            yield f"{launch.kernel} takes a table of peers that nothing describes"
+        for tensor_map in _tensor_maps(launch):
+            peers = tensor_map.peers
+            if peers is not None and (
+                len(peers) != plan.device_count
+                or any(not MULTICAST <= peer < plan.device_count for peer in peers)
+            ):
+                yield f"a tensor map of {launch.kernel} names peers {peers}"
+    grids: list[tuple[int, ...]] = [launch.grid for launch in plan.launches]
+    for profile in plan.profiles:
+        buffer = plan.buffers[profile.buffer]
+        if buffer.role != "temporary":
+            yield f"a profile lies in {buffer.role} buffer {profile.buffer}"
+        yield from broken_profile(profile, grids, buffer.size)
+
+
+def _tensor_maps(launch: Launch) -> Iterator[TensorMap]:
+    for parameter in launch.parameters:
+        if isinstance(parameter, Bytes):
+            yield from (tensor_map for _, tensor_map in parameter.tensor_maps)
 
 
 def _fits(parameter: Bytes) -> bool:

@@ -14,6 +14,7 @@ keep spaces and parentheses in a term: `layout="row major"`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -54,16 +55,33 @@ def select(variants: Iterable[Variant], expression: str) -> list[Variant]:
 def retarget(specs: Iterable[Spec], names: Sequence[str]) -> list[Spec]:
     """Return the specs with other targets in place of their own; no names change nothing.
 
+    Where several specs share a name, such as one for each architecture, a target goes to those of
+    them that declare its architecture, and to all where none does.
+
     Raises:
         SpecError: no such target.
     """
+    everything = list(specs)
     if not names:
-        return list(specs)
-    return [replace(spec, targets=_distinct(spec, names)) for spec in specs]
+        return everything
+    counts = Counter(spec.name for spec in everything)
+    declared: dict[str, set[str]] = {}
+    for spec in everything:
+        if counts[spec.name] > 1:
+            declared.setdefault(spec.name, set()).update(_archs(spec, spec.targets))
+    retargeted = []
+    for spec in everything:
+        targets = tuple(dict.fromkeys(resolve_target(name, spec.models).name for name in names))
+        if spec.name in declared:
+            others = declared[spec.name] - _archs(spec, spec.targets)
+            targets = tuple(name for name in targets if not _archs(spec, [name]) & others)
+        if targets:
+            retargeted.append(replace(spec, targets=targets))
+    return retargeted
 
 
-def _distinct(spec: Spec, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(resolve_target(name, spec.models).name for name in names))
+def _archs(spec: Spec, names: Iterable[str]) -> set[str]:
+    return {resolve_target(name, spec.models).arch for name in names}
 
 
 def matches(term: str, variant: Variant) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.meshes import Mesh
 from pallasc.specs.spelling import plain
 from pallasc.specs.targets import Target
 from pallasc.specs.templates import Scalar
@@ -66,6 +67,7 @@ class Spec:
         tolerance: `rtol` and `atol`, numbers or templates.
         budget: limits by name, numbers or templates.
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
+        mesh: axes of the devices that run the kernel together, with sizes, numbers or templates.
         location: where it is declared.
         base_dir: absolute folder of the spec file; no part of any key.
         locations: places of the fields, by dotted path (`args.a`, `exclude.0`).
@@ -86,6 +88,7 @@ class Spec:
     tolerance: dict[str, float | str] = field(default_factory=dict)
     budget: dict[str, int | str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    mesh: dict[str, int | str] = field(default_factory=dict)
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
 
     def where(self, *path: str | int) -> Location:
@@ -114,6 +117,7 @@ class Variant:
         files: as in `Spec`, sorted.
         location: where the kernel is declared.
         base_dir: as in `Spec`.
+        mesh: axes and sizes of the devices that run it together; empty for one device.
     """
 
     name: str
@@ -128,6 +132,7 @@ class Variant:
     files: tuple[str, ...]
     location: Location
     base_dir: str
+    mesh: Mesh = ()
 
     @property
     def id(self) -> str:
@@ -150,6 +155,7 @@ class Variant:
             "files": sorted(self.files),
             "static": sorted_value(self.static),
             "target": dict(sorted(self.target.figures().items())),
+            **({"mesh": [list(axis) for axis in self.mesh]} if self.mesh else {}),
         }
 
     def arrays(self) -> Iterator[tuple[str, ArraySpec]]:

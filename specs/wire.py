@@ -33,6 +33,7 @@ def spec_to_json(spec: Spec) -> Json:
         "tolerance": spec.tolerance,
         "budget": spec.budget,
         "files": list(spec.files),
+        "mesh": [list(axis) for axis in spec.mesh.items()],
         "location": location_to_json(spec.location),
         "base_dir": spec.base_dir,
         "locations": {path: location_to_json(place) for path, place in spec.locations.items()},
@@ -48,6 +49,7 @@ def spec_from_json(data: Json) -> Spec:
         "targets": tuple(data["targets"]),
         "models": {name: Target(**model) for name, model in data["models"].items()},
         "files": tuple(data["files"]),
+        "mesh": dict(data["mesh"]),
         "location": location_from_json(data["location"]),
         "locations": {path: location_from_json(p) for path, p in data["locations"].items()},
     }
@@ -67,6 +69,7 @@ def variant_to_json(variant: Variant) -> Json:
         "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
         "budget": asdict(variant.budget),
         "files": list(variant.files),
+        "mesh": [list(axis) for axis in variant.mesh],
         "location": location_to_json(variant.location),
         "base_dir": variant.base_dir,
     }
@@ -81,6 +84,7 @@ def variant_from_json(data: Json) -> Variant:
         "tolerance": Tolerance(**data["tolerance"]) if data["tolerance"] else None,
         "budget": Budget(**data["budget"]),
         "files": tuple(data["files"]),
+        "mesh": tuple((name, size) for name, size in data["mesh"]),
         "location": location_from_json(data["location"]),
     }
     return Variant(**{**data, **changed})

@@ -1,0 +1,69 @@
+"""What a kernel's tracing and lowering prints, kept for `pallasc inspect`.
+
+`debug=True` makes Pallas print the traced kernel and its MLIR module. Paths and lines of source are
+in there, so it is no part of an artifact, which is the same everywhere; a manifest carries it,
+compressed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import TextIO
+
+LONGEST_LETTERS = 1 << 20
+"""Of a longer text, only the end is kept."""
+
+_LEFT_OUT = "[the first {} letters are left out]\n"
+
+
+class _Tee(io.TextIOBase):
+    """Passes text on and keeps it."""
+
+    def __init__(self, to: TextIO) -> None:
+        self.kept = io.StringIO()
+        self._to = to
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._to.write(text)
+        return self.kept.write(text)
+
+    def flush(self) -> None:
+        self._to.flush()
+
+
+@contextlib.contextmanager
+def printed_text() -> Iterator[io.StringIO]:
+    """Collect what is printed meanwhile; it still goes where it went."""
+    tee = _Tee(sys.stdout)
+    with contextlib.redirect_stdout(tee):
+        yield tee.kept
+
+
+def pack(text: str) -> str:
+    """Return a text as a manifest holds it, "" for ""."""
+    if not text:
+        return ""
+    left_out = len(text) - LONGEST_LETTERS
+    if left_out > 0:
+        text = _LEFT_OUT.format(left_out) + text[left_out:]
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 9)).decode()
+
+
+def unpack(packed: object) -> str:
+    """Return the text that `pack` was given, "" where it is damaged."""
+    if not isinstance(packed, str) or not packed:
+        return ""
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(base64.b64decode(packed, validate=True), 8 * LONGEST_LETTERS)
+    except (ValueError, zlib.error):
+        return ""
+    return data.decode("utf-8", "replace")

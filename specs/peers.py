@@ -1,0 +1,96 @@
+"""What a kernel over several devices needs to know of its peers.
+
+Such a kernel finds the memory of the other devices in a table, `PeerTable`, that whoever launches
+it has to write: an array of 64-bit words. `rank` is the number of a device in the mesh, row-major.
+
+========================== ===================================================================
+word                       holds
+========================== ===================================================================
+0                          the rank of the device that the table is for
+1, 2, 3                    nothing that a kernel reads
+4 + ranks * a + r          the address of array `a` on rank `r`
+4 + ranks * arrays + a     the multicast address of array `a`, 0 where it has none
+========================== ===================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+HEAD_WORDS = 4
+"""Words in front of the addresses."""
+
+MULTICAST = -1
+"""Stands for a rank where a tensor map shows the multicast address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """A kernel parameter: the 8-byte address of the launch's table of peers, on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTable:
+    """What stands in the table of a launch.
+
+    Attributes:
+        ranks: how many devices there are.
+        arrays: the arrays of the table in order, each a buffer and a byte offset.
+        symmetric: numbers of the arrays that must lie in memory which all devices can reach, at
+            the same place of an allocation each has made; empty where any memory of a peer does.
+        multicast: the kernel reads or writes multicast addresses (`multimem`), so the devices must
+            share a multicast object.
+    """
+
+    ranks: int
+    arrays: tuple[tuple[int, int], ...]
+    symmetric: tuple[int, ...] = ()
+    multicast: bool = False
+
+    @property
+    def words(self) -> int:
+        """Length of the table."""
+        return HEAD_WORDS + (self.ranks + 1) * len(self.arrays)
+
+
+def peer_table_to_json(table: PeerTable) -> dict[str, Any]:
+    """Return a table as plain data for JSON."""
+    return {
+        "ranks": table.ranks,
+        "arrays": [list(place) for place in table.arrays],
+        "symmetric": list(table.symmetric),
+        "multicast": table.multicast,
+    }
+
+
+def peer_table_from_json(data: Mapping[str, Any] | None) -> PeerTable | None:
+    """Return the table that `peer_table_to_json` wrote, None for None.
+
+    Raises:
+        LookupError, TypeError, ValueError: a field is missing, unknown or of another type.
+    """
+    if data is None:
+        return None
+    table = PeerTable(
+        **{
+            **data,
+            "arrays": tuple((buffer, offset) for buffer, offset in data["arrays"]),
+            "symmetric": tuple(data["symmetric"]),
+        }
+    )
+    numbers = (table.ranks, *table.symmetric, *(n for place in table.arrays for n in place))
+    if any(type(number) is not int for number in numbers):
+        raise TypeError("a table of peers holds something else than numbers")
+    if type(table.multicast) is not bool:
+        raise TypeError("a table of peers says neither yes nor no")
+    return table
+
+
+def broken_table(table: PeerTable, ranks: int) -> Iterator[str]:
+    """Yield what contradicts itself in a table of a plan for so many devices."""
+    if table.ranks != ranks:
+        yield f"a table of {table.ranks} peers for {ranks} devices"
+    if any(not 0 <= number < len(table.arrays) for number in table.symmetric):
+        yield f"a table of peers with {len(table.arrays)} arrays names {table.symmetric}"
