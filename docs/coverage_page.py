@@ -1,0 +1,150 @@
+"""The table of docs/coverage.md, made from the results that tests/coverage keeps true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[1] / "tests" / "coverage"
+
+_INTRODUCTION = """\
+What of Pallas and Mosaic GPU survives compiling ahead of time: each entry of the API reference, and
+each name that `jax.experimental.pallas.mosaic_gpu` exports beyond it, with the kernels that use it.
+Every kernel is built from a spec for the architectures named; what is looked for then was found in
+its PTX, SASS or launch plan. Where there are *numbers*, JAX's interpreter ran the kernel and agreed
+with a reference in NumPy. A gap stands there in JAX's own words.
+
+`pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels lie
+in `tests/coverage`; `make coverage` compiles them all and writes the results again."""
+
+_GROUPS = {
+    "plgpu": "The module `plgpu`",
+    "plgpu.CompilerParams": "Fields of `plgpu.CompilerParams`",
+    "plgpu.kernel": "Keywords of `plgpu.kernel`",
+    "pl": "The module `pl`",
+    "pl.kernel": "Keywords of `pl.kernel`",
+}
+
+
+def all_results() -> dict[str, dict[str, Any]]:
+    """Return the checked-in results by JAX version, the oldest first."""
+    files = sorted(RESULTS.glob("results-*.json"), key=lambda file: _version_key(file.stem))
+    return {file.stem.partition("-")[2]: json.loads(file.read_text()) for file in files}
+
+
+def _version_key(stem: str) -> list[int]:
+    return [int(part) for part in stem.partition("-")[2].split(".")]
+
+
+def page_entries() -> dict[str, list[str]]:
+    """Return the names on the reference pages, page by page."""
+    import yaml
+
+    pages = yaml.safe_load((RESULTS / "entries.yaml").read_text())
+    return {page: [name for line in lines for name in line] for page, lines in pages.items()}
+
+
+def beyond(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return what the newest JAX has of `plgpu` and the pages do not list."""
+    listed = page_entries()
+    newest = results[list(results)[-1]]["exports"]
+    return {
+        page: sorted(set(newest[page]) - set(listed[page]))
+        for page in ("plgpu", "plgpu.CompilerParams", "plgpu.kernel")
+    }
+
+
+def entry_name(page: str, name: str) -> str:
+    """Return an entry as cases name it: `plgpu.wgmma`, `plgpu.kernel(cluster)`."""
+    return f"{page}({name})" if page.count(".") else f"{page}.{name}"
+
+
+def rows(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the names of the cases that cover each entry."""
+    covering: dict[str, list[str]] = {}
+    for held in results.values():
+        for name, case in held["cases"].items():
+            for entry in case["covers"]:
+                cases = covering.setdefault(entry, [])
+                if name not in cases:
+                    cases.append(name)
+    return covering
+
+
+def coverage_page(note: str) -> str:
+    """Return the whole page."""
+    results = all_results()
+    parts = ["# Coverage of Pallas and Mosaic GPU", note, _INTRODUCTION, _totals(results)]
+    covering = rows(results)
+    for page, names in page_entries().items():
+        parts += [f"## {_GROUPS[page]}", _table(page, names, covering, results)]
+    for page, names in beyond(results).items():
+        if names:
+            parts += [f"## Beyond the reference: {_GROUPS[page]}"]
+            parts += [_table(page, names, covering, results)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _totals(results: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = ["| JAX | kernels | compiled | gaps | numbers |", "| --- | --- | --- | --- | --- |"]
+    for held in results.values():
+        cases = held["cases"].values()
+        outcomes = [outcome for case in cases for outcome in case["targets"].values()]
+        gaps = sum(outcome != "ok" for outcome in outcomes)
+        numbers = sum(case.get("numbers") == "ok" for case in cases)
+        counts = [len(cases), len(outcomes) - gaps, gaps, numbers]
+        lines.append(f"| {held['jax']} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
+
+
+def _table(
+    page: str,
+    names: Sequence[str],
+    covering: Mapping[str, Sequence[str]],
+    results: Mapping[str, Mapping[str, Any]],
+) -> str:
+    head = ["entry", "kernel", *(f"JAX {held['jax']}" for held in results.values()), "looked for"]
+    lines = [head, ["---"] * len(head)]
+    for name in names:
+        entry = entry_name(page, name)
+        cases = covering.get(entry, ["nothing"])
+        for number, case in enumerate(cases):
+            shown = f"`{name}`" if number == 0 else ""
+            cells = [_cell(held["cases"].get(case)) for held in results.values()]
+            lines.append([shown, f"`{case}`", *cells, _looked_for(case, results)])
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def _cell(case: Mapping[str, Any] | None) -> str:
+    if case is None:
+        return "no kernel"
+    return "; ".join(_outcomes(case))
+
+
+def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
+    good = [arch for arch, outcome in case["targets"].items() if outcome == "ok"]
+    if good:
+        numbers = case.get("numbers")
+        yield f"{', '.join(good)}{' and *numbers*' if numbers == 'ok' else ''}"
+    gaps: dict[str, list[str]] = {}
+    for arch, outcome in case["targets"].items():
+        if outcome != "ok":
+            gaps.setdefault(outcome.partition(": ")[2], []).append(arch)
+    for words, where in gaps.items():
+        yield f"**gap** {', '.join(where)}: “{words}”"
+    numbers = case.get("numbers", "ok")
+    if numbers != "ok" and numbers.partition(": ")[2] not in gaps:
+        yield f"no numbers: “{numbers.partition(': ')[2]}”"
+
+
+def _looked_for(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    cases = [held["cases"][name] for held in results.values() if name in held["cases"]]
+    looks = list(dict.fromkeys(look for case in cases for look in case["looked_for"]))
+    notes = list(dict.fromkeys(case["note"] for case in cases if "note" in case))
+    return "; ".join([*looks, *notes])
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")

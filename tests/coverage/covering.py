@@ -1,0 +1,195 @@
+"""What a coverage case declares beside its spec: the entries it covers and what is looked for.
+
+A case is a function with two decorators: `@covers(…)` and, below it, `@pallasc.kernel(…)`, which
+declares it as any Python spec does. The spec's `reference`, where there is one, is compared with
+what JAX's interpreter computes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifact import Artifact
+    from pallasc.specs.plan import LaunchPlan
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass
+class Found:
+    """What a case's compilation for one architecture gave; `others` are those of other cases."""
+
+    artifact: Artifact
+    others: Mapping[str, Found] = field(default_factory=dict, repr=False)
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """The launch plan."""
+        return self.artifact.plan
+
+    @cached_property
+    def ptx(self) -> str:
+        """The PTX of all Mosaic kernels."""
+        kernels = [kernel.name for kernel in self.artifact.kernels if kernel.ptx]
+        return "\n".join(self.artifact.ptx(name) for name in kernels)
+
+    @cached_property
+    def sass(self) -> str:
+        """The disassembly of all kernels."""
+        from pallasc.compiler.disassemble import sass
+
+        names = dict.fromkeys(kernel.name for kernel in self.artifact.kernels)
+        return "\n".join(sass(self.artifact.cubin(name)) for name in names)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One thing to look for.
+
+    Attributes:
+        says: what it is, for the table.
+        wrong: returns what is wrong with what was found, "" if nothing is.
+        on: architectures on which it is looked for; all, if empty.
+        jax: JAX versions likewise.
+    """
+
+    says: str
+    wrong: Callable[[Found], str]
+    on: tuple[str, ...] = ()
+    jax: tuple[str, ...] = ()
+
+    def applies(self, arch: str, version: str) -> bool:
+        """Return whether it is looked for on this architecture with this JAX version."""
+        return (not self.on or arch in self.on) and (not self.jax or version in self.jax)
+
+
+def ptx(pattern: str, *, says: str = "", on: str = "", jax: str = "") -> Look:
+    """Look for a regular expression in the PTX; the table has `says` in its place."""
+    return _text("PTX", pattern, lambda found: found.ptx, says, on, jax)
+
+
+def sass(pattern: str, *, says: str = "", on: str = "", jax: str = "") -> Look:
+    """Look for a regular expression in the SASS; the table has `says` in its place."""
+    return _text("SASS", pattern, lambda found: found.sass, says, on, jax)
+
+
+def _text(
+    kind: str, pattern: str, read: Callable[[Found], str], says: str, on: str, jax: str
+) -> Look:
+    def wrong(found: Found) -> str:
+        return "" if re.search(pattern, read(found)) else f"the {kind} has no {pattern}"
+
+    shown = says or _plain(pattern)
+    return Look(f"{kind} `{shown}`", wrong, tuple(on.split()), tuple(jax.split()))
+
+
+def no_ptx(pattern: str, *, on: str = "", jax: str = "") -> Look:
+    """Look that a regular expression is not in the PTX."""
+
+    def wrong(found: Found) -> str:
+        return f"the PTX has {pattern}" if re.search(pattern, found.ptx) else ""
+
+    return Look(f"PTX without `{_plain(pattern)}`", wrong, tuple(on.split()), tuple(jax.split()))
+
+
+def fewer(pattern: str, *, than: str, on: str = "", jax: str = "") -> Look:
+    """Look that the PTX has a regular expression less often than that of another case."""
+
+    def wrong(found: Found) -> str:
+        own, other = (len(re.findall(pattern, one.ptx)) for one in (found, found.others[than]))
+        return "" if own < other else f"the PTX has {pattern} {own} times, {than} {other} times"
+
+    says = f"fewer `{_plain(pattern)}` in PTX than `{than}`"
+    return Look(says, wrong, tuple(on.split()), tuple(jax.split()))
+
+
+def plan(says: str, holds: Callable[[LaunchPlan], object], *, on: str = "", jax: str = "") -> Look:
+    """Look that something holds of the launch plan; `says` is written into the table."""
+
+    def wrong(found: Found) -> str:
+        return "" if holds(found.plan) else f"it does not hold that {says}: {found.plan.steps}"
+
+    return Look(f"plan: {says}", wrong, tuple(on.split()), tuple(jax.split()))
+
+
+def compared(
+    says: str, holds: Callable[[Found, Found], object], *, to: str, on: str = "", jax: str = ""
+) -> Look:
+    """Look that something holds of this case beside another one that is built for the same."""
+
+    def wrong(found: Found) -> str:
+        return "" if holds(found, found.others[to]) else f"beside {to} it does not hold: {says}"
+
+    return Look(f"{says} `{to}`", wrong, tuple(on.split()), tuple(jax.split()))
+
+
+def same_artifact(as_: str, *, on: str = "", jax: str = "") -> Look:
+    """Look that the artifact is that of another case."""
+
+    def holds(found: Found, other: Found) -> bool:
+        return found.artifact.digest == other.artifact.digest
+
+    return compared("the same artifact as", holds, to=as_, on=on, jax=jax)
+
+
+def _plain(pattern: str) -> str:
+    """Return a regular expression as text for a table."""
+    text = pattern.replace(r"\.\S*", ".…")
+    text = re.sub(r"\\([.\[\]()+*])", r"\1", text)
+    return text.replace(r"\s+", " ").replace(r"\b", "").replace(r"\d+", "N").replace("|", "/")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is declared of a case; `file` is the module of its kernel.
+
+    Attributes:
+        covers: entries, as `plgpu.Barrier`, `plgpu.CompilerParams(approx_math)`.
+        looks: what to look for.
+        gaps: how JAX's message begins where it does not compile, by JAX version, or by version and
+            architecture: `"0.10"`, `"0.10 sm_90a"`.
+        uninterpreted: likewise where JAX's interpreter cannot run it.
+        note: a remark for the table.
+    """
+
+    name: str
+    file: str
+    covers: tuple[str, ...]
+    looks: tuple[Look, ...]
+    gaps: Mapping[str, str]
+    uninterpreted: Mapping[str, str]
+    note: str
+
+    def gap(self, version: str, arch: str) -> str | None:
+        """Return how the message begins, None where it has to compile."""
+        return self.gaps.get(f"{version} {arch}", self.gaps.get(version))
+
+
+CASES: dict[str, Case] = {}
+"""Every case of the modules that were imported, by name."""
+
+
+def covers(
+    *entries: str,
+    looks: Sequence[Look] = (),
+    gaps: Mapping[str, str] | None = None,
+    uninterpreted: Mapping[str, str] | None = None,
+    note: str = "",
+) -> Callable[[Function], Function]:
+    """Declare which entries the decorated kernel covers; the arguments are those of `Case`."""
+
+    def register(function: Function) -> Function:
+        file = function.__code__.co_filename.rpartition("/")[2]
+        name = function.__name__
+        held = CASES.get(name)
+        if held is not None and held.file != file:
+            raise ValueError(f"{file} and {held.file} both have a case {name}")
+        CASES[name] = Case(name, file, entries, tuple(looks), gaps or {}, uninterpreted or {}, note)
+        return function
+
+    return register

@@ -1,0 +1,35 @@
+"""What the installed JAX has of Pallas: names, fields and keywords."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+
+def jax_version() -> str:
+    """Return JAX's version in full."""
+    return metadata.version("jax")
+
+
+def version() -> str:
+    """Return JAX's version as results are kept: "0.12"."""
+    return ".".join(jax_version().split(".")[:2])
+
+
+def exports() -> dict[str, list[str]]:
+    """Return the public names by where they are: modules, fields of a class, keywords."""
+    import dataclasses
+    import inspect
+
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    def public(module: object) -> list[str]:
+        return sorted(name for name in dir(module) if not name.startswith("_"))
+
+    return {
+        "pl": public(pl),
+        "plgpu": public(plgpu),
+        "plgpu.CompilerParams": sorted(f.name for f in dataclasses.fields(plgpu.CompilerParams)),
+        "plgpu.kernel": sorted(inspect.signature(plgpu.kernel).parameters),
+        "pl.kernel": sorted(inspect.signature(pl.kernel).parameters),
+    }

@@ -1,0 +1,248 @@
+"""Loads, stores, layouts, reductions, atomics and code of Mosaic's own, on arrays in registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from covering import compared, covers, no_ptx, plan, ptx, same_artifact, sass
+from forms import lane, like, load, smem_bytes, vector, warpgroup
+from jax import lax
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+
+def absent(name: str) -> dict[str, str]:
+    """Return the gap of a name that JAX 0.10 has not."""
+    return {"0.10": f"module 'jax.experimental.pallas.mosaic_gpu' has no attribute '{name}'"}
+
+
+@covers("plgpu.load", "plgpu.Layout", looks=[ptx(r"ld\.global")])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def load_in_a_layout(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = load(x_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers("plgpu.store", looks=[ptx(r"st\.global")], gaps=absent("store"))
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def store_unoptimized(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        plgpu.store(out_gmem, x_gmem[...], optimized=False)
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers("plgpu.load", looks=[ptx(r"ld\.global")])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def plain_copy(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "plgpu.layout_cast",
+    "plgpu.Layout",
+    looks=[
+        no_ptx(r"ld\.global\.v2"),
+        compared("other code than", lambda own, other: own.ptx != other.ptx, to="plain_copy"),
+    ],
+)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def cast_of_a_layout(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = plgpu.layout_cast(x_gmem[...], plgpu.Layout.WG_STRIDED((64, 64), 1))
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "plgpu.Replicated",
+    "plgpu.Tiling",
+    "plgpu.Layout",
+    looks=[same_artifact("rows_of_a_known_layout")],
+    note="`Layout.TILED` from their own parts",
+)
+@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"])
+def rows_of_a_tiled_layout(x: jax.Array) -> jax.Array:
+    tiled = plgpu.Layout.TILED(
+        plgpu.Tiling(((64,), (16,), (8,), (1,))),
+        warp_dims=(-4,),
+        lane_dims=(-2, plgpu.Replicated(4)),
+        vector_dim=-1,
+    )
+    return rows(x, tiled)
+
+
+@covers("plgpu.Layout", looks=[ptx(r"ld\.global")])
+@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"])
+def rows_of_a_known_layout(x: jax.Array) -> jax.Array:
+    return rows(x, plgpu.Layout.WGMMA.reduce(1))
+
+
+def rows(x: jax.Array, layout: Any) -> jax.Array:
+    """Return `x` by way of registers in a layout."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = load(x_gmem, layout=layout, optimized=False)
+
+    return plgpu.kernel(body, out_type=like(x), compiler_params=warpgroup())(x)
+
+
+@covers(
+    "plgpu.print_layout",
+    looks=[same_artifact("plain_copy")],
+    note="prints while the kernel is lowered, and leaves nothing in it",
+)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def printed_layout(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        value = x_gmem[...]
+        plgpu.print_layout("x: {}", value)
+        out_gmem[...] = value
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers("plgpu.broadcasted_iota", looks=[ptx(r"tid\.x")])
+@pallasc.kernel(args={"x": "i32[64, 64]"}, targets=["sm_90a"])
+def iota(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        rows = plgpu.broadcasted_iota(jnp.int32, (64, 64), 0, layout=plgpu.Layout.WGMMA)
+        out_gmem[...] = rows
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers("plgpu.sum", looks=[ptx(r"shfl\.sync")], gaps=absent("sum"))
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def sum_of_a_vector(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = lax.broadcast(plgpu.sum(x_gmem[...]), (128,))
+
+    return plgpu.kernel(body, out_type=vector())(x)
+
+
+@covers("plgpu.max", looks=[ptx(r"max\.(NaN\.)?f32", says="max.f32")], gaps=absent("max"))
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def max_of_a_vector(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = lax.broadcast(plgpu.max(x_gmem[...]), (128,))
+
+    return plgpu.kernel(body, out_type=vector())(x)
+
+
+@covers("plgpu.min", looks=[ptx(r"min\.(NaN\.)?f32", says="min.f32")], gaps=absent("min"))
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def min_of_a_vector(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = lax.broadcast(plgpu.min(x_gmem[...]), (128,))
+
+    return plgpu.kernel(body, out_type=vector())(x)
+
+
+@covers("plgpu.prod", looks=[ptx(r"mul\.(rn\.)?f32", says="mul.f32")], gaps=absent("prod"))
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def product_of_a_vector(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = lax.broadcast(plgpu.prod(x_gmem[...]), (128,))
+
+    return plgpu.kernel(body, out_type=vector())(x)
+
+
+@covers(
+    "plgpu.atomic_add",
+    looks=[ptx(r"(red|atom)\.\S*add\.f32", says="red….add.f32")],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def atomic_add(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        plgpu.atomic_add(out_gmem, x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+
+
+@covers(
+    "plgpu.atomic_max",
+    "plgpu.atomic_min",
+    "plgpu.atomic_and",
+    "plgpu.atomic_or",
+    "plgpu.atomic_xor",
+    looks=[
+        ptx(rf"(red|atom)\.\S*{what}\.", says=f"red….{what}")
+        for what in ("max", "min", "and", "or", "xor")
+    ],
+)
+@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a"])
+def other_atomics(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        plgpu.atomic_max(out_gmem, x_gmem[...])
+        plgpu.atomic_min(out_gmem, x_gmem[...])
+        plgpu.atomic_and(out_gmem, x_gmem[...])
+        plgpu.atomic_or(out_gmem, x_gmem[...])
+        plgpu.atomic_xor(out_gmem, x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+
+
+@covers(
+    "plgpu.inline_mgpu",
+    "plgpu.RefType",
+    "plgpu.ShapeDtypeStruct",
+    looks=[ptx(r"neg\.f32|sub\.(rn\.)?f32", says="neg.f32/sub.f32")],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def code_of_mosaic(x: jax.Array) -> jax.Array:
+    layout = plgpu.Layout.WG_STRIDED((128,), vec_size=1)
+    result = plgpu.ShapeDtypeStruct((128,), jnp.float32, layout=layout)
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=result)
+        def negative(_: Any, ref: Any) -> Any:
+            return -mgpu.FragmentedArray.load_strided(ref, vec_size=1)
+
+        out_gmem[...] = negative(x_gmem)
+
+    return plgpu.kernel(body, out_type=like(x), compiler_params=lane())(x)
+
+
+@covers(
+    "plgpu.mma",
+    looks=[ptx(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16"), sass(r"HMMA\.16816\.F32")],
+    gaps={"0.10": "MMA_ACC"},
+)
+@pallasc.kernel(args={"a": "bf16[64, 16]", "b": "bf16[8, 16]"}, targets=["sm_80", "sm_120a"])
+def mma_of_ampere(a: jax.Array, b: jax.Array) -> jax.Array:
+    layout = plgpu.Layout
+
+    def body(a_gmem: Any, b_gmem: Any, out_gmem: Any) -> None:
+        zeros = jnp.zeros((64, 8), jnp.float32)
+        acc = plgpu.layout_cast(zeros, layout.MMA_ACC(a.dtype))
+        left = plgpu.load(a_gmem, layout=layout.MMA_LHS(a.dtype), optimized=False)
+        right = plgpu.load(b_gmem.T, layout=layout.MMA_RHS(a.dtype), optimized=False)
+        out_gmem[...] = plgpu.mma(acc, left, right)
+
+    out = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+    return plgpu.kernel(body, out_type=out)(a, b)
+
+
+@covers(
+    "plgpu.REGS",
+    "plgpu.MemorySpace",
+    looks=[plan("no shared memory for it", lambda plan: smem_bytes(plan) < 64 * 64 * 4)],
+    note="where accumulators lie",
+)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def memory_space_of_an_accumulator(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, acc: Any) -> None:
+        assert jax.typeof(acc).memory_space is plgpu.REGS
+        out_gmem[...] = acc[...] + load(x_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
+
+    return plgpu.kernel(body, out_type=like(x), scratch_types=[plgpu.ACC((64, 64))])(x)

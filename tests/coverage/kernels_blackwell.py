@@ -1,0 +1,342 @@
+"""Blackwell's tensor cores and tensor memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from covering import covers, plan, ptx, sass
+from forms import lane, load, plus_one, product, store, warpgroup
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+NEAR = {"rtol": 1e-2, "atol": 1e-2}
+NO_TMEM = {"0.10": "Unsupported memory space: tmem"}
+F32 = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+
+
+def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:
+    """Copy arrays to shared memory, and wait for them."""
+    for source, target in pairs:
+        plgpu.copy_gmem_to_smem(source, target, loaded)
+    plgpu.barrier_wait(loaded)
+
+
+def turned(ref: Any) -> Any:
+    return ref.T if hasattr(ref, "T") else plgpu.transpose_ref(ref, (1, 0))
+
+
+def tiles(dtype: Any, swizzle: int = 128) -> Any:
+    """Return the transforms of a tile that the tensor core reads."""
+    bits = jnp.finfo(dtype).bits
+    return (plgpu.TilingTransform((8, 8 * swizzle // bits)), plgpu.SwizzleTransform(swizzle))
+
+
+@covers(
+    "plgpu.tcgen05_mma",
+    "plgpu.async_load_tmem",
+    "plgpu.TMEM",
+    "plgpu.MemorySpace",
+    "plgpu.Barrier",
+    looks=[
+        ptx(r"tcgen05\.alloc"),
+        ptx(r"tcgen05\.mma\.cta_group::1\.kind::f16"),
+        ptx(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive"),
+        ptx(r"tcgen05\.ld\.sync\.aligned"),
+        sass(r"UTCHMMA"),
+    ],
+    uninterpreted=NO_TMEM,
+)
+@pallasc.kernel(
+    args={"a": "f16[128, 64]", "b": "f16[64, 128]"},
+    targets=["sm_100a", "sm_103a"],
+    reference=product,
+    tolerance=NEAR,
+)
+def tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
+    def body(
+        a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
+        done: Any,
+    ) -> None:  # fmt: skip
+        fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem))
+        plgpu.tcgen05_mma(acc, a_smem, b_smem, done, accumulate=False)
+        plgpu.barrier_wait(done)
+        out_gmem[...] = plgpu.async_load_tmem(acc)
+
+    return plgpu.kernel(
+        body,
+        out_type=F32,
+        scratch_types=[
+            plgpu.SMEM((128, 64), jnp.float16),
+            plgpu.SMEM((64, 128), jnp.float16),
+            plgpu.TMEM((128, 128), jnp.float32),
+            plgpu.Barrier(num_arrivals=2),
+            plgpu.Barrier(orders_tensor_core=True),
+        ],
+        compiler_params=warpgroup(),
+    )(a, b)
+
+
+@covers(
+    "plgpu.tcgen05_commit_arrive",
+    "plgpu.tcgen05_mma",
+    "plgpu.warp_map",
+    looks=[ptx(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive")],
+)
+@pallasc.kernel(args={"a": "f16[128, 64]", "b": "f16[64, 128]"}, targets=["sm_100a"])
+def commit_of_a_tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
+    def body(
+        a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
+        done: Any,
+    ) -> None:  # fmt: skip
+        fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem))
+
+        @plgpu.warp_map
+        def per_warp(warp: jax.Array) -> None:
+            @pl.when(warp == 0)
+            def multiply() -> None:
+                plgpu.tcgen05_mma(acc, a_smem, b_smem, accumulate=False)
+                plgpu.tcgen05_commit_arrive(done)
+
+        plgpu.barrier_wait(done)
+        out_gmem[...] = plgpu.async_load_tmem(acc)
+
+    return plgpu.kernel(
+        body,
+        out_type=F32,
+        scratch_types=[
+            plgpu.SMEM((128, 64), jnp.float16),
+            plgpu.SMEM((64, 128), jnp.float16),
+            plgpu.TMEM((128, 128), jnp.float32),
+            plgpu.Barrier(num_arrivals=2),
+            plgpu.Barrier(orders_tensor_core=True),
+        ],
+        compiler_params=warpgroup(),
+    )(a, b)
+
+
+@covers(
+    "plgpu.async_store_tmem",
+    "plgpu.async_load_tmem",
+    "plgpu.commit_tmem",
+    "plgpu.wait_load_tmem",
+    looks=[
+        ptx(r"tcgen05\.st\.sync\.aligned"),
+        ptx(r"tcgen05\.wait::st\.sync\.aligned"),
+        ptx(r"tcgen05\.ld\.sync\.aligned"),
+        ptx(r"tcgen05\.wait::ld\.sync\.aligned"),
+    ],
+    uninterpreted=NO_TMEM,
+)
+@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_100a"], reference=plus_one)
+def tensor_memory(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, tmem: Any) -> None:
+        value = load(x_gmem, layout=plgpu.Layout.TCGEN05, optimized=False)
+        plgpu.async_store_tmem(tmem, value + 1)
+        plgpu.commit_tmem()
+        out_gmem[...] = plgpu.async_load_tmem(tmem)
+        plgpu.wait_load_tmem()
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((128, 64), jnp.float32),
+        scratch_types=[plgpu.TMEM((128, 64), jnp.float32)],
+        compiler_params=warpgroup(),
+    )(x)
+
+
+@covers(
+    "plgpu.async_load_tmem",
+    looks=[ptx(r"tcgen05\.ld\.red\.sync\.aligned")],
+    gaps={"0.10": "async_load_tmem() got an unexpected keyword argument 'reduce'"},
+)
+@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_103a"])
+def load_that_reduces(x: jax.Array) -> Any:
+    def body(x_gmem: Any, out_gmem: Any, most_gmem: Any, tmem: Any) -> None:
+        layout = plgpu.Layout.TCGEN05_TMEM_NATIVE
+        plgpu.async_store_tmem(tmem, load(x_gmem, layout=layout, optimized=False))
+        plgpu.commit_tmem()
+        value, most = plgpu.async_load_tmem(tmem, layout=layout, reduce="max")
+        store(out_gmem, value)
+        store(most_gmem, most)
+
+    return plgpu.kernel(
+        body,
+        out_type=(
+            jax.ShapeDtypeStruct((128, 64), jnp.float32),
+            jax.ShapeDtypeStruct((128,), jnp.float32),
+        ),
+        scratch_types=[plgpu.TMEM((128, 64), jnp.float32)],
+    )(x)
+
+
+@covers(
+    "plgpu.tcgen05_mma",
+    "plgpu.kernel(cluster)",
+    looks=[
+        ptx(r"tcgen05\.mma\.cta_group::2\.kind::f16"),
+        ptx(r"tcgen05\.alloc\.cta_group::2"),
+        plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
+    ],
+)
+@pallasc.kernel(args={"a": "f16[256, 64]", "b": "f16[64, 128]"}, targets=["sm_100a"])
+def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
+    def body(
+        a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
+        done: Any, both: Any,
+    ) -> None:  # fmt: skip
+        block = lax.axis_index("c")
+        rows, columns = pl.ds(block * 128, 128), pl.ds(block * 64, 64)
+        fetch(ready, (a_gmem.at[rows], a_smem), (b_gmem.at[:, columns], b_smem))
+        plgpu.barrier_arrive(both)
+        plgpu.barrier_wait(both)
+        plgpu.tcgen05_mma(acc, a_smem, b_smem, done, accumulate=False, collective_axis="c")
+        plgpu.barrier_wait(done)
+        out_gmem[rows, :] = plgpu.async_load_tmem(acc, layout=plgpu.Layout.TCGEN05)
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((256, 128), jnp.float32),
+        scratch_types=[
+            plgpu.SMEM((128, 64), jnp.float16),
+            plgpu.SMEM((64, 64), jnp.float16),
+            plgpu.TMEM((128, 128), jnp.float32, collective=True),
+            plgpu.Barrier(num_arrivals=2),
+            plgpu.Barrier(orders_tensor_core=True),
+            plgpu.ClusterBarrier(collective_axes=("c",)),
+        ],
+        cluster=(2,),
+        cluster_names=("c",),
+        compiler_params=warpgroup(),
+    )(a, b)
+
+
+@covers(
+    "plgpu.async_copy_scales_to_tmem",
+    "plgpu.TMEMLayout",
+    "plgpu.tcgen05_mma",
+    looks=[
+        ptx(r"tcgen05\.cp\.cta_group::1\.32x128b\.warpx4"),
+        ptx(r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4\.block_scale"),
+    ],
+)
+@pallasc.kernel(
+    args={
+        "a": "f8e4m3fn[128, 128]",
+        "b": "f8e4m3fn[128, 128]",
+        "a_scale": "f8e8m0fnu[1, 1, 32, 16]",
+        "b_scale": "f8e8m0fnu[1, 1, 32, 16]",
+    },
+    targets=["sm_100a"],
+)
+def scaled_product(a: jax.Array, b: jax.Array, a_scale: jax.Array, b_scale: jax.Array) -> jax.Array:
+    def body(
+        a_gmem: Any, b_gmem: Any, a_scale_gmem: Any, b_scale_gmem: Any, out_gmem: Any, a_smem: Any,
+        b_smem: Any, a_scale_smem: Any, b_scale_smem: Any, a_scale_tmem: Any, b_scale_tmem: Any,
+        acc: Any, ready: Any, done: Any,
+    ) -> None:  # fmt: skip
+        fetch(
+            ready,
+            (a_gmem, a_smem),
+            (b_gmem, b_smem),
+            (a_scale_gmem, a_scale_smem),
+            (b_scale_gmem, b_scale_smem),
+        )
+        plgpu.async_copy_scales_to_tmem(a_scale_smem, a_scale_tmem)
+        plgpu.async_copy_scales_to_tmem(b_scale_smem, b_scale_tmem)
+        plgpu.tcgen05_mma(
+            acc,
+            a_smem,
+            turned(b_smem),
+            a_scale=a_scale_tmem,
+            b_scale=b_scale_tmem,
+            accumulate=False,
+        )
+        plgpu.tcgen05_commit_arrive(done)
+        plgpu.barrier_wait(done)
+        out_gmem[...] = plgpu.async_load_tmem(acc)
+
+    scales = plgpu.SMEM((1, 1, 32, 16), jnp.float8_e8m0fnu)
+    scales_tmem = plgpu.TMEM((128, 4), jnp.float8_e8m0fnu, layout=plgpu.TMEMLayout.SCALES_LAYOUT)
+    tile = plgpu.SMEM((128, 128), jnp.float8_e4m3fn, transforms=tiles(jnp.float8_e4m3fn))
+    return plgpu.kernel(
+        body,
+        out_type=F32,
+        scratch_types=[
+            tile, tile, scales, scales, scales_tmem, scales_tmem,
+            plgpu.TMEM((128, 128), jnp.float32),
+            plgpu.Barrier(num_arrivals=4), plgpu.Barrier(orders_tensor_core=True),
+        ],
+        compiler_params=lane(),
+    )(a, b, a_scale, b_scale)  # fmt: skip
+
+
+@covers(
+    "plgpu.async_copy_sparse_metadata_to_tmem",
+    "plgpu.format_tcgen05_sparse_metadata",
+    looks=[ptx(r"tcgen05\.mma\.sp\.cta_group::1\.kind::f16"), ptx(r"tcgen05\.cp\.cta_group::1")],
+)
+@pallasc.kernel(
+    args={"a": "f16[128, 64]", "b": "f16[128, 128]", "places": "u2[128, 32, 2]"},
+    targets=["sm_100a"],
+)
+def sparse_product(a: jax.Array, b: jax.Array, places: jax.Array) -> jax.Array:
+    def body(
+        a_gmem: Any, b_gmem: Any, places_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any,
+        places_smem: Any, places_tmem: Any, acc: Any, ready: Any, done: Any,
+    ) -> None:  # fmt: skip
+        fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem), (places_gmem, places_smem))
+        plgpu.async_copy_sparse_metadata_to_tmem(places_smem, places_tmem)
+        plgpu.tcgen05_mma(
+            acc, a_smem, turned(b_smem), a_sparse_metadata=places_tmem, accumulate=False
+        )
+        plgpu.tcgen05_commit_arrive(done)
+        plgpu.barrier_wait(done)
+        out_gmem[...] = plgpu.async_load_tmem(acc)
+
+    formatted = plgpu.format_tcgen05_sparse_metadata(places, jnp.float16)
+    transforms = tiles(jnp.float16, 64)
+    return plgpu.kernel(
+        body,
+        out_type=F32,
+        scratch_types=[
+            plgpu.SMEM((128, 64), jnp.float16, transforms=transforms),
+            plgpu.SMEM((128, 128), jnp.float16, transforms=transforms),
+            plgpu.SMEM(formatted.shape, jnp.uint2),
+            plgpu.TMEM((128, 64), jnp.uint2, layout=plgpu.TMEMLayout.SPARSE_METADATA_LAYOUT),
+            plgpu.TMEM((128, 128), jnp.float32),
+            plgpu.Barrier(num_arrivals=3),
+            plgpu.Barrier(orders_tensor_core=True),
+        ],
+        compiler_params=lane(),
+    )(a, b, formatted)
+
+
+@covers(
+    "plgpu.async_copy_smem_to_tmem",
+    looks=[ptx(r"tcgen05\.cp\.cta_group::1\.128x")],
+)
+@pallasc.kernel(args={"x": "f16[128, 128]"}, targets=["sm_100a"])
+def copy_to_tensor_memory(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, smem: Any, tmem: Any, ready: Any, done: Any) -> None:
+        fetch(ready, (x_gmem, smem))
+        plgpu.async_copy_smem_to_tmem(smem, tmem)
+        plgpu.tcgen05_commit_arrive(done)
+        plgpu.barrier_wait(done)
+        store(out_gmem, plgpu.async_load_tmem(tmem))
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((128, 128), jnp.float16),
+        scratch_types=[
+            plgpu.SMEM((128, 128), jnp.float16, transforms=tiles(jnp.float16)),
+            plgpu.TMEM((128, 128), jnp.float16, packed=True),
+            plgpu.Barrier(),
+            plgpu.Barrier(orders_tensor_core=True),
+        ],
+        compiler_params=lane(),
+    )(x)

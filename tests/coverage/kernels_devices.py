@@ -1,0 +1,195 @@
+"""Kernels over two devices: what they say to each other, and what the plan says they need.
+
+Such kernels are compiled and shown; launching them is refused until there is a runtime for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from covering import covers, plan, ptx
+from forms import like
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+PEERS = plan("a table of 2 peers", lambda plan: table(plan).ranks == 2)
+MULTICAST = plan("multicast memory", lambda plan: table(plan).multicast)
+
+
+def table(plan: Any) -> Any:
+    """Return the table of peers of the one Mosaic kernel."""
+    (found,) = [launch.peer_table for launch in plan.launches if launch.peer_table]
+    return found
+
+
+def meet(semaphore: Any) -> None:
+    """Wait until the other device is here too."""
+    pl.semaphore_signal(semaphore, 1, device_id=1 - lax.axis_index("d"))
+    pl.semaphore_wait(semaphore)
+
+
+@covers(
+    "plgpu.multimem_store",
+    looks=[ptx(r"multimem\.st\.\S*global"), PEERS, MULTICAST],
+)
+@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a", "sm_100a"], mesh={"d": 2})
+def store_on_all_devices(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
+        @pl.when(lax.axis_index("d") == 0)
+        def store() -> None:
+            plgpu.multimem_store(x_gmem[...], out_gmem, "d")
+
+        meet(semaphore)
+
+    scratch = [plgpu.SemaphoreType.REGULAR(())]
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+
+
+@covers(
+    "plgpu.multimem_store",
+    gaps=dict.fromkeys(
+        ("0.10", "0.12"), "JAX device mesh is required by multimem_store, but not defined."
+    ),
+)
+@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a"])
+def store_without_a_mesh(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        plgpu.multimem_store(x_gmem[...], out_gmem, "d")
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "plgpu.multimem_load_reduce",
+    looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.add"), PEERS, MULTICAST],
+)
+@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=["sm_90a"], mesh={"d": 2})
+def sum_over_all_devices(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
+        total = plgpu.multimem_load_reduce(x_gmem, collective_axes="d", reduction_op="add")
+        out_gmem[...] = plgpu.layout_cast(total, plgpu.Layout.WG_STRIDED((64, 32), vec_size=4))
+        meet(semaphore)
+
+    scratch = [plgpu.SemaphoreType.REGULAR(())]
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+
+
+@covers(
+    "plgpu.remote_ref",
+    "plgpu.PeerMemRef",
+    looks=[ptx(r"cp\.async\.bulk"), PEERS],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def memory_of_another_device(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, smem: Any, semaphore: Any) -> None:
+        smem[...] = x_gmem[...]
+        plgpu.commit_smem()
+        other = plgpu.remote_ref(out_gmem, 1 - lax.axis_index("d"))
+        assert any(isinstance(one, plgpu.PeerMemRef) for one in other.transforms)
+        plgpu.copy_smem_to_gmem(smem, other)
+        plgpu.wait_smem_to_gmem(0)
+        meet(semaphore)
+
+    scratch = [plgpu.SMEM((128,), jnp.float32), plgpu.SemaphoreType.REGULAR(())]
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+
+
+@covers(
+    "plgpu.multicast_ref",
+    looks=[ptx(r"cp\.async\.bulk"), PEERS, MULTICAST],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def memory_of_all_devices(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, smem: Any, semaphore: Any) -> None:
+        smem[...] = x_gmem[...]
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(smem, plgpu.multicast_ref(out_gmem, "d"))
+        plgpu.wait_smem_to_gmem(0)
+        meet(semaphore)
+
+    scratch = [plgpu.SMEM((128,), jnp.float32), plgpu.SemaphoreType.REGULAR(())]
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+
+
+@covers(
+    "plgpu.semaphore_signal_multicast",
+    looks=[ptx(r"multimem\.red\.\S*add"), PEERS, MULTICAST],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def signal_on_all_devices(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
+        out_gmem[...] = x_gmem[...]
+        plgpu.semaphore_signal_multicast(semaphore, collective_axes="d")
+        pl.semaphore_wait(semaphore, 2)
+
+    scratch = [plgpu.SemaphoreType.REGULAR(())]
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+
+
+@covers(
+    "plgpu.semaphore_signal",
+    "plgpu.semaphore_signal_parallel",
+    "plgpu.SemaphoreSignal",
+    looks=[ptx(r"(red|atom)\.\S*sys\S*add"), PEERS],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def signals_to_another_device(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, one: Any, two: Any) -> None:
+        out_gmem[...] = x_gmem[...]
+        other = 1 - lax.axis_index("d")
+        plgpu.semaphore_signal(one, device_id=other)
+        plgpu.semaphore_signal_parallel(
+            plgpu.SemaphoreSignal(one, device_id=other),
+            plgpu.SemaphoreSignal(two, device_id=other),
+        )
+        pl.semaphore_wait(one, 2)
+        pl.semaphore_wait(two)
+
+    scratch = [plgpu.SemaphoreType.REGULAR(()), plgpu.SemaphoreType.REGULAR(())]
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+
+
+def scaled(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return the other device's array, with the given parameters of the compiler."""
+
+    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
+        plgpu.remote_ref(out_gmem, 1 - lax.axis_index("d"))[...] = x_gmem[...]
+        meet(semaphore)
+
+    scratch = [plgpu.SemaphoreType.REGULAR(())]
+    parameters = plgpu.CompilerParams(**fields)
+    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch, compiler_params=parameters)(
+        x
+    )
+
+
+@covers("plgpu.CompilerParams", looks=[PEERS])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def devices_that_meet(x: jax.Array) -> jax.Array:
+    return scaled(x)
+
+
+def without(field: str) -> dict[str, str]:
+    """Return the gap of a field that JAX 0.10 has not."""
+    return {"0.10": f"CompilerParams.__init__() got an unexpected keyword argument '{field}'"}
+
+
+@covers(
+    "plgpu.CompilerParams(skip_device_barrier)",
+    looks=[PEERS],
+    gaps=without("skip_device_barrier"),
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def no_barrier_of_devices(x: jax.Array) -> jax.Array:
+    return scaled(x, skip_device_barrier=True)
+
+
+@covers("plgpu.CompilerParams(is_multi_process)", looks=[PEERS], gaps=without("is_multi_process"))
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+def several_processes(x: jax.Array) -> jax.Array:
+    return scaled(x, is_multi_process=True)

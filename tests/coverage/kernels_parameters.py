@@ -1,0 +1,280 @@
+"""Every field of `CompilerParams`, with a value that is not its default, and what it changes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from covering import compared, covers, fewer, no_ptx, plan, ptx
+from forms import like
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+
+def exponential(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return `exp(x)` with the given parameters."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = jnp.exp(x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x), compiler_params=plgpu.CompilerParams(**fields))(x)
+
+
+@covers("plgpu.CompilerParams", looks=[ptx(r"fma\.rn"), no_ptx(r"shared_profiler")])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def default_parameters(x: jax.Array) -> jax.Array:
+    return exponential(x)
+
+
+@covers(
+    "plgpu.CompilerParams(approx_math)",
+    looks=[ptx(r"ex2\.approx"), fewer(r"fma\.rn", than="default_parameters")],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def approximate_mathematics(x: jax.Array) -> jax.Array:
+    return exponential(x, approx_math=True)
+
+
+def blocks(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return `x + 1`, block by block, with the given parameters."""
+
+    def body(x_smem: Any, out_smem: Any) -> None:
+        out_smem[...] = x_smem[...] + 1
+
+    spec = pl.BlockSpec((64, 64), lambda i, j: (i, j))
+    return pl.pallas_call(
+        body,
+        out_shape=like(x),
+        grid=(4, 4),
+        in_specs=[spec],
+        out_specs=spec,
+        compiler_params=plgpu.CompilerParams(**fields),
+    )(x)
+
+
+NO_CALL = {"0.12": "AssertionError"}
+NO_CALL_NOTE = (
+    "`pl.pallas_call` takes no parameters of this back end since 0.11; `emit_pipeline` does"
+)
+
+
+@covers(
+    "plgpu.CompilerParams(dimension_semantics)",
+    looks=[plan("16 blocks", lambda plan: math.prod(plan.launches[0].grid) == 16)],
+    gaps=NO_CALL,
+    note=NO_CALL_NOTE,
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+def parallel_blocks(x: jax.Array) -> jax.Array:
+    return blocks(x, dimension_semantics=["parallel", "parallel"])
+
+
+@covers(
+    "plgpu.CompilerParams(dimension_semantics)",
+    looks=[plan("4 blocks instead of 16", lambda plan: plan.launches[0].grid == (4, 1, 1))],
+    gaps=NO_CALL,
+    note=NO_CALL_NOTE,
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+def sequential_blocks(x: jax.Array) -> jax.Array:
+    return blocks(x, dimension_semantics=["parallel", "sequential"])
+
+
+@covers(
+    "plgpu.CompilerParams(max_concurrent_steps)",
+    looks=[
+        compared(
+            "more shared memory than",
+            lambda own, other: smem_bytes(own) > smem_bytes(other),
+            to="sequential_blocks",
+        )
+    ],
+    gaps=NO_CALL,
+    note=NO_CALL_NOTE,
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+def concurrent_steps(x: jax.Array) -> jax.Array:
+    return blocks(x, dimension_semantics=["parallel", "sequential"], max_concurrent_steps=2)
+
+
+def smem_bytes(found: Any) -> int:
+    return max(launch.dynamic_smem_bytes for launch in found.plan.launches)
+
+
+@covers(
+    "plgpu.CompilerParams(delay_release)",
+    gaps=dict.fromkeys(
+        ("0.10", "0.12"),
+        "CompilerParams.__init__() got an unexpected keyword argument 'delay_release'",
+    ),
+    note="`BlockSpec` has it, see `pipeline_of_tiles`",
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+def delayed_release(x: jax.Array) -> jax.Array:
+    return blocks(x, max_concurrent_steps=2, delay_release=1)
+
+
+def through_smem(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return `x + 1` through shared memory, with the given parameters."""
+
+    def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
+        smem[...] = x_gmem[...]
+        out_gmem[...] = smem[...] + 1
+        smem[...] = x_gmem[...] + 2
+
+    return plgpu.kernel(
+        body,
+        out_type=like(x),
+        scratch_types=[plgpu.SMEM(x.shape, x.dtype)],
+        compiler_params=plgpu.CompilerParams(**fields),
+    )(x)
+
+
+@covers("plgpu.CompilerParams", looks=[ptx(r"bar\.sync")])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def automatic_barriers(x: jax.Array) -> jax.Array:
+    return through_smem(x)
+
+
+@covers(
+    "plgpu.CompilerParams(unsafe_no_auto_barriers)",
+    looks=[fewer(r"bar\.sync|barrier\.\S*sync", than="automatic_barriers")],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def no_automatic_barriers(x: jax.Array) -> jax.Array:
+    return through_smem(x, unsafe_no_auto_barriers=True)
+
+
+def total(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return the sum of each row, with the given parameters."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = jnp.broadcast_to(jnp.sum(x_gmem[...]), (128,))
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((128,), jnp.float32),
+        compiler_params=plgpu.CompilerParams(**fields),
+    )(x)
+
+
+@covers("plgpu.CompilerParams", looks=[ptx(r"shfl\.sync")])
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=["sm_90a"])
+def reduction(x: jax.Array) -> jax.Array:
+    return total(x)
+
+
+@covers(
+    "plgpu.CompilerParams(reduction_scratch_bytes)",
+    looks=[
+        compared(
+            "4096 bytes more shared memory than",
+            lambda own, other: smem_bytes(own) == smem_bytes(other) + 4096,
+            to="reduction",
+        )
+    ],
+)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=["sm_90a"])
+def reduction_with_more_scratch(x: jax.Array) -> jax.Array:
+    return total(x, reduction_scratch_bytes=2048 + 4096)
+
+
+def scoped(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return `x + 1` within a named scope, with the given parameters."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        with jax.named_scope("work"):
+            out_gmem[...] = x_gmem[...] + 1
+
+    return plgpu.kernel(body, out_type=like(x), compiler_params=plgpu.CompilerParams(**fields))(x)
+
+
+@covers(
+    "plgpu.CompilerParams(profile_space)",
+    "plgpu.CompilerParams(profile_dir)",
+    "plgpu.TraceScope",
+    looks=[
+        ptx(r"%clock"),
+        plan("a profile with the region `work`", lambda plan: "work" in plan.profiles[0].names),
+    ],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def profile(x: jax.Array) -> jax.Array:
+    return scoped(x, profile_space=8, profile_dir="traces")
+
+
+def four_times_the_traces(own: Any, other: Any) -> bool:
+    own_profile, other_profile = (found.plan.profiles[0] for found in (own, other))
+    return own_profile.traces == 4 * other_profile.traces
+
+
+@covers(
+    "plgpu.CompilerParams(profile_trace_scope)",
+    "plgpu.TraceScope",
+    looks=[compared("four times the traces of", four_times_the_traces, to="profile")],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def profile_of_warps(x: jax.Array) -> jax.Array:
+    scope = plgpu.TraceScope.WARP
+    return scoped(x, profile_space=8, profile_dir="traces", profile_trace_scope=scope)
+
+
+def without(field: str) -> dict[str, str]:
+    """Return the gap of a field that JAX 0.10 has not."""
+    return {"0.10": f"CompilerParams.__init__() got an unexpected keyword argument '{field}'"}
+
+
+def repeated(x: jax.Array, **fields: Any) -> jax.Array:
+    """Return `x + 4` by a loop around a named scope, with the given parameters."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        def step(_: jax.Array, value: jax.Array) -> jax.Array:
+            with jax.named_scope("work"):
+                return value + 1
+
+        out_gmem[...] = lax.fori_loop(0, 4, step, x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x), compiler_params=plgpu.CompilerParams(**fields))(x)
+
+
+@covers("plgpu.CompilerParams(profile_space)", looks=[ptx("%clock")])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def profile_of_a_loop(x: jax.Array) -> jax.Array:
+    return repeated(x, profile_space=2, profile_dir="traces")
+
+
+@covers(
+    "plgpu.CompilerParams(profile_bounds_check)",
+    looks=[
+        compared("other code than", lambda own, other: own.ptx != other.ptx, to="profile_of_a_loop")
+    ],
+    gaps=without("profile_bounds_check"),
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def profile_within_bounds(x: jax.Array) -> jax.Array:
+    return repeated(x, profile_space=2, profile_dir="traces", profile_bounds_check=True)
+
+
+@covers("plgpu.CompilerParams(lowering_semantics)", "plgpu.LoweringSemantics")
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def lane_semantics(x: jax.Array) -> jax.Array:
+    return through_smem(x, lowering_semantics=plgpu.LoweringSemantics.Lane)
+
+
+@covers(
+    "plgpu.CompilerParams(lowering_semantics)",
+    "plgpu.LoweringSemantics",
+    looks=[
+        compared(
+            "another kernel than", lambda own, other: own.ptx != other.ptx, to="lane_semantics"
+        )
+    ],
+)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+def warpgroup_semantics(x: jax.Array) -> jax.Array:
+    return through_smem(x, lowering_semantics=plgpu.LoweringSemantics.Warpgroup)

@@ -1,0 +1,193 @@
+"""Build every case, look for what it declares, run it in the interpreter, and tell what came out.
+
+Usage: run.py [--write | --merge] [--output FILE] [--store FOLDER] [NAME...]. With `--write` the
+results of this JAX version, `results-<version>.json`, are written where every case is as declared;
+what is not is printed. `--merge` replaces those of the named cases alone. A store that is named is
+kept, and `pallasc inspect` shows what is in it.
+"""
+
+# ruff: noqa: E402 - modules of this folder are imported by name, as a spec's own are.
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+
+import declared
+import exported
+from covering import CASES, Case, Found, Look
+
+from pallasc.cache.store import Store
+from pallasc.compiler.build import build
+from pallasc.compiler.report import VariantResult
+from pallasc.specs.spec import Variant
+
+_MOST_S = 300
+
+
+def results(names: Sequence[str], folder: Path, store: Path) -> dict[str, Any]:
+    """Return what the cases give, as the files of results hold it."""
+    chosen = list(declared.variants(names))
+    own = {variant.name for variant in chosen}
+    output = folder / "numbers.json"
+    command = [sys.executable, "-P", FOLDER / "interpret.py", output, *names]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])
+    with (folder / "interpreter.log").open("w+") as log:
+        with subprocess.Popen(command, env=environment, stderr=log) as interpreter:
+            report = build(chosen, store=Store(store), timeout_s=_MOST_S)
+        if interpreter.returncode:
+            log.seek(0)
+            raise SystemExit(f"run.py: the interpreter failed:\n{log.read()}")
+    version = exported.version()
+    numbers = json.loads(output.read_text())
+    built = _by_case(report.results)
+    found = _found(report.results)
+    return {
+        "jax": exported.jax_version(),
+        "exports": exported.exports(),
+        "cases": {
+            name: _result(case, built[name], found, numbers.get(name), version)
+            for name, case in sorted(CASES.items())
+            if name in own
+        },
+    }
+
+
+def _by_case(all_results: Iterable[VariantResult]) -> dict[str, list[VariantResult]]:
+    by_case: dict[str, list[VariantResult]] = {}
+    for result in all_results:
+        by_case.setdefault(result.variant.name, []).append(result)
+    return by_case
+
+
+def _found(all_results: Iterable[VariantResult]) -> dict[str, dict[str, Found]]:
+    """Return what was found by architecture and case."""
+    found: dict[str, dict[str, Found]] = {}
+    for result in all_results:
+        if result.artifact is not None:
+            others = found.setdefault(result.variant.target.arch, {})
+            others[_label(result.variant)] = Found(result.artifact, others)
+    return found
+
+
+def _label(variant: Variant) -> str:
+    """Return the case's name, with the parameters where it has a matrix."""
+    return variant.id.partition("@")[0]
+
+
+def _result(
+    case: Case,
+    built: Sequence[VariantResult],
+    found: Mapping[str, Mapping[str, Found]],
+    numbers: str | None,
+    version: str,
+) -> dict[str, Any]:
+    architectures = sorted({one.variant.target.arch for one in built})
+    looks = [
+        look for look in case.looks if any(look.applies(arch, version) for arch in architectures)
+    ]
+    targets = {}
+    for one in built:
+        arch = one.variant.target.arch
+        outcome = _outcome(case, one, found.get(arch, {}), version)
+        if targets.get(arch, "ok") == "ok":
+            targets[arch] = outcome
+    result: dict[str, Any] = {
+        "file": case.file,
+        "covers": sorted(case.covers),
+        "looked_for": [look.says for look in looks],
+        "targets": dict(sorted(targets.items())),
+    }
+    if numbers is not None:
+        words = case.uninterpreted.get(version, case.gaps.get(version))
+        result["numbers"] = _told("interpreter", words, numbers)
+    if case.note:
+        result["note"] = case.note
+    return result
+
+
+def _outcome(case: Case, built: VariantResult, found: Mapping[str, Found], version: str) -> str:
+    arch = built.variant.target.arch
+    words = case.gap(version, arch)
+    if built.artifact is None:
+        return _told("compiler", words, built.error.message if built.error else built.status)
+    if words is not None:
+        return f"wrong: it compiles, and was to say: {words}"
+    own = found[_label(built.variant)]
+    wrong = [_look(look, own) for look in case.looks if look.applies(arch, version)]
+    return "; ".join(f"wrong: {text}" for text in wrong if text) or "ok"
+
+
+def _look(look: Look, found: Found) -> str:
+    try:
+        return look.wrong(found)
+    except Exception as error:  # what is looked for is not even there
+        return f"{look.says}: {type(error).__name__}: {error}"
+
+
+def _told(who: str, words: str | None, said: str) -> str:
+    """Compare what was said with the words that were expected, which say why there is a gap."""
+    if not said:
+        return "ok" if words is None else f"wrong: the {who} was to say: {words}"
+    begins = (said, said.partition(": ")[2])  # with and without the exception's class
+    if words is None or not any(text.startswith(words) for text in begins):
+        return f"wrong: the {who} says: {said}"
+    return f"gap: {words}"
+
+
+def wrong(all_results: Mapping[str, Any]) -> list[str]:
+    """Return a line for everything that is not as declared."""
+    lines = []
+    for name, case in all_results["cases"].items():
+        for where, outcome in [*case["targets"].items(), ("interpreter", case.get("numbers", ""))]:
+            if outcome.startswith("wrong"):
+                lines.append(f"{case['file']} {name} {where}: {outcome}")
+    return lines
+
+
+def _text(all_results: Mapping[str, Any]) -> str:
+    return json.dumps(all_results, indent=1, sort_keys=True) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the cases; print or write the results."""
+    parser = argparse.ArgumentParser(prog="run.py")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--merge", action="store_true")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="pallasc-coverage-") as folder:
+        store = options.store or Path(folder) / "store"
+        came_out = results(options.names, Path(folder), store)
+    lines = wrong(came_out)
+    print(*lines, sep="\n", end="\n" if lines else "", file=sys.stderr)
+    if options.output:
+        options.output.write_text(_text(came_out))
+        return 0
+    kept = FOLDER / f"results-{exported.version()}.json"
+    if options.merge and not lines:
+        before = json.loads(kept.read_text())
+        came_out["cases"] = {**before["cases"], **came_out["cases"]}
+        kept.write_text(_text(came_out))
+    elif options.write and not lines and not options.names:
+        kept.write_text(_text(came_out))
+    elif options.names:
+        print(json.dumps(came_out["cases"], indent=1, sort_keys=True))
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

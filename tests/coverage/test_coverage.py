@@ -1,0 +1,114 @@
+"""Every entry of Pallas' reference has kernels, and they give what the checked-in results say.
+
+All kernels are built once a run of the tests, by whichever test process comes first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+JAX = metadata.version("jax")
+FILE = FOLDER / f"results-{'.'.join(JAX.split('.')[:2])}.json"
+KEPT: dict[str, Any] = json.loads(FILE.read_text()) if FILE.is_file() else {"cases": {}}
+
+pytestmark = pytest.mark.skipif(
+    KEPT.get("jax") != JAX, reason=f"there are no results of JAX {JAX}: `make coverage` writes them"
+)
+
+
+def _import(file: Path) -> ModuleType:
+    location = importlib.util.spec_from_file_location(file.stem, file)
+    assert location is not None
+    assert location.loader is not None
+    module = importlib.util.module_from_spec(location)
+    location.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    """Return docs/coverage_page.py as a module."""
+    return _import(ROOT / "docs" / "coverage_page.py")
+
+
+@pytest.fixture(scope="session")
+def came_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Build all kernels, once for all test processes, and return what came out."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    output = folder / "coverage.json"
+    with (folder / "coverage.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not output.is_file():
+            command = [sys.executable, "-P", FOLDER / "run.py", "--output", output]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert output.is_file(), done.stderr
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", KEPT["cases"])
+def test_a_kernel_gives_what_the_results_say(name: str, came_out: dict[str, Any]) -> None:
+    assert came_out["cases"][name] == KEPT["cases"][name]
+
+
+def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:
+    assert set(came_out["cases"]) == set(KEPT["cases"])
+
+
+def test_the_results_have_every_name_that_jax_exports(came_out: dict[str, Any]) -> None:
+    assert came_out["exports"] == KEPT["exports"]
+
+
+def test_nothing_is_checked_in_that_is_not_as_declared() -> None:
+    outcomes = [
+        outcome
+        for case in KEPT["cases"].values()
+        for outcome in [*case["targets"].values(), case.get("numbers", "ok")]
+    ]
+    assert outcomes
+    assert [one for one in outcomes if one != "ok" and not one.startswith("gap: ")] == []
+
+
+def test_every_entry_has_a_kernel(page: ModuleType) -> None:
+    results = page.all_results()
+    covering = page.rows(results)
+    wanted = [
+        page.entry_name(group, name)
+        for groups in (page.page_entries(), page.beyond(results))
+        for group, names in groups.items()
+        for name in names
+    ]
+    assert len(wanted) > 100
+    assert [entry for entry in wanted if entry not in covering] == []
+
+
+def test_every_kernel_covers_entries_that_there_are(page: ModuleType) -> None:
+    results = page.all_results()
+    known = {
+        page.entry_name(group, name)
+        for listed in (page.page_entries(), *(held["exports"] for held in results.values()))
+        for group, names in listed.items()
+        for name in names
+    }
+    assert [entry for entry in page.rows(results) if entry not in known] == []
+
+
+def test_results_of_both_versions_are_of_the_same_kernels(page: ModuleType) -> None:
+    by_version = {version: set(held["cases"]) for version, held in page.all_results().items()}
+    assert list(by_version) == ["0.10", "0.12"]
+    assert by_version["0.10"] == by_version["0.12"]
