@@ -25,7 +25,7 @@ define install
 	exit 1; }
 endef
 
-.PHONY: help demo test check lint types docs docs-check bench clean preflight remake
+.PHONY: help demo test check lint types docs docs-check coverage bench clean preflight remake
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -56,6 +56,10 @@ docs: $(VENV)/installed-dev ## write the generated pages of docs/ again
 
 docs-check: $(VENV)/installed-dev
 	@$(BIN)/python -P docs/generate.py --check
+
+coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, write what came out
+	@$(BIN)/python -P tests/coverage/run.py --write
+	@$(BIN)/python -P docs/generate.py
 
 bench: $(VENV)/installed-dev ## run the benchmarks; fail where one misses its goal
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \
@@ -90,5 +94,6 @@ $(VENV)/installed-dev: $(VENV)/installed
 build/tree: remake
 	@rm -rf $@ && mkdir -p $@/pallasc
 	@cd $@/pallasc && ln -s ../../../api/* . && \
-		ln -s ../../../cache ../../../cli ../../../compiler ../../../runtime ../../../specs .
+		ln -s ../../../cache ../../../cli ../../../compiler ../../../hooks ../../../runtime \
+		../../../specs .
 	@rm -f $@/pallasc/__pycache__

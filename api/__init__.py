@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from pallasc.runtime.kernel import Kernel
-    from pallasc.runtime.opening import Kernels, open_artifact
+    from pallasc.runtime.opening import Kernels, load, open_artifact, open_bundle
     from pallasc.specs.artifact import Artifact
     from pallasc.specs.decorator import Call, Ref, kernel
 
@@ -54,7 +54,9 @@ __all__ = [
     "__version__",
     "compile",
     "kernel",
+    "load",
     "open_artifact",
+    "open_bundle",
 ]
 
 _MODULE_OF = {
@@ -80,7 +82,9 @@ _MODULE_OF = {
     "UnsupportedError": "pallasc.errors",
     "compile": "pallasc.compiler.api",
     "kernel": "pallasc.specs.decorator",
+    "load": "pallasc.runtime.opening",
     "open_artifact": "pallasc.runtime.opening",
+    "open_bundle": "pallasc.runtime.opening",
 }
 
 

@@ -63,6 +63,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pallasc.errors import CorruptError
+from pallasc.specs.canonical import canonical_text
 
 VERSION = 1
 FOLDER = f"v{VERSION}"
@@ -155,7 +156,7 @@ def artifact_digest(data: bytes, body: Mapping[str, Any]) -> str:
         data: the record's bytes, valid.
         body: what `decode` made of them.
     """
-    blobs = json.dumps(body["blobs"], sort_keys=True, separators=(",", ":"))
+    blobs = canonical_text(body["blobs"])
     start = data.index(b"\n") + 1 + len(b'{"artifact":')
     return sha256(data[start : len(data) - len(f',"blobs":{blobs}}}')])
 

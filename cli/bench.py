@@ -81,6 +81,7 @@ def command(
       pallasc bench kernels.yaml --cold
       pallasc bench kernels.yaml -k "matmul and m=4096" --flops "{2 * m * n * k}"
       pallasc bench specs/ --all --repeats 1000 --json > figures.json
+      pallasc bench kernels.pallasc --all
 
     --json prints one object:
       schema   1
@@ -95,22 +96,26 @@ def command(
     """
     from pallasc.cli.bench_text import bench_json, bench_text
     from pallasc.cli.figures import check_flops
-    from pallasc.cli.launching import build_missing, check_single, choose, fitting, parse_inputs
+    from pallasc.cli.launching import check_single, collect, parse_inputs
     from pallasc.cli.measurements import Conditions, measure
     from pallasc.cli.output import json_text
-    from pallasc.cli.selection import load_variants, open_store
     from pallasc.runtime.devices import get_device
 
     files = parse_inputs(inputs)
     device = get_device(ordinal)
-    store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    variants = fitting(variants, device, every=every)
-    check_flops(flops, variants)
-    report = build_missing(variants, store, jobs=jobs, ptxas=ptxas)
-    if report.exit_code:
-        return report.exit_code
-    chosen = choose(report.results, device)
+    chosen = collect(
+        specs,
+        device,
+        targets=targets,
+        expression=expression,
+        every=every,
+        store_root=store_root,
+        jobs=jobs,
+        ptxas=ptxas,
+        check=lambda variants: check_flops(flops, variants),
+    )
+    if isinstance(chosen, int):
+        return chosen
     check_single(files, chosen)
     under = Conditions(device, repeats, warmup, cold, seed, files, flops)
     measured = [measure(one, under) for one in chosen]

@@ -117,9 +117,11 @@ def command(
     """Compile every variant of SPECS that is not in the store yet.
 
     SPECS are YAML files, Python files with @pallasc.kernel, or folders of YAML files. Each variant
-    gets one line on the standard error output: "hit" was in the store, "compiled" was not,
-    "failed" comes with its message and the line of your source. On a terminal, what is running is
-    shown below. Ctrl-C or SIGTERM ends it at once; what is finished is kept.
+    gets one line on the standard error output: "hit" was in the store; "lowered" was too, but had
+    to be lowered again to see that; "shared" is the same as another variant of this build;
+    "compiled" was made now; "failed" comes with its message and the line of your source. On a
+    terminal, what is running is shown below. Ctrl-C or SIGTERM ends it at once; what is finished
+    is kept.
 
     Examples:
       pallasc build kernels.yaml
@@ -135,15 +137,15 @@ def command(
       interrupted  whether it was stopped from outside
       notes        warnings, about the store and about compilations that gave different results
       totals       number of variants by status
-      hit_rate     hits by all that was finished, or null
+      hit_rate     hits (without lowered and shared) by all that was finished, or null
       saved_s      what compiling the hits took, as far as that is known
       slowest      ids of the compiled variants that took longest; largest, by size of their cubins;
                    spilling, all that spill
       variants     a list, in the order of the specs; of each: id, name, params, target, arch,
-                   status (hit, compiled, failed, skipped, missing), seconds, saved_s, reason (why
-                   it was a miss), explanation (with --explain: reason, key, nearest, fields,
-                   sources, over_budget),
-                   action_key, digest (of the artifact), cubin_bytes, kernels (resources),
+                   status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
+                   saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
+                   nearest, fields, sources, over_budget), action_key, digest (of the artifact),
+                   cubin_bytes, kernels (resources),
                    error (message, hint, file, line, column, exit_code), output (its last lines)
       reproduced   with --reproduce, a list: variant, outcome, differences and more
       errors       of Python specs whose process died or was stopped; the others are built

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,7 @@ from pallasc.cli.layout import Command, Group
 from pallasc.cli.options import (
     compile_options,
     json_option,
+    reading_options,
     selection_options,
     specs_argument,
     store_option,
@@ -89,6 +90,7 @@ def stats_command(store_root: Path | None, as_json: bool) -> None:
 @command.command("why", cls=Command)
 @specs_argument()
 @selection_options
+@reading_options
 @store_option
 @json_option("the explanations")
 @traceback_option()
@@ -98,6 +100,7 @@ def why_command(
     expression: str | None,
     store_root: Path | None,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Explain why variants of SPECS are in the store or not.
 
@@ -114,7 +117,7 @@ def why_command(
     from pallasc.compiler.why import explain_variants
 
     store = _store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
     with prepare() as setup:
         context = setup.context(store)
     found = explain_variants(variants, context, store)
@@ -245,6 +248,7 @@ def pin_command(
 @compile_options
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them.")
 @click.option("--seed", default=0, show_default=True, help="Which N.")
+@reading_options
 @store_option
 @json_option("the results")
 @traceback_option()
@@ -258,6 +262,7 @@ def audit_command(
     seed: int,
     store_root: Path | None,
     as_json: bool,
+    **limits: Any,
 ) -> int:
     """Compile variants of SPECS that are in the store again, and compare byte for byte.
 
@@ -271,7 +276,7 @@ def audit_command(
     from pallasc.compiler.audit import audit
 
     store = _store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
     found = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
     if as_json:
         click.echo(json_text({"variants": [item.to_json() for item in found]}))

@@ -15,6 +15,7 @@ from pallasc.cli.options import (
     selection_options,
     specs_argument,
     store_option,
+    supervision_options,
     traceback_option,
 )
 
@@ -28,9 +29,14 @@ SUFFIXES = {
     "ptx": ".ptx",
     "sass": ".sass",
     "resources": ".resources.txt",
+    "debug-output": ".debug.txt",
     "json": ".json",
 }
 """What can be shown, and how a file with it ends."""
+
+_PRINTED = "debug-output"
+NOTHING_PRINTED = "nothing was printed"
+"""Stands where tracing a kernel printed nothing."""
 
 _COMMENTS = {"ptx": "//", "sass": "//"}
 _CHOSEN = "pallasc.cli.inspect.views"
@@ -53,6 +59,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @_view("ptx", "Show the PTX.")
 @_view("sass", "Show the machine code, through nvdisasm.")
 @_view("resources", "Show registers, spills, stack, shared memory and barriers.")
+@_view("debug-output", "Show what tracing printed: that of debug=True, say.")
 @_view("json", "Print the whole records of the artifacts as JSON.")
 @click.option(
     "-o",
@@ -64,6 +71,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 )
 @selection_options
 @compile_options
+@supervision_options
 @store_option
 @traceback_option()
 def command(
@@ -74,6 +82,7 @@ def command(
     jobs: int | None,
     ptxas: Path | None,
     store_root: Path | None,
+    **limits: Any,
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
@@ -93,16 +102,24 @@ def command(
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
     from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.reading import Reading
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.cli.summary import summary
     from pallasc.compiler.build import build
 
     views = chosen_views(click.get_current_context())
     store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
     with stderr_progress(hits=False) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress)
+        variants = load_variants(
+            specs,
+            store=store,
+            targets=targets,
+            expression=expression,
+            on_tick=Reading(progress, keep_going=False).tick,
+            **limits,
+        )
+        report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress, **limits)
     if len(report.hits) < len(report.results):
         click.echo(summary(report, progress.screen), err=True)
     show(report, views, output)
@@ -160,10 +177,17 @@ def document(results: list[VariantResult], views: list[str]) -> str:
         if result.artifact is None:
             continue
         for view in views:
-            text = view_text(result.artifact, view)
+            text = printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
             what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
             parts.append(f"{_COMMENTS.get(view, '')} {what}\n{text}".lstrip() if headed else text)
     return "\n\n".join(parts) + "\n"
+
+
+def printed_view(result: VariantResult) -> str:
+    """Return what a variant printed while it was traced and lowered."""
+    from pallasc.compiler.printed import unpack
+
+    return unpack(result.printed).rstrip("\n") or NOTHING_PRINTED
 
 
 def view_text(artifact: Artifact, view: str) -> str:

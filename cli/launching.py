@@ -14,7 +14,7 @@ from pallasc.errors import DeviceError, SelectionError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.compiler.report import Report, VariantResult
+    from pallasc.compiler.report import Report
     from pallasc.runtime.devices import Device
     from pallasc.runtime.routes import Route
     from pallasc.specs.artifact import Artifact
@@ -206,21 +206,69 @@ def build_missing(
     return report
 
 
-def choose(results: Iterable[VariantResult], device: Device) -> list[Chosen]:
+def collect(
+    specs: Sequence[str],
+    device: Device,
+    *,
+    targets: Sequence[str],
+    expression: str | None,
+    every: bool,
+    store_root: Path | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    check: Callable[[Sequence[Variant]], None] = lambda variants: None,
+) -> list[Chosen] | int:
+    """Return what is launched of specs or of bundles, or the exit status where a build failed.
+
+    Args:
+        specs: files and folders of specs, or bundles.
+        device: where it is launched.
+        targets: models and architectures that are meant.
+        expression: which variants are meant.
+        every: several points of a kernel are wanted.
+        store_root: the store; like the next two, nothing for a bundle.
+        jobs: worker processes.
+        ptxas: the assembler.
+        check: is given the variants before anything is compiled.
+
+    Raises:
+        PallascError: as reading, compiling and choosing do.
+    """
+    from pallasc.cli.bundled import bundle_files, read_bundled
+    from pallasc.cli.selection import load_variants, open_store
+
+    bundles = bundle_files(specs)
+    if bundles:
+        pairs = read_bundled(bundles, targets=targets, expression=expression)
+        fit = fitting([variant for variant, _ in pairs], device, every=every)
+        check(fit)
+        kept = set(map(id, fit))
+        return choose([pair for pair in pairs if id(pair[0]) in kept], device)
+    store = open_store(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    variants = fitting(variants, device, every=every)
+    check(variants)
+    report = build_missing(variants, store, jobs=jobs, ptxas=ptxas)
+    if report.exit_code:
+        return report.exit_code
+    made = [(one.variant, one.artifact) for one in report.results]
+    return choose([(variant, own) for variant, own in made if own is not None], device)
+
+
+def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
     """Return what is launched: of each point the variant that suits the GPU best.
 
     Raises:
         SelectionError: no variant of a point can run there.
     """
+    from pallasc.runtime.candidates import Candidate
     from pallasc.runtime.routes import Route
-    from pallasc.runtime.selection import Candidate, select
+    from pallasc.runtime.selection import select
 
     points: dict[Any, dict[Candidate, Variant]] = {}
-    for result in results:
-        one = result.variant
-        if result.artifact is not None:
-            candidate = Candidate(one.name, dict(one.params), result.artifact)
-            points.setdefault((one.name, one.params), {})[candidate] = one
+    for one, artifact in variants:
+        candidate = Candidate(one.name, dict(one.params), artifact)
+        points.setdefault((one.name, one.params), {})[candidate] = one
     found = []
     for own in points.values():
         best = select(list(own), device)

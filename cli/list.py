@@ -10,6 +10,7 @@ import click
 from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     json_option,
+    reading_options,
     selection_options,
     specs_argument,
     store_option,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 @click.command("list", cls=Command, short_help="List the variants that specs declare.")
 @specs_argument()
 @selection_options
+@reading_options
 @store_option
 @json_option("the variants")
 @traceback_option()
@@ -32,6 +34,7 @@ def command(
     expression: str | None,
     store_root: Path | None,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """List the variants that SPECS declare: one for each point of a matrix on each target.
 
@@ -51,7 +54,7 @@ def command(
     from pallasc.cli.selection import load_variants, open_store
 
     store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
     if as_json:
         click.echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
     else:
@@ -88,6 +91,7 @@ def variant_json(variant: Variant) -> dict[str, Any]:
         "args": plain_args(variant.args),
         "arrays": {path: str(array) for path, array in variant.arrays()},
         "static": variant.static,
+        "mesh": dict(variant.mesh),
         "reference": variant.reference,
         "file": variant.location.file,
         "line": variant.location.line or None,

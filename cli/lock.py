@@ -87,11 +87,22 @@ def command(
                  before and after (each action, artifact and request, or null)
     """
     from pallasc.cli.output import json_text
+    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.reading import Reading
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.specs.lock import LOCK_FILE
 
     store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
+    limits = {name: options[name] for name in ("timeout_s", "memory_bytes")}
+    with stderr_progress(hits=False) as progress:
+        variants = load_variants(
+            specs,
+            store=store,
+            targets=targets,
+            expression=expression,
+            on_tick=Reading(progress, keep_going=False).tick,
+            **limits,
+        )
     run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
     code = run.update(options) if update else run.check(options["ptxas"])
     if as_json and run.data is not None:

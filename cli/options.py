@@ -113,6 +113,29 @@ def supervision_options(function: F) -> F:
     return function
 
 
+def reading_options(function: F) -> F:
+    """Add the same two where nothing is compiled: they hold for executing Python specs."""
+    for option in (
+        click.option(
+            "--memory",
+            "memory_bytes",
+            callback=_memory_bytes,
+            metavar="SIZE",
+            help="Stop a Python spec that holds more, such as 4GiB; by default what there is.",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0, min_open=True),
+            callback=_finite,
+            metavar="SECONDS",
+            help="Stop a Python spec that takes longer to execute.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
     """Return a size in bytes, 0 for no limit, None where none is given.
 

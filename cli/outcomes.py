@@ -17,6 +17,7 @@ from pallasc.errors import CheckError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching import Chosen
+    from pallasc.cli.profile_trace import TraceFile
     from pallasc.runtime.devices import Device
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
@@ -62,6 +63,7 @@ class Launcher:
         files: those of other inputs, by path of the array.
         folder: what outputs are written into, if they are.
         many: each variant gets a folder of its own in there.
+        traces: keeps what profiled kernels write, where that is asked for.
     """
 
     device: Device
@@ -69,6 +71,7 @@ class Launcher:
     files: Mapping[str, Path]
     folder: Path | None
     many: bool
+    traces: TraceFile | None = None
 
     def launch(self, chosen: Chosen) -> Outcome:
         """Launch a variant, and wait for its outputs.
@@ -84,7 +87,10 @@ class Launcher:
         inputs = make_inputs(signature, seed=self.seed, files=self.files, name=name)
         with naming(chosen.variant):
             operands = Operands(signature, inputs, self.device)
-            chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
+            if self.traces is None:
+                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
+            else:
+                self.traces.enqueue(chosen, self.device, operands.pointers)
             outputs = operands.read_outputs()
         digests = [hashlib.sha256(value.data).hexdigest() for value in outputs]
         outcome = Outcome(chosen, inputs, outputs, digests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pallasc.specs.peers import MULTICAST, Peers, PeerTable
 from pallasc.specs.plan import (
     Binding,
     Buffer,
@@ -14,9 +15,11 @@ from pallasc.specs.plan import (
     Launch,
     LaunchPlan,
     Parameter,
+    Pointer,
     Step,
     TensorMap,
 )
+from pallasc.specs.profile import Profile
 
 SHORT_DIGEST = 12
 """Digits of a digest that are shown where the whole one would hide the rest."""
@@ -42,12 +45,17 @@ def array_text(binding: Binding) -> str:
 
 
 def _lines(plan: LaunchPlan) -> Iterator[str]:
+    if plan.mesh:
+        axes = ", ".join(f"{name}={size}" for name, size in plan.mesh)
+        yield f"mesh: {axes} ({plan.device_count} devices, each with these buffers)"
     yield f"buffers: {len(plan.buffers)}"
     for number, buffer in enumerate(plan.buffers):
         yield f"{number:>4}: {_buffer(number, buffer, plan)}"
     yield f"steps: {len(plan.steps)}"
     for number, step in enumerate(plan.steps):
         yield from _step(number, step)
+    for profile in plan.profiles:
+        yield _profile(profile, plan)
 
 
 def _buffer(number: int, buffer: Buffer, plan: LaunchPlan) -> str:
@@ -84,10 +92,31 @@ def _launch(number: int, step: Launch) -> Iterator[str]:
         if isinstance(parameter, Bytes):
             for offset, tensor_map in parameter.tensor_maps:
                 yield f"        at {offset}: {_tensor_map(tensor_map)}"
+    if step.peer_table is not None:
+        yield f"      peers: {_peer_table(step.peer_table)}"
+
+
+def _peer_table(table: PeerTable) -> str:
+    arrays = [_place(buffer, offset) for buffer, offset in table.arrays]
+    facts = [f"{table.words} words for {table.ranks} ranks of {', '.join(arrays)}"]
+    if table.symmetric:
+        facts.append(f"symmetric {', '.join(arrays[number] for number in table.symmetric)}")
+    return "; ".join([*facts, "multicast"] if table.multicast else facts)
+
+
+def _profile(profile: Profile, plan: LaunchPlan) -> str:
+    launch = plan.launches[profile.launch]
+    return (
+        f"profile of launch {profile.launch}, {launch.kernel}: {_place(profile.buffer, 0)}, "
+        f"{profile.traces} traces of {profile.words} words a block, "
+        f"regions {', '.join(profile.names)}"
+    )
 
 
 def _parameter(parameter: Parameter) -> str:
-    if not isinstance(parameter, Bytes):
+    if isinstance(parameter, Peers):
+        return "pointer to the table of peers"
+    if isinstance(parameter, Pointer):
         return f"pointer to {_place(parameter.buffer, parameter.offset)}"
     facts = [f"{parameter.size} bytes"]
     if parameter.tensor_maps:
@@ -116,6 +145,9 @@ def _tensor_map(tensor_map: TensorMap) -> str:
         facts.append("nan_fill")
     if tensor_map.im2col is not None:
         facts.append("im2col " + " ".join(f"{k}={v}" for k, v in sorted(tensor_map.im2col.items())))
+    if tensor_map.peers is not None:
+        on = ["multicast" if rank == MULTICAST else str(rank) for rank in tensor_map.peers]
+        facts.append(f"on ranks {','.join(on)}")
     return " ".join(facts)
 
 

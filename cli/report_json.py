@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cli.result_text import spill_bytes
+from pallasc.cli.screen import STATUS_COLOURS
 from pallasc.specs.artifact import kernel_to_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def report_json(
     error: PallascError | None = None,
 ) -> dict[str, Any]:
     """Return what `--json` prints of a report, without the schema version."""
-    totals = dict.fromkeys(("compiled", "failed", "hit", "missing", "skipped"), 0)
+    totals = dict.fromkeys(STATUS_COLOURS, 0)
     for result in report.results:
         totals[result.status] += 1
     finished = len(report.results) - totals["skipped"]

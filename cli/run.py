@@ -28,6 +28,13 @@ from pallasc.cli.options import (
     metavar="FOLDER",
     help="Write each output as a .npy file into this folder.",
 )
+@click.option(
+    "--profile",
+    "trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what profiled kernels measured into FILE, for Perfetto.",
+)
 @selection_options
 @compile_options
 @store_option
@@ -40,6 +47,7 @@ def command(
     ordinal: int,
     every: bool,
     output: Path | None,
+    trace: Path | None,
     targets: tuple[str, ...],
     expression: str | None,
     jobs: int | None,
@@ -48,6 +56,8 @@ def command(
     as_json: bool,
 ) -> int:
     """Launch one variant of each kernel of SPECS on the GPU of this machine.
+
+    SPECS are specs, or bundles, of which nothing is compiled and which have no references.
 
     Of variants that differ in their target only, the one that suits the GPU best is launched; where
     other parameters are open, -k has to say which. A variant that is not in the store is compiled
@@ -65,6 +75,8 @@ def command(
       pallasc run kernels.yaml -k "matmul and m=4096" --seed 7
       pallasc run kernels.yaml -k softmax --input x=x.npy --output results/
       pallasc run specs/ --all --json > report.json
+      pallasc run kernels.pallasc -k "matmul and m=4096"
+      pallasc run kernels.yaml -k profiled --profile trace.json
 
     --json prints one object:
       schema   1
@@ -75,24 +87,32 @@ def command(
                outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.launching import build_missing, check_single, choose, fitting, parse_inputs
+    from pallasc.cli.launching import check_single, collect, parse_inputs
     from pallasc.cli.outcome_text import outcome_json, outcome_text
     from pallasc.cli.outcomes import Launcher, check, launch_all
-    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.profile_trace import TraceFile
     from pallasc.runtime.devices import get_device
 
     files = parse_inputs(inputs)
     device = get_device(ordinal)
-    store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    variants = fitting(variants, device, every=every)
-    report = build_missing(variants, store, jobs=jobs, ptxas=ptxas)
-    if report.exit_code:
-        return report.exit_code
-    chosen = choose(report.results, device)
+    chosen = collect(
+        specs,
+        device,
+        targets=targets,
+        expression=expression,
+        every=every,
+        store_root=store_root,
+        jobs=jobs,
+        ptxas=ptxas,
+    )
+    if isinstance(chosen, int):
+        return chosen
     check_single(files, chosen)
-    launcher = Launcher(device, seed, files, output, many=len(chosen) > 1)
+    traces = TraceFile(trace) if trace is not None else None
+    launcher = Launcher(device, seed, files, output, many=len(chosen) > 1, traces=traces)
     outcomes = launch_all(chosen, launcher)
+    if traces is not None:
+        traces.write()
     if as_json:
         from pallasc.cli.chip import device_json
         from pallasc.cli.output import json_text

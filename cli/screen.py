@@ -12,6 +12,8 @@ import click
 
 STATUS_COLOURS = {
     "hit": "cyan",
+    "lowered": "cyan",
+    "shared": "cyan",
     "compiled": "green",
     "failed": "red",
     "missing": "yellow",

@@ -33,38 +33,18 @@ def load_variants(
     on_tick: Callable[[str, float], None] | None = None,
     broken: Callable[[SpecError], None] | None = None,
 ) -> list[Variant]:
-    """Return the variants that specs declare, for these targets, and that an expression means.
+    """Return the variants that specs declare; arguments and errors as for `read_wanted`."""
+    from pallasc.compiler.wanted import read_wanted
 
-    Args:
-        paths: spec files and folders of them.
-        store: where what Python specs declare is kept.
-        targets: models or architectures in place of the specs' own; none changes nothing.
-        expression: which variants to take; None takes all.
-        timeout_s: how long executing one Python spec may take; None is for ever.
-        memory_bytes: what its process may hold; None is what the machine has, 0 any amount.
-        frozen: execute no Python spec.
-        on_tick: is told which Python spec is being executed, and for how many seconds.
-        broken: is given the error of a Python spec whose process died or was stopped, and the
-            others go on; None has it raised.
-
-    Raises:
-        SpecError: a spec, a target or the expression is wrong.
-        NotCachedError: a Python spec would have to be executed, and `frozen` forbids it.
-    """
-    from pallasc.compiler.collect import collect
-    from pallasc.specs.collector import collector_paused
-    from pallasc.specs.matrix import expand
-    from pallasc.specs.select import retarget, select
-
-    specs = collect(
+    wanted = read_wanted(
         paths,
         store=store,
+        targets=targets,
+        expression=expression,
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
-        on_tick=on_tick,
         frozen=frozen,
+        on_tick=on_tick,
         broken=broken,
     )
-    with collector_paused():
-        variants = expand(retarget(specs, targets))
-    return variants if expression is None else select(variants, expression)
+    return list(wanted.variants)

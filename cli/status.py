@@ -80,6 +80,9 @@ def _time_left(status: Status) -> str:
 def _counts(status: Status) -> Line:
     counts = status.counts
     spans: Line = [(count(counts["hit"], "hit"), "cyan")]
+    for word in ("lowered", "shared"):
+        if counts.get(word):
+            spans += [(f", {counts[word]:,} {word}", "cyan")]
     spans += [(", ", None), (f"{counts['compiled']:,} compiled", "green")]
     if counts["failed"]:
         spans += [(", ", None), (f"{counts['failed']:,} failed", "red")]

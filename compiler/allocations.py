@@ -7,7 +7,7 @@ refers to, such as the tables of addresses of tuples and constants that were fol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pallasc.compiler.literals import literal_bytes
@@ -15,6 +15,8 @@ from pallasc.errors import CompileError
 from pallasc.specs.plan import Buffer, Role
 
 _TUPLE = 13
+_SHARED_COLOURS = (1, 7)
+"""`MemorySpaceColor` of symmetric memory in JAX 0.10, and of what lies beside it in 0.12."""
 _ROLES: tuple[Role, ...] = ("input", "output", "constant", "temporary")
 
 # Where a thunk carries other thunks whose allocations have numbers of their own.
@@ -27,8 +29,13 @@ Places = Mapping[int, tuple[int, int]]
 """Where slices point: allocation index -> (buffer, byte offset of the allocation in it)."""
 
 
-def number_buffers(executable: Any) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
+def number_buffers(
+    executable: Any, *, ranks: int = 1
+) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
     """Number the allocations: parameters in order, then outputs, constants, temporaries.
+
+    Over several devices, memory that peers can reach has a colour of its own; which arrays need it
+    is said again with each kernel.
 
     Raises:
         CompileError: the allocations contradict each other.
@@ -54,19 +61,19 @@ def number_buffers(executable: Any) -> tuple[list[Buffer], dict[int, tuple[int, 
         key=order,
     )
     for allocation in ordered:
-        _check(allocation)
+        _check(allocation, colours=_SHARED_COLOURS if ranks > 1 else ())
     buffers = [Buffer(_ROLES[order(item)[0]], item.size) for item in ordered]
     return buffers, {item.index: (number, 0) for number, item in enumerate(ordered)}
 
 
-def _check(allocation: Any) -> None:
+def _check(allocation: Any, colours: Sequence[int]) -> None:
     if allocation.size < 0:
         raise CompileError(f"allocation {allocation.index} has {allocation.size} bytes")
     if allocation.is_thread_local:
         raise CompileError(f"a step uses allocation {allocation.index}, which is thread-local")
     if allocation.parameter_shape_index:
         raise CompileError(f"parameter {allocation.parameter_number} of the executable is a tuple")
-    if allocation.color:
+    if allocation.color and allocation.color not in colours:
         raise CompileError(
             f"allocation {allocation.index} lies in memory space {allocation.color}, "
             "not in the device's own memory"

@@ -19,6 +19,7 @@ from pallasc.specs.artifact import Artifact
 from pallasc.specs.decorator import spec_of
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.matrix import expand
+from pallasc.specs.meshes import Mesh, checked_mesh
 from pallasc.specs.spec import plain_args
 from pallasc.specs.spelling import show
 from pallasc.specs.targets import Target, resolve_target
@@ -28,6 +29,7 @@ def compile(
     function: Callable[..., Any],
     *arrays: Any,
     target: str | Target = "sm_90a",
+    mesh: Mapping[str, int] | None = None,
     isolated: bool = False,
     ptxas: str | Path | None = None,
     store: Store | None = None,
@@ -40,6 +42,8 @@ def compile(
         arrays: the positional arrays: text like `"bf16[1024, 4096]"`, anything with `shape` and
             `dtype`, None, or lists and dicts of these.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
+        mesh: axes and sizes of the devices that run it together, `{"x": 4}`; the arrays are those
+            of one device.
         isolated: compile in a worker process; the function must be importable. Otherwise this
             process compiles, and can do so for one architecture only. A process in which JAX has
             looked for devices already, as any computation makes it, must say `isolated=True`.
@@ -64,10 +68,11 @@ def compile(
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
     args = [_array(item, f"array {index}") for index, item in enumerate(arrays)]
+    axes = checked_mesh(mesh)
     assembler = Path(ptxas) if ptxas else None
     if isolated:
-        return _compile_isolated(function, args, chosen, static, assembler, store)
-    return _compile_here(function, args, chosen, static, _setup(assembler))
+        return _compile_isolated(function, args, chosen, static, axes, assembler, store)
+    return _compile_here(function, args, chosen, static, axes, _setup(assembler))
 
 
 @cache
@@ -84,6 +89,7 @@ def _compile_here(
     args: list[Any],
     target: Target,
     static: Mapping[str, Any],
+    mesh: Mesh,
     setup: Setup,
 ) -> Artifact:
     from pallasc.compiler.compile import Job, Tools, compile_job, lower_job
@@ -93,7 +99,7 @@ def _compile_here(
     record = setup.record(digests)
     digests.save()
     tools = Tools(record, setup.toolchain.ptxas, {}, {})
-    job = Job(function, args, static, target)
+    job = Job(function, args, static, target, mesh)
     result, blobs = compile_job(job, lower_job(job), tools)
     return Artifact(result, blobs.__getitem__)
 
@@ -124,13 +130,14 @@ def _compile_isolated(
     args: list[Any],
     target: Target,
     static: Mapping[str, Any],
+    mesh: Mesh,
     ptxas: Path | None,
     store: Store | None,
 ) -> Artifact:
     from pallasc.compiler.build import build
 
     notation = [plain_args(item) for item in args]
-    spec = spec_of(function, args=notation, static=static, target=target.name)
+    spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))
     variant = replace(expand([spec])[0], target=target)
     report = build([variant], store=store or Store(), jobs=1, ptxas=ptxas)
     if report.interrupted:

@@ -217,7 +217,13 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
         run.settle(
             index,
             VariantResult(
-                variant, "hit", seconds, found.action_key, found.artifact, saved_s=found.cost_s
+                variant,
+                "hit",
+                seconds,
+                found.action_key,
+                found.artifact,
+                saved_s=found.cost_s,
+                printed=found.printed,
             ),
         )
 

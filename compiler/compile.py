@@ -6,6 +6,7 @@ translate it into a plan (`translate`), read the resources (`resources`), check,
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,12 +27,13 @@ from pallasc.compiler.launch_limits import check_launches
 from pallasc.compiler.lower import Lowered, Signature, lower
 from pallasc.compiler.resources import kernel_resources
 from pallasc.compiler.topology import target_config
-from pallasc.compiler.translate import Translation, UnsupportedStepError, translate
+from pallasc.compiler.translate import MESH_HINT, Translation, UnsupportedStepError, translate
 from pallasc.errors import CompileError, Location
 from pallasc.specs.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
 from pallasc.specs.canonical import canonical_json, labelled_key
 from pallasc.specs.cubin import parse_cubin
 from pallasc.specs.drivers import minimum_driver
+from pallasc.specs.meshes import Mesh
 from pallasc.specs.plan import Binding, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.spec import Args
 from pallasc.specs.targets import Target
@@ -41,12 +43,27 @@ _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is compiled: a function, its arrays, its static arguments, and for which target."""
+    """What is compiled: a function, its arrays, its static arguments, for which target.
+
+    `mesh` holds the devices that run it together.
+    """
 
     function: Callable[..., Any]
     args: Args
     static: Mapping[str, Any]
     target: Target
+    mesh: Mesh = ()
+
+    def lower(self, *, locations: bool = False) -> Lowered:
+        """Trace and lower it."""
+        return lower(
+            self.function,
+            self.args,
+            self.static,
+            self.target,
+            mesh=self.mesh,
+            locations=locations,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +87,20 @@ def lower_job(job: Job) -> Lowered:
         CompileError: it fails; with the user's line and the compiler's message.
     """
     try:
-        return lower(job.function, job.args, job.static, job.target)
+        return job.lower()
     except (Exception, SystemExit) as error:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
+        if not job.mesh and "unbound axis name" in explained.message:
+            explained.hint = explained.hint or MESH_HINT
         raise explained from error
 
 
 def _place_in_kernel(job: Job) -> Location | None:
     """Lower once more with locations on, for the line that one of Mosaic's passes failed at."""
     try:
-        lower(job.function, job.args, job.static, job.target, locations=True)
+        job.lower(locations=True)
     except Exception as again:  # noqa: BLE001 - whatever failed before, or something else
         return operation_place(again)
     return None
@@ -93,13 +112,20 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "module": lowered.text,
+        **({"regions": _regions_text(lowered)} if lowered.regions else {}),
         "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
         "signature": canonical_json(signature).decode(),
         "target": target_config(job.target),
         "target name": job.target.name,
+        **({"mesh": canonical_json(job.mesh).decode()} if job.mesh else {}),
         **{f"tool {label}": value for label, value in tools.identity.items()},
         **{f"variable {name}": value for name, value in tools.variables.items()},
     }
+
+
+def _regions_text(lowered: Lowered) -> str:
+    rows = [[one.kernel, one.words, one.traces, one.names] for one in lowered.regions]
+    return canonical_json(rows).decode()
 
 
 def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
@@ -116,12 +142,12 @@ def compile_job(
         CompileError: it fails, or what came out is not what was asked for.
     """
     try:
-        translation = _compile(lowered)
+        translation = _compile(lowered, job)
     except Exception as error:
         raise _explain_again(job, error) from error
     kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
     check_architecture(translation, kernels, job.target.arch)
-    plan = build_plan(translation, lowered.signature)
+    plan = build_plan(translation, lowered.signature, job.mesh)
     try:
         check_launches(plan, kernels, job.target)
     except CompileError as error:
@@ -139,9 +165,11 @@ def compile_job(
     return record, translation.blobs
 
 
-def _compile(lowered: Lowered) -> Translation:
+def _compile(lowered: Lowered, job: Job) -> Translation:
     compiled = lowered.stage.compile()
-    return translate(parse_executable(compiled.runtime_executable().serialize()))
+    executable = parse_executable(compiled.runtime_executable().serialize())
+    ranks = math.prod(size for _, size in job.mesh)
+    return translate(executable, ranks=ranks, regions=lowered.regions)
 
 
 def _explain_again(job: Job, error: Exception) -> Exception:
@@ -149,7 +177,7 @@ def _explain_again(job: Job, error: Exception) -> Exception:
     place = definition(job.function)
     with captured_output() as output:
         try:
-            _compile(lower(job.function, job.args, job.static, job.target, locations=True))
+            _compile(job.lower(locations=True), job)
         except UnsupportedStepError as again:
             place = user_place(again.frames) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
@@ -160,7 +188,7 @@ def _explain_again(job: Job, error: Exception) -> Exception:
     return explain_compilation(error, job.function, "")
 
 
-def build_plan(translation: Translation, signature: Signature) -> LaunchPlan:
+def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) -> LaunchPlan:
     """Join the translation with the signature: which array lies in which buffer.
 
     Raises:
@@ -183,6 +211,8 @@ def build_plan(translation: Translation, signature: Signature) -> LaunchPlan:
         steps=tuple(translation.steps),
         input_tree=signature.input_tree,
         output_tree=signature.output_tree,
+        mesh=mesh,
+        profiles=tuple(translation.profiles),
     )
     check_ranges(plan)
     return plan

@@ -122,7 +122,9 @@ def _result(
     artifact = _artifact(run, message)
     if artifact is None:
         return replace(result, error=CompileError("the store lost what was just compiled"))
-    status: Status = message["status"] if first else "hit"
+    status: Status = "shared"
+    if first:
+        status = "compiled" if message["status"] == "compiled" else "lowered"
     if status == "compiled":
         session.miss(about=about(variant))
         session.made(message["action"], seconds=message["seconds"], about=about(variant))
@@ -130,7 +132,7 @@ def _result(
         session.hit(message["action"], about=about(variant))
     return replace(
         result, status=status, seconds=message["seconds"] if first else 0.0,
-        action_key=message["action"], artifact=artifact,
+        action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
     )  # fmt: skip
 
 

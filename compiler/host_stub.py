@@ -19,6 +19,9 @@ from typing import Any
 from pallasc.errors import CompileError
 from pallasc.specs.elf import parse_elf
 
+MOST_SENTINELS = 4095
+"""As many as `_refuse_addresses` tells from other data."""
+
 _SPACING = 1 << 40
 _MAP_BYTES = 128
 _LIBC = frozenset({"memcpy", "memset", "memmove", "malloc", "free"})
@@ -29,7 +32,10 @@ _LOCK = threading.RLock()
 
 @dataclass(frozen=True, slots=True)
 class TiledMap:
-    """The arguments of `mosaic_gpu_init_tma_desc`; dimensions major first, strides in elements."""
+    """The arguments of `mosaic_gpu_init_tma_desc`; dimensions major first, strides in elements.
+
+    `peers` is there where it is made on another device's array (`peer_tables`).
+    """
 
     address: int
     element_type: int
@@ -38,6 +44,7 @@ class TiledMap:
     swizzle_bytes: int
     window: tuple[int, ...] = ()
     im2col: tuple[Any, ...] | None = None
+    peers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +162,32 @@ class HostObject:
             )
         return Module(self._cubins[0], *self._functions[0])
 
-    def launch(self, name: str, *, buffers: int, parameter_sizes: Sequence[int]) -> Recorded:
+    def launch(
+        self,
+        name: str,
+        *,
+        buffers: int,
+        parameter_sizes: Sequence[int],
+        peer_table: Sequence[int] = (),
+    ) -> Recorded:
         """Run the host function `name` with sentinel buffers and return its one launch.
 
         Args:
             name: the function, `_mlir_ciface_…`.
             buffers: how many buffers the custom call has, operands first, then results.
             parameter_sizes: bytes of each kernel parameter, from the cubin.
+            peer_table: the words that a kernel over several devices finds its peers by; its copy
+                on the device is sentinel number `buffers`.
 
         Raises:
             CompileError: it does not launch exactly once, or passes what is not understood.
         """
         self._parameter_sizes = parameter_sizes
-        # Two null pointers stand for the collective metadata behind the buffers.
-        pointers = (_PTR * (buffers + 2))(*[sentinel(i) for i in range(buffers)], None, None)
+        # Behind the buffers come the table of peers on the device and the one on the host.
+        table = (ctypes.c_uint64 * len(peer_table))(*peer_table)
+        tables = [sentinel(buffers), ctypes.addressof(table)] if peer_table else [None, None]
+        pointers = (_PTR * (buffers + 2))(*[sentinel(i) for i in range(buffers)], *tables)
+        self._maps, self._launches = [], []
         scratch = ctypes.create_string_buffer(4096)
         lead = 1 if self._launcher is Launcher.SPEC else 2
         self._call(name, [ctypes.addressof(scratch)] * lead + [ctypes.addressof(pointers)])
@@ -352,5 +371,5 @@ def _read_pointers(address: int, count: int) -> list[int]:
 def _refuse_addresses(data: bytes) -> None:
     for offset in range(0, len(data) - 7, 8):
         value = int.from_bytes(data[offset : offset + 8], "little")
-        if value % _SPACING < _SPACING >> 1 and 0 < value // _SPACING < 1 << 12:
+        if value % _SPACING < _SPACING >> 1 and 0 < value // _SPACING <= MOST_SENTINELS:
             raise CompileError("a kernel argument passed by value contains an address")

@@ -40,7 +40,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.installed import find_package
 from pallasc.compiler.lookup import Found, Keys, Lookup, stored_artifact
 from pallasc.compiler.manifest import Context, fields_in
-from pallasc.compiler.report import VariantResult
+from pallasc.compiler.report import NOT_COMPILED, VariantResult
 from pallasc.compiler.setup import Setup
 from pallasc.compiler.toolchain import tool_version
 from pallasc.errors import NotCachedError, SpecError
@@ -294,7 +294,8 @@ class LockedLookup:
         """Tell whether nothing says that sources have changed: the lock itself may have."""
         if result.artifact is not None and result.artifact.digest == entry.artifact:
             return True
-        return result.status == "hit" and stored_artifact(self._store, entry.action) is None
+        known = result.status in NOT_COMPILED
+        return known and stored_artifact(self._store, entry.action) is None
 
     def _manifests_of(self, action: str) -> list[Mapping[str, Any]]:
         """Return the manifests that lead to an action key; reads all of them, once."""

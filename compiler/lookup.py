@@ -20,7 +20,7 @@ from pallasc.compiler.manifest import (
     folder_key,
     import_folders,
     key_of,
-    named_entries,
+    names_of_entries,
     own_fields,
     toolchain_key,
 )
@@ -44,13 +44,14 @@ class Keys:
 class Found:
     """The answer to a request: an artifact and its action key, or the reason why there is none.
 
-    `cost_s` is what compiling it once took.
+    `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`).
     """
 
     action_key: str | None
     artifact: Artifact | None
     reason: str = ""
     cost_s: float = 0.0
+    printed: str = ""
 
 
 class Lookup:
@@ -83,8 +84,7 @@ class Lookup:
 
     def folders(self, variant: Variant) -> tuple[str, ...]:
         """Return the folders that a compilation of the variant can import from."""
-        entries = tuple(dict.fromkeys(entry.source for entry in named_entries(variant)))
-        place = (variant.base_dir, entries)
+        place = (variant.base_dir, tuple(names_of_entries(variant)))
         if place not in self._folders:
             self._folders[place] = import_folders(variant)
         return self._folders[place]
@@ -117,7 +117,8 @@ class Lookup:
         artifact = stored_artifact(self._store, manifest["action"])
         told = manifest.get("about")
         cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
-        return Found(manifest["action"], artifact, "" if artifact else _RECORD_GONE, cost_s)
+        reason = "" if artifact else _RECORD_GONE
+        return Found(manifest["action"], artifact, reason, cost_s, manifest.get("printed", ""))
 
     def _changed_source(self, manifest: Mapping[str, Any], variant: Variant) -> str | None:
         folders = self.folders(variant)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pallasc.compiler.device_mesh import devices_present, jax_mesh, on_one_device
 from pallasc.compiler.instructions import check_instructions
 from pallasc.compiler.jax_0_10 import adapt_before_hopper
 from pallasc.compiler.jax_0_11 import name_dumps_alike
 from pallasc.compiler.locations import source_locations
-from pallasc.compiler.topology import device_for
+from pallasc.compiler.profiles import Regions, profiles_kept
+from pallasc.compiler.topology import devices_for
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.dtypes import DTYPES, parse_dtype
+from pallasc.specs.meshes import Mesh
 from pallasc.specs.plan import Binding
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import suggestion
@@ -39,11 +43,15 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A lowered function, ready to compile, and the text that identifies it."""
+    """A lowered function, ready to compile, and the text that identifies it.
+
+    `regions` say how to read what profiled kernels measure.
+    """
 
     stage: Any
     text: str
     signature: Signature
+    regions: tuple[Regions, ...] = ()
 
 
 def lower(
@@ -52,6 +60,7 @@ def lower(
     static: Mapping[str, Any],
     target: Target,
     *,
+    mesh: Mesh = (),
     locations: bool = False,
 ) -> Lowered:
     """Trace and lower `function` for `target`.
@@ -61,6 +70,7 @@ def lower(
         args: arrays by name or by position.
         static: further keyword arguments, passed as they are.
         target: what to compile for.
+        mesh: the devices that run it together; `args` are those of one of them.
         locations: keep source locations, for the sake of an error message.
 
     Raises:
@@ -69,16 +79,18 @@ def lower(
     """
     import jax
 
-    device = device_for(target)
+    devices = devices_for(target, math.prod(size for _, size in mesh))
     names, values = _ordered(function, args, static)
-    sharding = jax.sharding.SingleDeviceSharding(device)
+    callee, sharding = _placed(_callee(function, names, static), mesh, devices)
     arrays = [_abstract(value, sharding) for value in values]
-    with _settings(device, args, locations), _one_architecture(target):
-        traced = jax.jit(_callee(function, names, static), keep_unused=True).trace(*arrays)
+    with _settings(devices, args, locations), _one_architecture(target):
+        traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
-        stage = traced.lower(lowering_platforms=("cuda",))
+        with profiles_kept() as regions:
+            stage = traced.lower(lowering_platforms=("cuda",))
         signature = _signature(names, arrays, stage)
-    return Lowered(stage, "" if locations else stage.as_text(), signature)
+    text = "" if locations else stage.as_text()
+    return Lowered(stage, text, signature, tuple(regions))
 
 
 def _callee(
@@ -94,11 +106,26 @@ def _callee(
     return main
 
 
-@contextlib.contextmanager
-def _settings(device: Any, args: Args, locations: bool) -> Iterator[None]:
+def _placed(
+    function: Callable[..., Any], mesh: Mesh, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Any]:
+    """Return the function as one device runs it, and where its arrays lie."""
     import jax
 
-    with source_locations(kept=locations), jax.default_device(device), _x64(_needs_x64(args)):
+    if not mesh:
+        return function, jax.sharding.SingleDeviceSharding(devices[0])
+    made = jax_mesh(mesh, devices)
+    own = jax.sharding.NamedSharding(made, jax.sharding.PartitionSpec())
+    return on_one_device(function, made), own
+
+
+@contextlib.contextmanager
+def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[None]:
+    import jax
+
+    several = devices_present(devices) if len(devices) > 1 else contextlib.nullcontext()
+    here = jax.default_device(devices[0])
+    with source_locations(kept=locations), here, several, _x64(_needs_x64(args)):
         yield
 
 

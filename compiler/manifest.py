@@ -43,6 +43,7 @@ from pallasc.specs.spec import Variant, plain_args
 from pallasc.specs.targets import Target
 
 MANIFEST_SCHEMA = 2
+_PLAIN = (str, int, float, type(None))
 _LONGEST_FIELD = 400
 
 
@@ -90,13 +91,20 @@ def own_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
     return {
         "manifest": str(MANIFEST_SCHEMA),
         "args": canonical_text(plain_args(variant.args)),
-        "entry": canonical_text(variant.entry),
-        "files": canonical_text(sorted(variant.files)),
+        "entry": _shared_text(variant.entry),
+        "files": _shared_text(tuple(sorted(variant.files))),
         "static": canonical_text(variant.static),
         "target": _figures(variant.target),
         "target name": variant.target.name,
+        **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
         **{f"data {name}": value for name, value in data.items()},
     }
+
+
+@lru_cache(maxsize=256)
+def _shared_text(value: str | tuple[str, ...]) -> str:
+    """Return a value as JSON; the variants of a kernel have it in common."""
+    return canonical_text(value)
 
 
 @lru_cache(maxsize=256)
@@ -256,7 +264,13 @@ def fields_in(manifest: Mapping[str, Any], part: str) -> dict[str, str]:
 
 def named_entries(variant: Variant) -> list[Entry]:
     """Return the entry points that a compilation imports: its own, of `$call` and of `$ref`."""
-    return [parse_entry(entry) for entry in (variant.entry, *_named(variant.static))]
+    return [parse_entry(entry) for entry in names_of_entries(variant)]
+
+
+def names_of_entries(variant: Variant) -> list[str]:
+    """Return the entry points that a compilation imports, as the spec writes them."""
+    nested = [v for v in variant.static.values() if not isinstance(v, _PLAIN)]
+    return [variant.entry, *_named(nested)] if nested else [variant.entry]
 
 
 def _named(value: Any) -> Iterator[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.compiler.host_stub import HostObject, Launcher, Recorded
+from pallasc.compiler.peer_tables import PeerSentinels, join_ranks
 from pallasc.compiler.xla_schema import message_type
 from pallasc.errors import CompileError
 from pallasc.specs.cubin import Kernel, parse_cubin
@@ -39,8 +40,13 @@ class MosaicKernel:
     uses_multimem: bool
 
 
-def read_mosaic_kernel(state: bytes, *, buffers: int) -> MosaicKernel:
-    """Read the serialised `MosaicGpuKernelProto` of a custom call with this many buffers.
+def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicKernel:
+    """Read the serialised `MosaicGpuKernelProto` of a custom call.
+
+    Args:
+        state: the message.
+        buffers: how many buffers the call has.
+        ranks: how many devices run it together.
 
     Raises:
         CompileError: its version is not one that was tested, or its parts contradict each other.
@@ -62,11 +68,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int) -> MosaicKernel:
     with HostObject(proto.object_file, launcher) as host:
         name, cubin, smem, cluster = _code(proto, host)
         kernel = _entry(name, cubin)
-        launch = host.launch(
-            proto.host_func_name,
-            buffers=buffers,
-            parameter_sizes=[parameter.size for parameter in kernel.parameters],
-        )
+        launch = _launch(host, proto.host_func_name, kernel, buffers, ranks)
     if smem and launch.dynamic_smem_bytes != smem:
         raise CompileError(
             f"{name} declares {smem} bytes of shared memory and is launched with "
@@ -81,6 +83,18 @@ def read_mosaic_kernel(state: bytes, *, buffers: int) -> MosaicKernel:
         uses_nvshmem=proto.is_nvshmem_used,
         uses_multimem=proto.is_multimem_used,
     )
+
+
+def _launch(host: HostObject, name: str, kernel: Kernel, buffers: int, ranks: int) -> Recorded:
+    sizes = [parameter.size for parameter in kernel.parameters]
+    if ranks == 1:
+        return host.launch(name, buffers=buffers, parameter_sizes=sizes)
+    sentinels = PeerSentinels(buffers, ranks)
+    recorded = [
+        host.launch(name, buffers=buffers, parameter_sizes=sizes, peer_table=sentinels.words(rank))
+        for rank in range(ranks)
+    ]
+    return join_ranks(recorded, sentinels)
 
 
 def _code(proto: Any, host: HostObject) -> tuple[str, bytes, int, int]:

@@ -110,7 +110,12 @@ class Pool:
                 left_s = watch.pause_s()
                 if self.tick_s is not None:
                     left_s = min(left_s, max(0.0, told_s + self.tick_s - time.monotonic()))
-                yield from self._hear(selector, watch, left_s)
+                done = list(self._hear(selector, watch, left_s))
+                # The caller takes its time over an answer: whoever is free has work meanwhile. What
+                # failed may be the caller's reason to give up, so that comes first.
+                begun = list(self._begin(selector)) if all(map(_went_well, done)) else []
+                yield from done
+                yield from begun
                 if self.tick_s is not None and time.monotonic() >= told_s + self.tick_s:
                     told_s = time.monotonic()
                     yield "tick", None, None
@@ -217,6 +222,12 @@ class Pool:
 
     def _limits(self) -> Limits:
         return Limits(self.timeout_s, self.memory_bytes)
+
+
+def _went_well(event: Event) -> bool:
+    """Tell whether an answer says that its task succeeded."""
+    answer = event[2]
+    return answer is not None and answer.message is not None and bool(answer.message["ok"])
 
 
 def _register(

@@ -13,7 +13,8 @@ from pallasc.specs.spec import Budget, Variant
 if TYPE_CHECKING:
     from pallasc.compiler.why import Explanation
 
-Status = Literal["hit", "compiled", "failed", "skipped", "missing"]
+Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
+NOT_COMPILED = ("hit", "lowered", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,10 @@ class VariantResult:
 
     Attributes:
         variant: the variant.
-        status: `hit` where the store had it, `skipped` where the build stopped before, `missing`
-            where the store has it not and nothing was to be compiled.
+        status: `hit` where the store had it, `lowered` where it had to be lowered again to see that
+            the store had it, `shared` where another variant of this build asked for the same,
+            `skipped` where the build stopped before, `missing` where the store has it not and
+            nothing was to be compiled.
         seconds: time of its compilation, or of looking it up.
         action_key: what was compiled, None where that is not known.
         artifact: the result, None where there is none.
@@ -33,6 +36,7 @@ class VariantResult:
         died: whether the process that compiled it ended, or was stopped.
         saved_s: what compiling it once took, where it was a hit and that is known.
         output: the tail of what the compiling process wrote, where it failed.
+        printed: what tracing and lowering printed, packed (`printed.unpack`).
     """
 
     variant: Variant
@@ -46,13 +50,14 @@ class VariantResult:
     saved_s: float = 0.0
     died: bool = False
     explanation: Explanation | None = None
+    printed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something happened to a variant; `done` of `total` are finished."""
 
-    kind: Literal["started", "hit", "compiled", "failed", "missing"]
+    kind: Literal["started", "hit", "lowered", "shared", "compiled", "failed", "missing"]
     variant: Variant
     result: VariantResult | None
     done: int
@@ -101,8 +106,8 @@ class Report:
 
     @property
     def hits(self) -> tuple[VariantResult, ...]:
-        """Variants that the store had."""
-        return self.having("hit")
+        """Variants for which nothing was compiled: `hit`, `lowered` and `shared`."""
+        return tuple(result for result in self.results if result.status in NOT_COMPILED)
 
     @property
     def compiled(self) -> tuple[VariantResult, ...]:

@@ -64,6 +64,7 @@ def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
         element_strides=_element_strides(recorded),
         swizzle=0 if recorded.swizzle_bytes == 16 else recorded.swizzle_bytes,
         im2col=_im2col(recorded),
+        peers=recorded.peers,
     )
     check_tensor_map(result)
     return result

@@ -1,4 +1,4 @@
-"""A GPU that is not there: XLA's description of a target, and a device made from it.
+"""GPUs that are not there: XLA's description of a target, and devices made from it.
 
 The text is a `GpuTargetConfigProto` (`xla/stream_executor/device_description.proto`), laid out as
 in `xla/backends/gpu/target_config/specs`. Figures that are the same for every supported model: 1024
@@ -55,8 +55,8 @@ def target_config(target: Target) -> str:
 
 
 @cache
-def device_for(target: Target) -> Any:
-    """Return a JAX device that stands for `target`; nothing can run on it.
+def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
+    """Return JAX devices that stand for GPUs of `target`; nothing can run on them.
 
     Raises:
         ToolError: JAX does not offer its CUDA plugin in this process.
@@ -66,18 +66,20 @@ def device_for(target: Target) -> Any:
 
     try:
         topology = topologies.get_topology_desc(
-            "pallasc", "cuda", target_config=target_config(target), topology="1x1x1"
+            "pallasc", "cuda", target_config=target_config(target), topology=f"1x1x{count}"
         )
     except (RuntimeError, NotImplementedError, ValueError) as error:
         raise ToolError(
             f"JAX cannot compile for a GPU in this process: {_first_line(error)}",
             hint="Call pallasc.compile before JAX has looked for devices, or with isolated=True.",
         ) from error
-    device: Any = topology.devices[0]
-    reported = str(device.compute_capability)
+    devices: Any = topology.devices
+    if len(devices) != count:
+        raise CompileError(f"asked for {count} devices, JAX describes {len(devices)}")
+    reported = str(devices[0].compute_capability)
     if reported != f"{target.major}.{target.minor}":
         raise CompileError(f"asked for {target.arch}, the device reports {reported}")
-    return device
+    return tuple(devices)
 
 
 def _first_line(error: BaseException) -> str:

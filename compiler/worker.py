@@ -37,6 +37,7 @@ from pallasc.compiler.manifest import (
     named_entries,
 )
 from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
+from pallasc.compiler.printed import pack, printed_text
 from pallasc.compiler.reads import name_of
 from pallasc.compiler.sources import Sources, sources_to_json
 from pallasc.compiler.surroundings import Surroundings
@@ -173,12 +174,14 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
     forget_seeds()
     job = _job(variant)
     taken_back = session.before.take_back()
-    lowered = lower_job(job)
+    with printed_text() as printed:
+        lowered = lower_job(job)
     session.before.put_back()
     taken_back += session.before.take_back()
     fields = action_fields(job, lowered, session.tools) | session.before.changed_settings()
     key = labelled_key(fields)
     answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
+    answer["printed"] = pack(printed.getvalue())
     with session.store.single_flight(key):
         if stored_artifact(session.store, key) is None:
             record, blobs = compile_job(job, lowered, session.tools)
@@ -194,7 +197,12 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
     answer["seconds"] = time.monotonic() - started
     try:
         answer["uncached"] = _remember(
-            variant, message, session, fields, _cost_s(variant, message, session, answer)
+            variant,
+            message,
+            session,
+            fields,
+            seconds=_cost_s(variant, message, session, answer),
+            printed=answer["printed"],
         )
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         answer["uncached"] = _untold(error)
@@ -221,7 +229,9 @@ def _remember(
     message: Mapping[str, Any],
     session: _Session,
     fields: Mapping[str, str],
+    *,
     seconds: float,
+    printed: str,
 ) -> str:
     """Publish the manifest of a compilation; return why there is none, "" if there is one."""
     read = _sources(variant)
@@ -239,6 +249,7 @@ def _remember(
         about={**about(variant).to_json(), "seconds": seconds},
         request=fields_text(message["fields"]),
         fields=fields_text(fields),
+        **({"printed": printed} if printed else {}),
     )
     for name in (folder_key(message["request"], variant.base_dir), message["request"]):
         session.store.put_manifest(name, manifest)
@@ -259,6 +270,7 @@ def _job(variant: Variant) -> Job:
             args=variant.args,
             static={k: static_value(v, variant.base_dir) for k, v in variant.static.items()},
             target=variant.target,
+            mesh=variant.mesh,
         )
     except SpecError as error:
         error.location = error.location or variant.location

@@ -64,9 +64,11 @@ Layout: minor_to_major 1 *int64, element_size_in_bits 7 int64
 ProgramShape: parameters 1 *Shape, result 2 Shape
 
 ThunkSequence: thunks 1 *Thunk
+While: condition_result_buffer_index 1 Slice, condition_thunk_sequence 2 ThunkSequence, \
+  body_thunk_sequence 3 ThunkSequence, trip_count 4 int64
 Thunk: thunk_info 1 ThunkInfo, sequential_thunk 2 ThunkSequence, copy_thunk 3 Copy, \
   device_to_host_copy_thunk 4 bytes, host_to_device_copy_thunk 5 bytes, \
-  conditional_thunk 6 bytes, while_thunk 7 bytes, kernel_thunk 8 Kernel, gemm_thunk 9 bytes, \
+  conditional_thunk 6 bytes, while_thunk 7 While, kernel_thunk 8 Kernel, gemm_thunk 9 bytes, \
   triangular_solve_thunk 11 bytes, replica_id_thunk 12 bytes, \
   device_to_device_copy_thunk 13 DeviceCopy, partition_id_thunk 14 bytes, cudnn_thunk 15 bytes, \
   host_execute_start_thunk 16 bytes, host_execute_done_thunk 17 bytes, \

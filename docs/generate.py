@@ -1,6 +1,7 @@
 """Write the generated pages of docs/ again; with --check only tell whether they are current.
 
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
+* `coverage.md`: what of Pallas compiles, from the results in tests/coverage
 * `targets.md`: the models that can be compiled for
 * `spec.schema.json`: the JSON schema of spec files
 """
@@ -24,6 +25,10 @@ from pallasc.specs.targets import MODELS
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
 WIDTH = 100
+
+sys.path.insert(0, str(DOCS))
+
+import coverage_page  # noqa: E402 - it lies beside this file
 
 
 def cli_page() -> str:
@@ -94,6 +99,7 @@ def pages() -> dict[str, str]:
     """Return every generated file of docs/ with its text."""
     return {
         "cli.md": cli_page(),
+        "coverage.md": coverage_page.coverage_page(NOTE),
         "spec.schema.json": json_schema_text(),
         "targets.md": targets_page(),
     }

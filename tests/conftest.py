@@ -21,6 +21,8 @@ def _why_no_gpu() -> str | None:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "no NVIDIA driver here: libcuda.so.1 cannot be loaded"
+    if hasattr(driver, "standin_reset"):
+        return "no NVIDIA driver here: a test has put the stand-in in its place"
     status = driver.cuInit(0)
     if status:
         return f"no usable NVIDIA GPU here: cuInit answers {status}"

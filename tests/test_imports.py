@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("api", "specs", "cache", "compiler", "runtime", "cli")
+PARTS = ("api", "specs", "cache", "compiler", "runtime", "cli", "hooks")
 
 # part -> parts of pallasc it may import; "errors" is pallasc.errors, "version" the one name
 # `pallasc.__version__`. The errors module and the library of kernels count as parts of their own.
@@ -23,10 +23,11 @@ MAY_IMPORT = {
     "bundle": {"errors", "specs"},
     "library": {"pallasc", "specs"},
     "cache": {"errors", "specs", "version"},
-    "compiler": {"errors", "specs", "cache", "version"},
-    "runtime": {"errors", "specs", "adapters", "version"},
+    "compiler": {"errors", "specs", "bundle", "cache", "version"},
+    "runtime": {"errors", "specs", "bundle", "adapters", "version"},
     "adapters": {"errors", "specs", "runtime"},
     "cli": {"errors", "specs", "bundle", "cache", "compiler", "runtime", "adapters", "version"},
+    "hooks": {"errors", "specs", "bundle", "cache", "compiler"},
 }
 
 # part -> what it may import from outside, apart from the standard library.
@@ -41,6 +42,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "runtime": {"cuda"},
     "adapters": {"cupy", "jax", "ml_dtypes", "numpy", "torch"},
     "cli": {"click"},
+    "hooks": {"hatchling", "setuptools"},
 }
 
 
@@ -252,6 +254,25 @@ def test_a_part_loads_nothing_from_outside(part: str) -> None:
     assert _outside(_loaded_by(_named(part))) == set()
 
 
+# What each hook may import, and nothing else of pallasc.
+_BACKENDS = {
+    "hatchling": "pallasc.hooks.hatchling_hook",
+    "setuptools": "pallasc.hooks.setuptools_hook",
+}
+
+
+def test_a_build_backend_is_imported_by_its_own_hook_alone() -> None:
+    found = {
+        (one.name.split(".")[0], module.name) for module in _modules() for one in module.imports
+    }
+    assert {pair for pair in found if pair[0] in _BACKENDS} == set(_BACKENDS.items())
+
+
+def test_hooks_load_nothing_from_outside_but_their_backend() -> None:
+    names = [name for name in _named("hooks") if name not in _BACKENDS.values()]
+    assert _outside(_loaded_by(names)) == set()
+
+
 def test_cache_loads_no_jax_and_no_click_of_its_own() -> None:
     of_sqlite_utils = _loaded_by(["sqlite_utils"])
     assert _outside(_loaded_by(_named("cache"))) - of_sqlite_utils == set()
@@ -286,7 +307,7 @@ sys.addaudithook(watch)
 """
 
 
-@pytest.mark.parametrize("part", ["errors", "api", "specs", "cache", "runtime", "cli"])
+@pytest.mark.parametrize("part", ["errors", "api", "specs", "cache", "runtime", "cli", "hooks"])
 def test_importing_a_part_does_nothing(part: str) -> None:
     names = _named(part) + (_compiler_modules_of_the_command_line() if part == "cli" else [])
     assert (

@@ -59,7 +59,7 @@ def _metadata(wheel: Path, name: str) -> str:
 def _files_in_folders() -> set[str]:
     """Return every file that has to ship, by the name it is installed under."""
     top_folders = {"": "api"} | {
-        f"{name}/": name for name in ("specs", "cache", "compiler", "runtime", "cli")
+        f"{name}/": name for name in ("specs", "cache", "compiler", "runtime", "cli", "hooks")
     }
     return {
         f"pallasc/{prefix}{path.relative_to(ROOT / folder).as_posix()}"
@@ -104,8 +104,11 @@ def test_the_metadata_names_version_licence_and_command(wheel: Path) -> None:
     assert metadata["Version"] == _project()["project"]["version"]
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata.get_all("Provides-Extra") == ["cuda13", "cuda12", "dev"]
-    assert "pallasc = pallasc.cli.main:main" in _metadata(wheel, "entry_points.txt")
+    assert metadata.get_all("Provides-Extra") == ["cuda13", "cuda12", "sign", "dev"]
+    entry_points = _metadata(wheel, "entry_points.txt")
+    assert "pallasc = pallasc.cli.main:main" in entry_points
+    assert "pallasc = pallasc.hooks.setuptools_hook:add_step" in entry_points
+    assert "pallasc = pallasc.hooks.hatchling_hook" in entry_points
 
 
 def test_the_installed_wheel_is_imported_from_another_folder(wheel: Path, tmp_path: Path) -> None:
@@ -247,4 +250,5 @@ def test_make_with_an_old_python_says_so_and_installs_nothing(target: str, tmp_p
 def test_make_help_lists_every_public_target() -> None:
     result = _make(folder=ROOT)
     listed = [line.split()[0] for line in result.stdout.splitlines()[1:]]
-    assert listed == ["help", "demo", "test", "check", "lint", "types", "docs", "bench", "clean"]
+    checks = ["test", "check", "lint", "types", "docs", "coverage", "bench"]
+    assert listed == ["help", "demo", *checks, "clean"]

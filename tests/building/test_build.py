@@ -34,7 +34,7 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
     report = project.build(jobs=2)
     assert [str(r.error) for r in report.failed] == []
     assert [(r.variant.id, r.status) for r in report.results] == [
-        (f"{name}[n={n}]@{target}", "compiled" if name == "add" else "hit")
+        (f"{name}[n={n}]@{target}", "compiled" if name == "add" else "shared")
         for name in ("add", "plus")
         for n in (128, 256)
         for target in ("h100-sxm", "b200")
@@ -45,7 +45,7 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
     assert len(set(digests)) == 4
     assert {r.artifact.target["arch"] for r in report.results} == {"sm_90a", "sm_100a"}
     kinds = Counter(event.kind for event in project.events if isinstance(event, Event))
-    assert kinds == {"started": 4, "compiled": 4, "hit": 4}
+    assert kinds == {"started": 4, "compiled": 4, "shared": 4}
     events = [event for event in project.events if isinstance(event, Event)]
     assert [event.done for event in events if event.result] == list(range(1, 9))
     assert {event.total for event in project.events} == {8}
@@ -135,7 +135,9 @@ def test_two_builds_at_once_compile_each_variant_once(
         results = json.loads(output)["results"]
         counts.update(result["status"] for result in results)
         digests.add(tuple(result["digest"] for result in results))
-    assert counts == {"compiled": 3, "hit": 3}
+    # The build that comes second finds it, or has lowered it already.
+    assert counts.pop("compiled") == counts.total() == 3
+    assert set(counts) <= {"hit", "lowered"}
     assert len(digests) == 1
 
 

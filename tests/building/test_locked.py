@@ -361,7 +361,7 @@ def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
     lookup, variant = held_to(lock, project, frozen=False)
     lookup.find(variant)
     (same,) = project.build().results
-    assert (same.status, lookup.check(same)) == ("hit", None)
+    assert (same.status, lookup.check(same)) == ("lowered", None)
 
     project.write("helper.py", "def twice(x): return 3 * x\n")
     lookup, variant = held_to(lock, project, frozen=False)

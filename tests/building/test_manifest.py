@@ -72,20 +72,20 @@ def test_every_change_is_a_miss_that_says_why_and_nothing_is_compiled_twice(
 
     built.write("helper.py", HELPER)
     back = build()
-    assert (back.status, back.reason) == ("hit", "helper (helper.py) has changed")
+    assert (back.status, back.reason) == ("lowered", "helper (helper.py) has changed")
     assert back.artifact.digest == built.digest
     assert build().reason == ""
 
     built.write("kernel.py", "# A comment.\n" + KERNEL)
     commented = build()
-    assert (commented.status, commented.reason) == ("hit", "kernel.py has changed")
+    assert (commented.status, commented.reason) == ("lowered", "kernel.py has changed")
     assert commented.action_key == built.key
     assert commented.artifact.digest == built.digest
 
     (built.folder / "helper.py").unlink()
     built.write("kernel.py", "def run(x):\n    return x * 3\n")
     without = build()
-    assert (without.status, without.reason) == ("hit", "kernel.py has changed")
+    assert (without.status, without.reason) == ("lowered", "kernel.py has changed")
 
     built.write("table.txt", "1 2 4\n")
     assert build().reason == "never compiled with this spec and toolchain"
@@ -128,7 +128,7 @@ def test_a_corrupt_file_of_the_store_is_compiled_again_and_healed(built: Any, ar
     }
     _flip(places[area])
     again = built.build()
-    assert [r.status for r in again.results] == ["hit" if area == "man" else "compiled"]
+    assert [r.status for r in again.results] == ["lowered" if area == "man" else "compiled"]
     assert again.results[0].artifact.digest == built.digest
     assert any("corrupt" in note for note in again.notes)
     assert again.results[0].artifact.cubin()

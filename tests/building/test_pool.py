@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ def run(x):
 """
 
 WHO = "import os; value = os.getpid()"
+_FAILED = b'{"ok":false,"error":{}}\n'
+_DEADLINE_S = 60
 
 
 def environment() -> dict[str, str]:
@@ -58,6 +60,13 @@ def values(pool: Pool, *tasks: Task) -> list[Any]:
     found = answers(pool, *tasks)
     assert [str(answer.error) for answer in found if answer.error] == []
     return [answer.message["value"] for answer in found if answer.message]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 # ---- real workers
@@ -239,7 +248,7 @@ def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> 
 # ---- talking
 
 
-def test_a_message_is_made_when_it_is_sent() -> None:
+def test_a_message_is_made_when_a_worker_is_free_for_it() -> None:
     made: list[int] = []
 
     def message(number: int) -> dict[str, Any]:
@@ -250,8 +259,35 @@ def test_a_message_is_made_when_it_is_sent() -> None:
     with fakes(tick_s=None) as pool:
         for _, task, answer in pool.run(tasks):
             assert task is not None
-            assert made == list(range(task.label + (answer is not None)))
+            assert len(made) <= task.label + 1 + (answer is not None)
             assert not answer or (answer.message and answer.message["value"] == task.label)
+
+
+def test_a_worker_has_its_next_task_while_the_caller_deals_with_an_answer(tmp_path: Path) -> None:
+    mark = tmp_path / "begun"
+    second = code(f"open({str(mark)!r}, 'w').close()", 1)
+    with fakes() as pool:
+        for kind, task, _ in pool.run([code("value = 0"), second]):
+            if kind == "done" and task is not None and task.label == 0:
+                wait_for(mark.exists)
+
+
+def test_nothing_is_begun_before_the_caller_has_heard_of_a_failure(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def message() -> dict[str, Any]:
+        made.append(1)
+        return {"op": "do", "code": ""}
+
+    first = code(f"import os; os.write(answers, {_FAILED!r}); import signal; signal.pause()")
+    with fakes() as pool:
+        for kind, _, answer in pool.run([first, Task(1, ("", ""), message)]):
+            if kind == "done":
+                assert answer is not None
+                assert answer.message is not None
+                assert not answer.message["ok"]
+                break
+    assert made == []
 
 
 def test_a_message_that_cannot_be_made_fails_its_task_alone() -> None:

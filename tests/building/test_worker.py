@@ -106,7 +106,7 @@ def test_settings_that_a_kernel_changes_do_not_reach_the_next(project: Any, resu
         "compiled",
         "compiled",
         "failed",
-        "hit",
+        "lowered",
     ]
     assert found["wide"].action_key != found["plain"].action_key
     assert found["variables"].action_key == found["plain"].action_key
@@ -127,7 +127,7 @@ def test_a_source_that_changes_while_it_is_compiled_is_not_remembered(project: A
     )
     second = project.build()
     assert [(r.status, r.reason) for r in second.results] == [
-        ("hit", "never compiled with this spec and toolchain")
+        ("lowered", "never compiled with this spec and toolchain")
     ]
 
 

@@ -80,7 +80,9 @@ def test_the_report_is_json(run: RunCommand, built: Any) -> None:
     data = json.loads(result.out)
     (variant,) = data["variants"]
     assert (data["schema"], data["notes"]) == (1, [])
-    assert data["totals"] == {"compiled": 0, "failed": 0, "hit": 1, "missing": 0, "skipped": 0}
+    assert data["totals"] == {
+        "hit": 1, "lowered": 0, "shared": 0, "compiled": 0, "failed": 0, "missing": 0, "skipped": 0,
+    }  # fmt: skip
     assert variant["id"] == "add[m=1024,dtype=f32]@h100-sxm"
     assert (variant["status"], variant["error"]) == ("hit", None)
     assert re.fullmatch("[0-9a-f]{64}", variant["digest"])

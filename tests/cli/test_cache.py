@@ -83,7 +83,7 @@ def test_why_names_the_source_file_that_changed(
         "miss  own@h100-sxm: helper (helper.py) has changed\n"
         "      a build lowers it again, and compiles only if that gives something else\n"
     )
-    assert "1 hit" in process("build", spec, "--store", store).err
+    assert "1 lowered" in process("build", spec, "--store", store).err
     told = json.loads(run("cache", "stats", "--store", store, "--json").out)
     assert (told["hits"], told["misses"], told["made"]) == (1, 1, 1)
 

@@ -16,7 +16,7 @@ RunCommand = Callable[..., Any]
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
-VIEWS = ["plan", "ptx", "sass", "resources", "json"]
+VIEWS = ["plan", "ptx", "sass", "resources", "debug-output", "json"]
 
 
 @pytest.fixture

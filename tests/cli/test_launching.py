@@ -90,7 +90,8 @@ def test_a_long_list_is_cut() -> None:
         (9, 0, "Compile for it: --target sm_90a."),
         (12, 0, "Compile for it: --target sm_120a."),
         (8, 6, "Compile for it: --target sm_86."),
-        (8, 8, "Compile for it: --target sm_86."),
+        (8, 9, "Compile for it: --target sm_89."),
+        (8, 8, None),
         (7, 5, None),
     ],
 )

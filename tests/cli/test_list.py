@@ -49,6 +49,7 @@ def test_list_prints_json(run: RunCommand, spec: Path, tmp_path: Path) -> None:
                 "args": arrays,
                 "arrays": arrays,
                 "static": {"block_size": 2048},
+                "mesh": {},
                 "reference": None,
                 "file": str(spec),
                 "line": 4,

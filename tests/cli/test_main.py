@@ -46,7 +46,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def collect(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pallasc.compiler.collect.collect", collect)
+        monkeypatch.setattr("pallasc.compiler.wanted.collect", collect)
 
     return fail_with
 

@@ -65,6 +65,21 @@ def test_limits_and_ticks_reach_the_process(tmp_path: Path) -> None:
     assert {*ticks} == {str(loops)}
 
 
+@pytest.mark.parametrize(
+    "command", ["list", "inspect", "lock", "lock --update", "cache why", "cache audit"]
+)
+def test_every_command_stops_a_spec_that_takes_too_long(
+    command: str, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    loops = tmp_path / "loops.py"
+    loops.write_text("while True: pass\n")
+    store = str(tmp_path / "store")
+    result = run(*command.split(), str(loops), "--timeout", "0.5", "--store", store)
+    assert result.code == 2
+    assert f"error: {loops}" in result.err
+    assert "took longer than 0.5 s (--timeout)" in result.err
+
+
 def test_frozen_reaches_python_specs(tmp_path: Path) -> None:
     path = tmp_path / "spec.py"
     path.write_text(KERNEL)

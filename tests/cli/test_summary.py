@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pallasc.cli.report_json import report_json
 from pallasc.cli.screen import Screen
 from pallasc.cli.summary import summary
 
@@ -45,6 +47,19 @@ def test_a_build_in_which_nothing_stands_out_is_one_line(
     make: Callable[[Any], Any], text: str, pretended: Any
 ) -> None:
     assert summary(pretended.report_of(make(pretended))) == text
+
+
+def test_what_was_lowered_or_shared_is_no_hit(pretended: Any) -> None:
+    lowered, shared = (replace(pretended.hit(), status=word) for word in ("lowered", "shared"))
+    report = pretended.report_of([pretended.hit(), lowered, lowered, shared, pretended.compiled()])
+    end = "1 hit (20 %), 2 lowered, 1 shared, 1 compiled"
+    assert summary(report).splitlines()[-1] == f"5 variants in 1.2 s: {end}"
+    data = report_json(report)
+    assert data["totals"] == {
+        "hit": 1, "lowered": 2, "shared": 1, "compiled": 1, "failed": 0, "missing": 0, "skipped": 0,
+    }  # fmt: skip
+    assert data["hit_rate"] == 0.2
+    assert len(report.hits) == 4
 
 
 def test_what_was_not_begun_does_not_lower_the_hit_rate(pretended: Any) -> None:

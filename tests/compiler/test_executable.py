@@ -121,7 +121,7 @@ def test_a_damaged_executable_gives_an_answer_or_an_error_of_ours(
         for thunk in parse_executable(serialized).thunks
         if thunk.HasField("custom_call_thunk")
     ]
-    monkeypatch.setattr(translating, "read_mosaic_kernel", lambda state, *, buffers: good[0])
+    monkeypatch.setattr(translating, "read_mosaic_kernel", lambda state, **_: good[0])
     dice, outcomes = random.Random(6), {"read": 0, "refused": 0}
     for _ in range(1500):
         damaged = bytearray(serialized)

@@ -36,10 +36,10 @@ def test_a_process_without_the_plugin_is_told_what_to_do() -> None:
     program = (
         "import sys\n"
         "sys.modules.update({'jax_plugins.xla_cuda12': None, 'jax_plugins.xla_cuda13': None})\n"
-        "from pallasc.compiler.topology import device_for\n"
+        "from pallasc.compiler.topology import devices_for\n"
         "from pallasc.specs.targets import resolve_target\n"
         "from pallasc.errors import ToolError\n"
-        "try:\n    device_for(resolve_target('sm_90a'))\n"
+        "try:\n    devices_for(resolve_target('sm_90a'))\n"
         "except ToolError as error:\n    print(error)\n"
     )
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}

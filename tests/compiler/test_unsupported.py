@@ -18,7 +18,7 @@ REFUSED = {
     "cond": "control flow (lax.cond or lax.switch)",
     "while_loop": "control flow (lax.while_loop, fori_loop or scan)",
     "fori_loop": "control flow (lax.while_loop, fori_loop or scan)",
-    "scan": "control flow (lax.while_loop, fori_loop or scan)",
+    "scan": "a loop of 9000 rounds (more than 4096 steps)",
     "fft": "a Fourier transform by cuFFT",
     "cholesky": "a call into NVIDIA's library cusolver (cusolver_potrf_ffi)",
     "qr": "a call into NVIDIA's library cusolver (cusolver_geqrf_ffi)",

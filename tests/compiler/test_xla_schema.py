@@ -111,6 +111,7 @@ NAMES = {
     "Allocation": "xla.BufferAllocationProto",
     "Allocations": "xla.gpu.GpuExecutableProto.RepeatedBufferAllocations",
     "ArgPacking": "stream_executor.KernelArgPackingSpecProto",
+    "While": "xla.gpu.WhileThunkProto",
     "ArgsPacking": "stream_executor.KernelArgsPackingSpecProto",
     "AsyncDone": "xla.gpu.AsyncDoneThunkProto",
     "AsyncStart": "xla.gpu.AsyncStartThunkProto",

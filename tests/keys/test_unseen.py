@@ -78,7 +78,10 @@ def test_what_has_no_digest_is_said_by_both_builds(reports: list[Any]) -> None:
 def test_what_has_no_digest_is_lowered_again_and_the_rest_is_a_hit(reports: list[Any]) -> None:
     reasons = {result.variant.name: result.reason for result in reports[1].results}
     assert {name for name, reason in reasons.items() if reason} == set(SAID)
-    assert {result.status for result in reports[1].results} == {"hit"}
+    assert {(result.status, bool(result.reason)) for result in reports[1].results} == {
+        ("hit", False),
+        ("lowered", True),
+    }
 
 
 def test_a_file_that_somebody_asked_for_is_noticed_when_it_comes(reports: list[Any]) -> None:

@@ -126,3 +126,11 @@ def test_check_data_file_normalises(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"file 'tabel.json' does not exist") as caught:
         check_data_file("tabel.json", str(tmp_path))
     assert caught.value.hint == "Did you mean 'table.json'?"
+
+
+def test_a_name_is_found_however_deep_the_statements_around_it_are(tmp_path: Path) -> None:
+    lines = [f"{' ' * depth}if True:" for depth in range(60)]
+    (tmp_path / "deep.py").write_text("\n".join([*lines, f"{' ' * 60}kernel = print"]))
+    check_entry(parse_entry("deep.py:kernel"), str(tmp_path))
+    with pytest.raises(SpecError, match="has no 'other'"):
+        check_entry(parse_entry("deep.py:other"), str(tmp_path))

@@ -143,6 +143,27 @@ def test_retarget_counts_a_model_once() -> None:
     assert spec.targets == ("h100-sxm",)
 
 
+def test_retarget_gives_a_target_to_those_of_one_name_that_declare_its_architecture() -> None:
+    text = """\
+schema: 1
+kernels:
+  - {name: gemm, entry: "json:load", args: {}, targets: [sm_90a]}
+  - {name: gemm, entry: "json:dump", args: {}, targets: [b200]}
+  - {name: other, entry: "json:loads", args: {}, targets: [b200]}
+"""
+    specs = parse_yaml(text)
+
+    def entries(*names: str) -> dict[str, str]:
+        return {variant.id: variant.entry for variant in expand(retarget(specs, names))}
+
+    hopper = {"gemm@h200": "json:load", "other@h200": "json:loads"}
+    blackwell = {"gemm@b200": "json:dump", "other@b200": "json:loads"}
+    assert entries("h200") == hopper
+    assert entries("sm_100a", "h200") == hopper | blackwell
+    with pytest.raises(SpecError, match=r"two variants are called gemm@a100-sxm"):
+        entries("sm_80")
+
+
 def test_retarget_without_names_changes_nothing() -> None:
     assert retarget(SPECS, []) == SPECS
 

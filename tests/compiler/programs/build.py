@@ -1,8 +1,9 @@
 """Compile functions for one target in this process and write down what came out.
 
-Usage: build.py OUTPUT TARGETS FILE [NAME...]. FILE defines CASES, name -> (function, args, static);
-OUTPUT gets JSON: for each case its record, blobs, the serialised executable, key and seconds, or
-its error. Bytes are in base64. TARGETS are joined by commas; the second is there to be refused.
+Usage: build.py OUTPUT TARGETS FILE [NAME...]. FILE defines CASES, name -> (function, args, static),
+for several devices with a mesh behind; OUTPUT gets JSON: for each case its record, blobs, the
+serialised executable, key and seconds, or its error. Bytes are in base64. TARGETS are joined by
+commas; the second is there to be refused.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     from pallasc.compiler.compile import Job, action_key, compile_job, lower_job
     from pallasc.specs.targets import resolve_target
 
-    function, args, static = case
+    function, args, static, *mesh = case
     start = time.perf_counter()
     try:
-        job = Job(function, parse_args(args), static, resolve_target(target))
+        job = Job(function, parse_args(args), static, resolve_target(target), *mesh)
         lowered = lower_job(job)
         key = action_key(job, lowered, tools)
         record, blobs = compile_job(job, lowered, tools)

@@ -1,4 +1,4 @@
-"""Runs the kernel in a loop."""
+"""Runs the kernel in a loop that ends when the numbers say so."""
 
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -12,4 +12,4 @@ def double(x):
 
 
 def scale(x):
-    return lax.fori_loop(0, 10, lambda _, x: double(x), x)
+    return lax.while_loop(lambda x: x[0] < 8.0, double, x)

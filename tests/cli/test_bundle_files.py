@@ -1,0 +1,299 @@
+"""`pallasc bundle show`, `extract`, `merge` and `audit`, on made-up bundles."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bundle" / "programs"))
+
+from made_bundles import make_artifact, make_items
+
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.writer import build_bundle
+
+RunCommand = Callable[..., Any]
+ORIGIN = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "ab" * 32}, "c0ffee" * 6, False)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """Return a bundle of two kernels with two points each on two targets."""
+    items = make_items(2, names=("norm", "scale"), targets=("h100-sxm", "b200"))
+    path = tmp_path / "kernels.pallasc"
+    path.write_bytes(build_bundle(items, provenance=[ORIGIN]))
+    return path
+
+
+def _write(path: Path, items: list[Item], **options: Any) -> Path:
+    path.write_bytes(build_bundle(items, **options))
+    return path
+
+
+def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
+    result = run("bundle", "show", bundle)
+    assert (result.code, result.err) == (0, "")
+    with open_bundle(bundle) as opened:
+        digest, root = opened.digest, opened.root
+    lines = result.out.splitlines()
+    assert lines[0] == "format      1.0"
+    assert f"content     {digest}" in lines
+    assert f"root        {root}" in lines
+    assert "signatures  none" in lines
+    assert "  norm: 4 variants" in lines
+    assert "  b200 (sm_100a): 4 variants, driver 580.65.06 or newer (CUDA 13.0)" in lines
+    assert lines[-3:] == [
+        f"  pallasc 1.0, commit {'c0ffee' * 6}",
+        "    ptxas 13.5",
+        "    abababababab  a.yaml",
+    ]
+    data = json.loads(run("bundle", "show", bundle, "--json").out)
+    assert (data["digest"], data["root"], data["bytes"]) == (digest, root, bundle.stat().st_size)
+    assert data["kernels"] == {"norm": 4, "scale": 4}
+    assert [(one["target"], one["variants"]) for one in data["targets"]] == [
+        ("b200", 4),
+        ("h100-sxm", 4),
+    ]
+    assert data["provenance"][0]["commit"] == "c0ffee" * 6
+
+
+@pytest.mark.parametrize(
+    "name", ["norm[m=16,dtype=bf16]@b200", "norm and m=16 and target=sm_100a", "norm*m=16*@b200"]
+)
+def test_a_variant_is_shown(run: RunCommand, bundle: Path, name: str) -> None:
+    with open_bundle(bundle) as opened:
+        entry = opened.select("norm", {"m": 16, "dtype": "bf16"}, "b200")
+        record, artifact = opened.record(entry), opened.artifact(entry)
+    result = run("bundle", "show", bundle, name)
+    lines = result.out.splitlines()
+    assert lines[0] == "norm[m=16,dtype=bf16]@b200"
+    for line in (
+        f"compiled   {entry.digest}",
+        f"shipped    {artifact.digest}",
+        "target     b200 (sm_100a)",
+        "toolchain  jax 0.12.0.1, ptxas 13.5.37",
+        "driver     CUDA 13.0, Linux 580.65.06 or newer",
+        "plan",
+        "     0: launch k grid=(4,1,1) block=(128,1,1) smem=1024",
+        "provenance",
+    ):
+        assert line in lines
+    data = json.loads(run("bundle", "show", bundle, name, "--json").out)
+    assert data["record"] == record
+    assert data["variant"]["digest"] == entry.digest
+    kernel = record["kernels"][0]
+    assert data["shipped"][kernel["ptx"]] is None
+    assert data["shipped"][kernel["cubin"]]["digest"] == artifact.kernels[0].cubin
+
+
+def test_a_name_that_means_several_or_none_is_refused(run: RunCommand, bundle: Path) -> None:
+    several = run("bundle", "show", bundle, "norm")
+    assert (several.code, several.out) == (2, "")
+    assert f"'norm' means 4 variants of {bundle}.\n  Name one: norm[m=16,dtype=bf16]@b200, " in (
+        several.err
+    )
+    none = run("bundle", "show", bundle, "nrom")
+    assert (none.code, none.out) == (2, "")
+    assert none.err == f"error: {bundle} has no variant 'nrom'.\n  Did you mean 'norm'?\n"
+
+
+def test_text_of_a_stranger_s_bundle_cannot_reach_the_terminal(
+    run: RunCommand, tmp_path: Path
+) -> None:
+    escape = "\x1b[2Jgone\x07\u202e"
+    path = _write(
+        tmp_path / "evil.pallasc",
+        [item_of("k", {"p": f"{escape}\n"}, make_artifact(1))],
+        provenance=[Provenance(escape, {escape: escape}, {escape: escape}, escape, True)],
+    )
+    for arguments in (("show",), ("show", "k"), ("list",), ("audit", "--target", "b200")):
+        result = run("bundle", arguments[0], path, *arguments[1:])
+        assert "gone" in result.out
+        assert not {"\x1b", "\x07", "\u202e"} & set(result.out)
+    assert len(run("bundle", "list", path).out.splitlines()) == 2
+
+
+def test_files_are_extracted(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("--target", "sm_90a", "-k", "norm and m=16")
+    result = run("bundle", "extract", bundle, "-o", out, *options, "--json")
+    assert (result.code, result.err) == (0, f"wrote 3 files of 1 variant to {out}\n")
+    own = out / "norm[m=16,dtype=bf16]@h100-sxm"
+    listed = {file["path"]: file["bytes"] for file in json.loads(result.out)["files"]}
+    assert listed == {str(path): path.stat().st_size for path in own.iterdir()}
+    assert {path.name for path in own.iterdir()} == {"artifact.json", "plan.json", "k.cubin"}
+    (own / "k.cubin").write_text("mine")
+    refused = run("bundle", "extract", bundle, "-o", out)
+    assert (refused.code, refused.out) == (2, "")
+    assert "is there already.\n  --force replaces it." in refused.err
+    assert len(list(out.iterdir())) == 1
+    assert run("bundle", "extract", bundle, "-o", out, "--force").code == 0
+    assert (own / "k.cubin").read_bytes().startswith(b"\x7fELF")
+    assert len(list(out.iterdir())) == 8
+    wrong = run("bundle", "extract", bundle, "-o", out, "--target", "h20")
+    assert wrong.code == 2
+    assert "has nothing for h20" in wrong.err
+
+
+def test_bundles_are_merged_in_any_order(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+    parts = []
+    for target in ("b200", "h100-sxm"):
+        part = tmp_path / f"{target}.pallasc"
+        assert run("bundle", "merge", bundle, "-o", part, "--target", target).code == 0
+        parts.append(part)
+    for order in (parts, parts[::-1], [*parts, bundle]):
+        merged = tmp_path / "merged.pallasc"
+        result = run("bundle", "merge", *order, "-o", merged, "--json")
+        size = bundle.stat().st_size
+        assert result.err == f"wrote {merged}: 8 variants, {size:,} bytes\n"
+        assert json.loads(result.out)["variants"] == 8
+        assert merged.read_bytes() == bundle.read_bytes()
+        merged.unlink()
+    onto_itself = run("bundle", "merge", *parts, "-o", parts[0])
+    assert onto_itself.code == 0
+    assert parts[0].read_bytes() == bundle.read_bytes()
+
+
+def test_merging_keeps_what_was_kept(run: RunCommand, tmp_path: Path) -> None:
+    items = make_items(2)
+    rich = _write(tmp_path / "rich", items, keep_debug=True, keep_ptx=True)
+    poor = _write(tmp_path / "poor", items)
+    for order in ((rich, poor), (poor, rich)):
+        assert run("bundle", "merge", *order, "-o", tmp_path / "merged").code == 0
+        assert (tmp_path / "merged").read_bytes() == rich.read_bytes()
+
+
+def test_a_choice_may_be_in_one_of_the_bundles_alone(run: RunCommand, tmp_path: Path) -> None:
+    one = _write(tmp_path / "one", make_items(1, names=("one",)))
+    other = _write(tmp_path / "other", make_items(1, names=("other",), targets=("b200",)))
+    merged = tmp_path / "merged"
+    assert run("bundle", "merge", one, other, "-o", merged, "--target", "b200").code == 0
+    assert merged.read_bytes() == other.read_bytes()
+    none = run("bundle", "merge", one, other, "-o", tmp_path / "no", "--target", "thor")
+    assert (none.code, (tmp_path / "no").exists()) == (2, False)
+
+
+def test_conflicts_are_all_named_and_nothing_is_written(run: RunCommand, tmp_path: Path) -> None:
+    paths = [
+        _write(tmp_path / name, [item_of("k", {"m": m}, make_artifact(m * seed)) for m in range(3)])
+        for name, seed in (("one", 1), ("other", 5))
+    ]
+    out = tmp_path / "merged"
+    out.write_text("old")
+    messages = []
+    for order in (paths, paths[::-1]):
+        result = run("bundle", "merge", *order, "-o", out)
+        assert (result.code, result.out) == (5, "")
+        assert "the bundles have different artifacts of 2 variants:\n" in result.err
+        lines = [line for line in result.err.splitlines() if line.startswith("  k[m=")]
+        assert [line.split(":")[0].strip() for line in lines] == [
+            "k[m=1]@h100-sxm",
+            "k[m=2]@h100-sxm",
+        ]
+        assert all(str(path) in line for line in lines for path in paths)
+        messages.append(result.err)
+    assert out.read_text() == "old"
+    assert run("bundle", "merge", *paths, "-o", out, "-k", "m=0").code == 0
+
+
+def test_a_damaged_bundle_is_not_merged(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+    data = bytearray(bundle.read_bytes())
+    data[300] ^= 1
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(data)
+    result = run("bundle", "merge", bundle, damaged, "-o", tmp_path / "merged")
+    assert result.code == 5
+    assert f"{damaged} is damaged" in result.err
+    assert not (tmp_path / "merged").exists()
+
+
+def _audit(run: RunCommand, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
+    result = run("bundle", "audit", path, *options, "--json")
+    found = json.loads(result.out)["findings"]
+    return result.code, {(one["severity"], one["kind"], one["subject"]) for one in found}
+
+
+def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None:
+    items = make_items(2, names=("norm",), targets=("h100-sxm", "h200", "a100-sxm"))
+    items += [
+        item_of("spilling", {}, make_artifact(7, spills=64)),
+        item_of("wrong", {}, make_artifact(8, sm=100)),
+    ]
+    dirty = Provenance("pallasc 1.0", commit="c0ffee", dirty=True)
+    path = _write(tmp_path / "k", items, keep_debug=True, keep_ptx=True, provenance=[dirty])
+    lock = tmp_path / "pallasc.lock"
+    lock.write_text("schema: 1\ntoolchain: {}\nvariants: {}\n")
+    code, found = _audit(
+        run, path, "--target", "sm_90a", "--target", "b200", "--budget", "1KiB",
+        "--variant-budget", "100", "--driver", "12.8", "--lock", str(lock),
+    )  # fmt: skip
+    assert code == 5
+    assert {
+        ("error", "target", "b200"),
+        ("warning", "target", "a100-sxm"),
+        ("error", "size", "the bundle"),
+        ("error", "size", "spilling@h100-sxm"),
+        ("error", "driver", "sm_90a"),
+        ("error", "architecture", "wrong@h100-sxm"),
+        ("error", "lock", "wrong@h100-sxm"),
+        ("warning", "signature", "the bundle"),
+        ("warning", "spill", "spilling@h100-sxm"),
+        ("warning", "debug", "spilling@h100-sxm"),
+        ("warning", "provenance", "the bundle"),
+        ("note", "duplicate", "norm[m=16,dtype=bf16]@h200"),
+    } <= found
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [("note", 5), ("warning", 5), ("error", 0), ("never", 0), (None, 0)]
+)
+def test_the_severity_that_fails_is_chosen(
+    run: RunCommand, bundle: Path, fail_on: str | None, code: int
+) -> None:
+    options = ["--fail-on", fail_on] if fail_on else []
+    result = run("bundle", "audit", bundle, *options)
+    assert result.code == code
+    assert result.out.splitlines()[:2] == [
+        "SEVERITY  KIND       FINDING",
+        "warning   signature  the bundle: it is not signed",
+    ]
+    assert result.err == f"{bundle}: 1 warning, 2 notes\n"
+    assert run("bundle", "audit", bundle, "--fail-on", "never", "--budget", "1KB").code == 0
+
+
+def test_limits_that_are_kept_find_nothing(run: RunCommand, bundle: Path) -> None:
+    options = ("--target", "sm_90a", "--target", "b200", "--budget", "1MiB", "--spills", "0")
+    more = ("--variant-budget", "1MiB", "--driver", "13.0")
+    code, found = _audit(run, bundle, *options, *more)
+    assert {one[:2] for one in found} == {("warning", "signature"), ("note", "driver")}
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--driver", "new"), "no version of CUDA"), (("--budget", "much"), "is no size"),
+     (("--target", "sm_90"), "sm_90a"), (("--fail-on", "bad"), "'bad' is not one of"),
+     (("--spills", "-1"), "-1")],
+)  # fmt: skip
+def test_wrong_options_are_refused(
+    run: RunCommand, bundle: Path, options: tuple[str, str], words: str
+) -> None:
+    result = run("bundle", "audit", bundle, *options)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
+def test_what_cannot_be_written_is_said(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments in (("merge", bundle, "-o", tmp_path / "file" / "k"),
+                      ("extract", bundle, "-o", tmp_path / "file" / "out")):  # fmt: skip
+        result = run("bundle", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "cannot be written" in result.err

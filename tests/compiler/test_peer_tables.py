@@ -1,0 +1,81 @@
+"""Reading back which memory of its peers a kernel names on the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pallasc.compiler.host_stub import Argument, Recorded, TiledMap, sentinel
+from pallasc.compiler.peer_tables import PeerSentinels, join_ranks
+from pallasc.errors import CompileError
+from pallasc.specs.peers import PeerTable
+
+_SENTINELS = PeerSentinels(arrays=3, ranks=2)
+
+
+def test_a_table_is_as_long_as_the_plan_says() -> None:
+    for ranks in (2, 7):
+        words = PeerSentinels(3, ranks).words(1)
+        assert len(words) == PeerTable(ranks, ((0, 0),) * 3).words
+        assert words[:4] == [1, 0, 0, 0]
+
+
+def test_the_own_arrays_have_the_addresses_that_the_call_passes() -> None:
+    for rank in (0, 1):
+        words = _SENTINELS.words(rank)
+        assert [words[4 + 2 * array + rank] for array in range(3)] == [
+            sentinel(array) for array in range(3)
+        ]
+        assert len(set(words[4:])) == len(words[4:])
+
+
+def test_an_address_says_whose_it_is() -> None:
+    words = _SENTINELS.words(0)
+    for array in range(3):
+        assert _SENTINELS.own(words[4 + 2 * array] + 8, 0) == (sentinel(array) + 8, 0)
+        assert _SENTINELS.own(words[4 + 2 * array + 1] + 8, 0) == (sentinel(array) + 8, 1)
+        assert _SENTINELS.own(words[4 + 2 * 3 + array] + 8, 0) == (sentinel(array) + 8, -1)
+
+
+def test_an_address_of_no_array_is_refused() -> None:
+    for number in (_SENTINELS.table, 13, 99):
+        with pytest.raises(CompileError, match="builds a tensor map on address"):
+            _SENTINELS.own(sentinel(number), 0)
+
+
+def test_more_arrays_than_addresses_are_refused() -> None:
+    with pytest.raises(CompileError, match="a kernel of 20 arrays over 256 devices"):
+        PeerSentinels(20, 256)
+
+
+def _recorded(rank: int, peer: int, *, array: int = 1) -> Recorded:
+    address = _SENTINELS.words(rank)[4 + 2 * array + peer]
+    shown = TiledMap(address, 5, (8, 64), (64, 1), 128, (8, 64))
+    arguments = (Argument(address=sentinel(0)), Argument(data=bytes(128), maps=((0, shown),)))
+    return Recorded((4, 1, 1), (0, 0, 0), (128, 1, 1), 0, False, arguments)
+
+
+def test_a_map_names_the_peer_of_each_rank() -> None:
+    joined = join_ranks([_recorded(0, 1), _recorded(1, 0)], _SENTINELS)
+    ((_, shown),) = joined.arguments[1].maps
+    assert (shown.address, shown.peers) == (sentinel(1), (1, 0))
+
+
+def test_a_map_of_the_own_array_names_none() -> None:
+    joined = join_ranks([_recorded(0, 0), _recorded(1, 1)], _SENTINELS)
+    ((_, shown),) = joined.arguments[1].maps
+    assert (shown.address, shown.peers) == (sentinel(1), None)
+
+
+def test_ranks_that_launch_different_things_are_refused() -> None:
+    first, second = _recorded(0, 0), _recorded(1, 1)
+    with pytest.raises(CompileError, match="another grid"):
+        join_ranks([first, replace(second, grid=(5, 1, 1))], _SENTINELS)
+    with pytest.raises(CompileError, match="other arguments"):
+        join_ranks([first, replace(second, arguments=second.arguments[:1])], _SENTINELS)
+    other = (Argument(address=sentinel(2)), second.arguments[1])
+    with pytest.raises(CompileError, match="other arguments"):
+        join_ranks([first, replace(second, arguments=other)], _SENTINELS)
+    with pytest.raises(CompileError, match="other tensor maps"):
+        join_ranks([first, _recorded(1, 1, array=2)], _SENTINELS)

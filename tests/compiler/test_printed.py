@@ -1,0 +1,45 @@
+"""What tracing prints: passed on, kept, and small."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from pallasc.compiler.printed import LONGEST_LETTERS, pack, printed_text, unpack
+
+
+def test_what_is_printed_is_kept_and_goes_where_it_went(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with printed_text() as text:
+        print("traced")
+        sys.stdout.flush()
+    print("later")
+    assert text.getvalue() == "traced\n"
+    assert capsys.readouterr().out == "traced\nlater\n"
+
+
+@pytest.mark.parametrize("text", ["", "a kernel\n", "größer " * 1000])
+def test_a_text_survives(text: str) -> None:
+    assert unpack(pack(text)) == text
+
+
+def test_a_long_text_takes_little_and_loses_its_beginning() -> None:
+    text = "\n".join(f"%{n} = arith.constant {n}" for n in range(100_000))
+    packed = pack(text)
+    assert len(packed) < len(text) / 4
+    kept = unpack(packed)
+    assert kept.startswith(f"[the first {len(text) - LONGEST_LETTERS} letters are left out]\n")
+    assert kept.endswith(text[-LONGEST_LETTERS:])
+
+
+def test_a_damaged_text_is_none() -> None:
+    packed, dice = pack("a kernel " * 100), random.Random(1)
+    for _ in range(200):
+        damaged = list(packed)
+        damaged[dice.randrange(len(damaged))] = dice.choice("A/+é=z")
+        assert isinstance(unpack("".join(damaged)), str)
+    for wrong in (None, 7, "é", "AAAA", packed[: len(packed) // 2]):
+        assert unpack(wrong) in ("", "a kernel " * 100) or unpack(wrong) in "a kernel " * 100

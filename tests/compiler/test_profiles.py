@@ -1,0 +1,53 @@
+"""Profiled kernels: their plans carry the buffer and how it is read, and nothing calls the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.specs.plan import Pointer
+from pallasc.specs.profile import Profile
+
+
+@pytest.fixture(scope="module")
+def profiled(build: Any) -> Any:
+    return build("profiled")
+
+
+def test_a_profiled_kernel_writes_into_a_temporary_of_its_own(profiled: Any) -> None:
+    plan = profiled["region"].plan
+    (profile,) = plan.profiles
+    assert profile == Profile(0, len(plan.buffers) - 1, 64, 1, ("Init", "add"))
+    buffer = plan.buffers[profile.buffer]
+    assert (buffer.role, buffer.size) == ("temporary", 4 * 64 * 2)
+    (launch,) = plan.launches
+    assert launch.parameters[-1] == Pointer(profile.buffer, 0)
+
+
+def test_it_gives_what_it_would_give_without(profiled: Any) -> None:
+    plan = profiled["region"].plan
+    assert [(binding.path, binding.shape) for binding in plan.outputs] == [("out", (128,))]
+
+
+def test_a_kernel_reads_the_clock(profiled: Any) -> None:
+    artifact = profiled["region"].artifact
+    assert "%clock" in artifact.ptx()
+    assert "%globaltimer" in artifact.ptx()
+
+
+def test_each_profiled_launch_has_a_profile(profiled: Any) -> None:
+    plan = profiled["two"].plan
+    found = {plan.launches[one.launch].grid: one for one in plan.profiles}
+    assert len(plan.profiles) == 2
+    assert len({one.buffer for one in plan.profiles}) == 2
+    assert (found[1, 1, 1].traces, found[1, 1, 1].names) == (4, ("Init", "signal"))
+    assert (found[2, 1, 1].traces, found[2, 1, 1].names) == (1, ("Init", "add"))
+    used = [p.buffer for launch in plan.launches for p in launch.parameters]
+    assert all(used.count(one.buffer) == 1 for one in plan.profiles)
+
+
+def test_names_of_regions_make_another_compilation(profiled: Any) -> None:
+    (profile,) = profiled["other_name"].plan.profiles
+    assert profile.names == ("Init", "plus")
+    assert profiled["other_name"].key != profiled["region"].key
