@@ -6,8 +6,7 @@ the mesh have names inside it, and the executable is one device's.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pallasc.specs.meshes import Mesh
@@ -33,28 +32,3 @@ def on_one_device(function: Callable[..., Any], mesh: Any) -> Callable[..., Any]
         function, mesh=mesh, in_specs=own, out_specs=own, check_vma=False
     )
     return wrapped
-
-
-@contextlib.contextmanager
-def devices_present(devices: Sequence[Any]) -> Iterator[None]:
-    """Let JAX say that these are the devices of the machine, as they are where the kernel runs.
-
-    Kernels over several devices ask for their number and their properties while they are traced,
-    and Mosaic asks whether one process has them all.
-    """
-    import jax
-
-    answers: dict[str, Callable[..., Any]] = {
-        "device_count": lambda *_, **__: len(devices),
-        "devices": lambda *_, **__: list(devices),
-        "local_device_count": lambda *_, **__: len(devices),
-        "local_devices": lambda *_, **__: list(devices),
-    }
-    before = {name: getattr(jax, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(jax, name, answer)
-    try:
-        yield
-    finally:
-        for name, answer in before.items():
-            setattr(jax, name, answer)

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.compiler.device_mesh import devices_present, jax_mesh, on_one_device
+from pallasc.compiler.device_mesh import jax_mesh, on_one_device
 from pallasc.compiler.instructions import check_instructions
 from pallasc.compiler.jax_0_10 import adapt_before_hopper
 from pallasc.compiler.jax_0_11 import name_dumps_alike
 from pallasc.compiler.locations import source_locations
 from pallasc.compiler.profiles import Regions, profiles_kept
-from pallasc.compiler.topology import devices_for
+from pallasc.compiler.topology import devices_for, devices_present
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.dtypes import DTYPES, parse_dtype
@@ -123,9 +123,8 @@ def _placed(
 def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[None]:
     import jax
 
-    several = devices_present(devices) if len(devices) > 1 else contextlib.nullcontext()
-    here = jax.default_device(devices[0])
-    with source_locations(kept=locations), here, several, _x64(_needs_x64(args)):
+    here, there = jax.default_device(devices[0]), devices_present(devices)
+    with source_locations(kept=locations), here, there, _x64(_needs_x64(args)):
         yield
 
 

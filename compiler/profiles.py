@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pallasc.compiler.replaced import replaced
 from pallasc.errors import CompileError
 
 _CALLBACK = "dump_profile"
@@ -64,11 +65,11 @@ def profiles_kept() -> Iterator[list[Regions]]:
         _add(found, _regions(function, hashes))
         return None
 
-    mosaic._mosaic_gpu_lowering_rule, debug.callback = lowered, called_back
-    try:
+    with (
+        replaced(mosaic, {"_mosaic_gpu_lowering_rule": lowered}),
+        replaced(debug, {"callback": called_back}),
+    ):
         yield found
-    finally:
-        mosaic._mosaic_gpu_lowering_rule, debug.callback = lower_call, callback
 
 
 def _is_mosaic(function: Callable[..., Any]) -> bool:

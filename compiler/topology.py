@@ -7,9 +7,12 @@ threads a block, warps of 32, 48 KiB of shared memory without opt-in, 65,536 reg
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from pallasc.compiler.replaced import replaced
 from pallasc.errors import CompileError, ToolError
 from pallasc.specs.targets import Target
 
@@ -41,6 +44,8 @@ platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
 device_description_str: "{description}"
 """
+
+_PLATFORMS = {"gpu", "cuda"}
 
 
 def target_config(target: Target) -> str:
@@ -80,6 +85,37 @@ def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
     if reported != f"{target.major}.{target.minor}":
         raise CompileError(f"asked for {target.arch}, the device reports {reported}")
     return tuple(devices)
+
+
+@contextlib.contextmanager
+def devices_present(devices: Sequence[Any]) -> Iterator[None]:
+    """Let JAX say that these are the devices of the machine, as they are where the kernel runs.
+
+    Kernels ask for their number and their properties while they are traced, and Mosaic asks whether
+    one process has them all. Who asks for the devices of another platform gets those.
+    """
+    import jax
+
+    answers: dict[str, Any] = {
+        "default_backend": "gpu",
+        "device_count": len(devices),
+        "devices": list(devices),
+        "local_device_count": len(devices),
+        "local_devices": list(devices),
+    }
+    asked = {name: _answering(answer, getattr(jax, name)) for name, answer in answers.items()}
+    with replaced(jax, asked):
+        yield
+
+
+def _answering(answer: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        platforms = {value for value in (*args, *kwargs.values()) if isinstance(value, str)}
+        if platforms <= _PLATFORMS:
+            return list(answer) if isinstance(answer, list) else answer
+        return otherwise(*args, **kwargs)
+
+    return ask
 
 
 def _first_line(error: BaseException) -> str:

@@ -299,7 +299,7 @@ class Kernel:
 
 _ENTRANCES: Sequence[Function] = (
     *(Kernel.__call__, Kernel.into, Kernel.variant, Kernel.preload, Kernel.prepare),
-    Kernel.unchecked.func,
+    vars(Kernel)["unchecked"].func,
 )
 """What users call, and torch.compile shall not look into."""
 

@@ -34,7 +34,7 @@ def parse_json(data: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{data[:60]!r} is not JSON: {error}") from error
     # Most texts cannot be at fault, which is told faster than by looking at each of their values.
-    if data.count(b"[") + data.count(b"{") > _MOST_DEEP or _SUSPECT.search(data):
+    if data.count(b"[") + data.count(b"{") >= _MOST_DEEP or _SUSPECT.search(data):
         _check(value)
     return value
 

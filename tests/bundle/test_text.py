@@ -48,6 +48,16 @@ def test_what_is_out_of_bounds_is_refused(data: bytes, words: str) -> None:
         parse_json(data)
 
 
+@given(st.integers(-(2**70), 2**70), st.integers(0, 70))
+def test_numbers_and_depth_are_within_bounds_or_refused(number: int, depth: int) -> None:
+    data = b"[" * depth + str(number).encode() + b"]" * depth
+    if depth < 64 and -(2**63) <= number < 2**64:
+        assert parse_json(data) == json.loads(data)
+        return
+    with pytest.raises(CorruptError):
+        parse_json(data)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_value_or_the_one_error(data: bytes) -> None:
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,31 @@ def test_the_description_does_not_depend_on_the_models_name() -> None:
 
     target = resolve_target("sm_90a")
     assert target_config(replace(target, name="mine")) == target_config(target)
+
+
+@pytest.fixture(scope="module")
+def devices(build: Any) -> Any:
+    return build("devices", "h100-sxm,h100-pcie")
+
+
+@pytest.mark.parametrize("model", ["h100-sxm", "h100-pcie"])
+def test_a_kernel_that_asks_for_its_device_is_told_of_the_target(devices: Any, model: str) -> None:
+    (launch,) = devices[f"blocks@{model}"].plan.launches
+    assert launch.grid == (resolve_target(model).sm_count, 1, 1)
+
+
+@pytest.mark.parametrize(("name", "count"), [("answers", 1), ("answers_of_four", 4)])
+def test_jax_answers_as_where_the_kernel_runs(devices: Any, name: str, count: int) -> None:
+    outputs = devices[f"{name}@h100-sxm"].plan.outputs
+    assert {binding.path.removeprefix("out.") for binding in outputs} == {
+        "backend: gpu",
+        f"count: {count}",
+        f"local: {count}",
+        f"gpus: {count}",
+        "platform: gpu",
+        "capability: 9.0",
+        "other platform: cpu",
+    }
 
 
 def test_a_process_without_the_plugin_is_told_what_to_do() -> None:
