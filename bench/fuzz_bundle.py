@@ -13,7 +13,8 @@ read without that. What may not happen:
 Such inputs are kept in `--findings` and named. Inputs that reach a new pair of lines in `specs` are
 kept and changed further; `--engine atheris` has atheris do that, where it is installed, and then
 features of libFuzzer are counted in place of pairs. `--mutations N` also damages and forges that
-many bundles (`tests/bundle/programs/mutations.py`), in processes of their own.
+many bundles (`tests/bundle/programs/mutations.py`), in processes of their own. `--through nice`
+has each process started by a command; none of them takes more than a few minutes.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ from harness import Figure, run_benchmark
 
 from pallasc.specs.bundle.format import HEAD_BYTES
 
-PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "bundle" / "programs"
+BENCH = Path(__file__).resolve().parent
+PROGRAMS = BENCH.parent / "tests" / "bundle" / "programs"
 sys.path.insert(0, str(PROGRAMS))
 
 MEMORY_BYTES = 2**29
 LONGEST_S = 10
 BATCH = 5_000
+PART_S = 120
+"""How long one process of atheris takes."""
 _HANG = 70
 """Exit code of libFuzzer for an input that took too long."""
 
@@ -167,21 +171,53 @@ def own_engine(seconds: float, seed: int, findings: Path) -> Counts:
     return counts
 
 
-def atheris_engine(seconds: float, seed: int, findings: Path) -> Counts:
-    """Have atheris do it, in a process of its own; it ends at the first finding."""
-    from mutations import WRONG
+def atheris_engine(
+    seconds: float, seed: int, findings: Path, through: Sequence[str] = ()
+) -> Counts:
+    """Have atheris do it, in processes of its own; it ends at the first finding.
 
+    Each goes on with the inputs that the one before it has kept.
+    """
+    total = Counts()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "seed").write_bytes(b"\1" + Reading().seed)
-        arguments = [
-            folder, f"-max_total_time={seconds:.0f}", f"-seed={seed}", f"-timeout={LONGEST_S}",
-            f"-rss_limit_mb={MEMORY_BYTES >> 20}", "-print_final_stats=1",
-            f"-artifact_prefix={findings}{os.sep}", f"-max_len={2**15}",
-        ]  # fmt: skip
-        command = [sys.executable, "-P", __file__, "--as-atheris", *arguments]
-        answer = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        while seconds > 0 and not total.crashes + total.hangs + total.wrong_kernels:
+            part = _atheris_part(min(seconds, PART_S), seed, findings, Path(folder), through)
+            first = total.coverage - total.new_coverage if total.executions else None
+            total = _joined(total, part, first)
+            seconds, seed = seconds - PART_S, seed + 1
+    return total
+
+
+def _joined(total: Counts, part: Counts, first: int | None) -> Counts:
+    """Return the counts of all parts so far; `first` is the coverage of the sound bundle."""
+    return Counts(
+        executions=total.executions + part.executions,
+        coverage=part.coverage,
+        new_coverage=part.new_coverage if first is None else part.coverage - first,
+        kept=part.kept,
+        crashes=part.crashes,
+        hangs=part.hangs,
+        wrong_kernels=part.wrong_kernels,
+        peak_bytes=max(total.peak_bytes, part.peak_bytes),
+    )
+
+
+def _atheris_part(
+    seconds: float, seed: int, findings: Path, corpus: Path, through: Sequence[str]
+) -> Counts:
+    from mutations import WRONG
+
+    arguments = [
+        str(corpus), f"-max_total_time={seconds:.0f}", f"-seed={seed}", f"-timeout={LONGEST_S}",
+        f"-rss_limit_mb={MEMORY_BYTES >> 20}", "-print_final_stats=1",
+        f"-artifact_prefix={findings}{os.sep}", f"-max_len={2**15}",
+    ]  # fmt: skip
+    command = [*through, sys.executable, "-P", __file__, "--as-atheris", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCH), *sys.path])}
+    answer = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     output = answer.stdout
     if answer.returncode:
         print(output[-4000:], file=sys.stderr)
@@ -221,12 +257,12 @@ def as_atheris(arguments: Sequence[str]) -> None:
     atheris.Fuzz()
 
 
-def mutate(count: int, jobs: int) -> dict[str, Any]:
+def mutate(count: int, jobs: int, through: Sequence[str]) -> dict[str, Any]:
     """Damage and forge so many bundles, in processes of their own."""
     from mutations import WRONG
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAMS), *sys.path])}
-    command = [sys.executable, "-P", str(PROGRAMS / "mutations.py")]
+    command = [*through, sys.executable, "-P", str(PROGRAMS / "mutations.py")]
     waiting = list(range(-(-count // BATCH)))
     results = []
     while waiting:
@@ -266,7 +302,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
     if options.mutations:
-        found = mutate(options.mutations, options.jobs)
+        found = mutate(options.mutations, options.jobs, options.through.split())
         yield Figure("mutations", found["mutations"])
         yield Figure("of them crashes", found["crashes"], goal=0)
         yield Figure("of them hangs", found["hangs"], goal=0)
@@ -274,8 +310,11 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         yield Figure("the slowest", found["slowest_s"], "s", goal=LONGEST_S)
         yield Figure("their peak memory", found["peak_bytes"] / 1e6, "MB", goal=MEMORY_BYTES / 1e6)
     if options.minutes:
-        engine = atheris_engine if options.engine == "atheris" else own_engine
-        counts = engine(60 * options.minutes, options.seed, options.findings)
+        seconds, seed, findings = 60 * options.minutes, options.seed, options.findings
+        if options.engine == "atheris":
+            counts = atheris_engine(seconds, seed, findings, options.through.split())
+        else:
+            counts = own_engine(seconds, seed, findings)
         yield Figure(f"minutes of fuzzing, engine {options.engine}", options.minutes)
         yield Figure("executions", counts.executions)
         yield Figure("coverage", counts.coverage)
@@ -293,6 +332,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=("own", "atheris"), default="own")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--through", default="", help="a command that starts each process")
     parser.add_argument("--findings", type=Path, default=Path(tempfile.gettempdir()) / "findings")
 
 

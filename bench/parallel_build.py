@@ -60,15 +60,12 @@ ONE_MORE = """\
 
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
-    """Measure all three."""
+    """Measure all of it, or the parts that `--only` names."""
     with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as folder:
-        place = Path(folder)
-        return [
-            *_two_processes(place / "two", options),
-            *_two_processes(place / "tiny", options, tiny=True),
-            *_each_variant(place / "each"),
-            *_one_changed(place / "one", options),
-        ]
+        figures = []
+        for name in options.only or PARTS:
+            figures += PARTS[name](Path(folder) / name, options)
+        return figures
 
 
 def _two_processes(place: Path, options: argparse.Namespace, *, tiny: bool = False) -> list[Figure]:
@@ -94,7 +91,11 @@ def _two_processes(place: Path, options: argparse.Namespace, *, tiny: bool = Fal
     ]
 
 
-def _each_variant(place: Path) -> list[Figure]:
+def _two_processes_tiny(place: Path, options: argparse.Namespace) -> list[Figure]:
+    return _two_processes(place, options, tiny=True)
+
+
+def _each_variant(place: Path, _: argparse.Namespace) -> list[Figure]:
     """Measure the command line process over builds of growing size."""
     used = {}
     for count in (1000, 10_000):
@@ -190,7 +191,16 @@ def _command(spec: Path, store: Path) -> list[str]:
     ]  # fmt: skip
 
 
+PARTS = {
+    "jobs": _two_processes,
+    "smallest": _two_processes_tiny,
+    "each": _each_variant,
+    "changed": _one_changed,
+}
+
+
 def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this part")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is timed")
     parser.add_argument("--misses", type=int, default=200, help="how many variants are compiled")
 

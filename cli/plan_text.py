@@ -101,7 +101,9 @@ def _peer_table(table: PeerTable) -> str:
     facts = [f"{table.words} words for {table.ranks} ranks of {', '.join(arrays)}"]
     if table.symmetric:
         facts.append(f"symmetric {', '.join(arrays[number] for number in table.symmetric)}")
-    return "; ".join([*facts, "multicast"] if table.multicast else facts)
+    if table.multicast:
+        facts.append("multicast")
+    return "; ".join(facts if table.barrier else [*facts, "without a barrier before the launch"])
 
 
 def _profile(profile: Profile, plan: LaunchPlan) -> str:

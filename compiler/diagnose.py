@@ -22,11 +22,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pallasc.compiler.assertions import failed_line
 from pallasc.compiler.unsupported import UNSUPPORTED_HINT
 from pallasc.errors import CompileError, Location, PallascError, UnsupportedError
 
+_MLIR = "MLIRError"
 _MLIR_ERROR = re.compile(r"\berror:\s*(?P<text>.+)")
 _MLIR_PLACE = re.compile(r'"(?P<file>[^"\n]+\.py)":(?P<line>\d+)')
+_MLIR_NAME = re.compile(r'^(?:"[^"\n]*"|\(|\))+: ')
 _STATUS = re.compile(r"^(?:[A-Z_]+: )+")
 _PTXAS = re.compile(
     r"ptxas exited with .*?output: (?P<text>.*?)(?=\n\n|\nptxas fatal|\Z)", re.DOTALL
@@ -118,11 +121,13 @@ def operation_place(error: BaseException) -> Location | None:
             places = _places(str(getattr(operation, "location", "")))
             found = user_place(places) or found
         trace = trace.tb_next
-    return found
+    return found or user_place(_places(str(error)))
 
 
 def is_mosaic(error: BaseException) -> bool:
-    """Return whether one of Mosaic's own passes raised `error`."""
+    """Return whether one of Mosaic's own passes raised `error`, or MLIR, which verifies them."""
+    if type(error).__name__ == _MLIR:
+        return True
     trace = traceback.extract_tb(error.__traceback__)
     return bool(trace) and _MOSAIC in trace[-1].filename
 
@@ -227,14 +232,12 @@ def _message(error: BaseException) -> str:
     text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
     body = shorten(_STATUS.sub("", text.strip()))
     if not body:
-        return f"{kind}: {_failed_line(error)}"
+        return f"{kind}: {failed_line(error)}"
+    if kind == _MLIR and (found := _MLIR_ERROR.search(body)):
+        return f"{kind}: {_MLIR_NAME.sub('', found['text'])}"
+    if kind == "NotImplementedError" and not re.search(r"\s", body):
+        body += " is not supported here"
     return body if kind.endswith("RuntimeError") else f"{kind}: {body}"
-
-
-def _failed_line(error: BaseException) -> str:
-    """Return the source line that raised an error without words, such as a bare assertion."""
-    trace = traceback.extract_tb(error.__traceback__)
-    return trace[-1].line or "no message" if trace else "no message"
 
 
 def shorten(text: str) -> str:

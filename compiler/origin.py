@@ -3,6 +3,7 @@
 The digest of a spec file is over what it declares, not over its bytes: comments make no difference,
 nor does the order of kernels, fields, values and targets, nor which variants go into the bundle.
 Its name is relative to its repository; outside of one it has as few folders as tell it from others.
+An unpacked sdist stands for the repository that it was made from (`compiler/recorded.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc import __version__
+from pallasc.compiler.recorded import Recorded, find_recorded
 from pallasc.compiler.repository import Repository, find_repository
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.provenance import Provenance
@@ -27,7 +29,7 @@ _UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "tole
 class _Group:
     """Spec files of one repository, or of none."""
 
-    repository: Repository | None
+    repository: Repository | Recorded | None
     files: dict[Path, list[Spec]] = field(default_factory=dict)
 
 
@@ -64,9 +66,9 @@ def _groups(specs: Sequence[Spec]) -> list[_Group]:
     repositories = {folder: find_repository(folder) for folder in {f.parent for f in files}}
     groups: dict[Path | None, _Group] = {}
     for file, declared in files.items():
-        repository = repositories[file.parent]
-        if repository is not None and not repository.own([file]):
-            repository = None
+        repository: Repository | Recorded | None = repositories[file.parent]
+        if repository is None or not repository.own([file]):
+            repository = find_recorded(file)
         root = repository.root if repository else None
         groups.setdefault(root, _Group(repository)).files[file] = declared
     return list(groups.values())
@@ -87,8 +89,7 @@ def _origin(group: _Group, toolchain: Mapping[str, str], apart: Sequence[Path]) 
 def _names(group: _Group) -> dict[Path, str]:
     """Return what each spec file is called."""
     if group.repository is not None:
-        root = group.repository.root
-        return {file: file.relative_to(root).as_posix() for file in group.files}
+        return {file: group.repository.name_of(file) for file in group.files}
     names = {}
     for file in group.files:
         others = {other.parts for other in group.files if other != file}

@@ -15,8 +15,7 @@ _SYMMETRIC = ("symmetric_memory_parameters", "multimem_parameters")
 
 def uses_peers(call: Any) -> bool:
     """Return whether a custom call reads the table of peers."""
-    found = _attributes(call).get("uses_xla_collective_metadata")
-    return found is not None and bool(found.scalar.b)
+    return _is_true(_attributes(call).get("uses_xla_collective_metadata"))
 
 
 def peer_table(
@@ -43,11 +42,16 @@ def peer_table(
     if len(flags) not in (0, len(places)):
         raise CompileError(f"a Mosaic kernel says of {len(flags)} arrays where {len(places)} lie")
     symmetric = tuple(number for number, flag in enumerate(flags) if flag)
-    return PeerTable(ranks, tuple(places), symmetric, kernel.uses_multimem)
+    barrier = not _is_true(attributes.get("skip_device_barrier"))
+    return PeerTable(ranks, tuple(places), symmetric, kernel.uses_multimem, barrier)
 
 
 def _attributes(call: Any) -> dict[str, Any]:
     return {entry.key: entry.value for entry in call.attributes.attrs}
+
+
+def _is_true(attribute: Any) -> bool:
+    return attribute is not None and bool(attribute.scalar.b)
 
 
 def _numbers(attribute: Any) -> list[int]:

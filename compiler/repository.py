@@ -25,6 +25,10 @@ class Repository:
     root: Path
     commit: str
 
+    def name_of(self, file: Path) -> str:
+        """Return the name of a file, relative to the root."""
+        return file.relative_to(self.root).as_posix()
+
     def own(self, files: Collection[Path]) -> set[Path]:
         """Return those files that are in the commit or could be added: not the ignored ones."""
         return self._listed(files, "--cached", "--others", "--exclude-standard")

@@ -80,9 +80,10 @@ class Worker:
                 opened.callback(self.log.close)
                 self.answers, answers = _pipe(0, opened, lent)
                 self.requests, requests = _pipe(1, opened, lent)
+                # Unbuffered: what a kernel printed before it killed its process is told, too.
                 self._warden = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "pallasc.compiler.warden", program, str(requests),
-                     str(answers), str(os.getpid()), str(folder), str(data_bytes)],
+                    [sys.executable, "-P", "-u", "-m", "pallasc.compiler.warden", program,
+                     str(requests), str(answers), str(os.getpid()), str(folder), str(data_bytes)],
                     pass_fds=(requests, answers), env=dict(environment),
                     stdin=subprocess.DEVNULL, stdout=self.log.file, stderr=subprocess.STDOUT,
                     start_new_session=True,

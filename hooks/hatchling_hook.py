@@ -18,7 +18,7 @@ from hatchling.plugin import hookimpl
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.making import make
 from pallasc.hooks.settings import FILE, Setting, read_settings
-from pallasc.hooks.sources import source_files
+from pallasc.hooks.sources import RECORD, origin_record, source_files
 from pallasc.specs.spelling import suggestion
 
 _TABLE = "tool.hatch.build.hooks.pallasc"
@@ -63,6 +63,12 @@ class BundleHook(BuildHookInterface[Any]):
     def _carry(self, settings: Sequence[Setting], build_data: dict[str, Any]) -> None:
         for file in source_files(settings, Path(self.root)):
             build_data["force_include"][os.path.join(self.root, file)] = file
+        record = origin_record(settings, Path(self.root))
+        if record is not None:
+            self._made = tempfile.TemporaryDirectory(prefix="pallasc-")
+            place = Path(self._made.name, RECORD)
+            place.write_bytes(record)
+            build_data["force_include"][str(place)] = RECORD
 
     def _build(
         self, settings: Sequence[Setting], build_data: dict[str, Any], *, editable: bool

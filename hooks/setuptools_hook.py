@@ -1,4 +1,4 @@
-"""A step of setuptools' `build` that makes the bundles which `pyproject.toml` asks for.
+"""Steps of setuptools: `build` makes the bundles of `pyproject.toml`, `sdist` records the commit.
 
 An entry point in the group `setuptools.finalize_distribution_options` calls `add_step` for every
 project that is built where pallasc is installed; one that asks for no bundle is left alone.
@@ -15,7 +15,7 @@ from setuptools import Command, Distribution
 from pallasc.errors import PallascError
 from pallasc.hooks.making import make
 from pallasc.hooks.settings import Setting, has_settings, read_settings
-from pallasc.hooks.sources import source_files
+from pallasc.hooks.sources import RECORD, origin_record, source_files
 from pallasc.specs.spelling import suggestion
 
 _STEP = "build_pallasc"
@@ -29,6 +29,23 @@ def add_step(dist: Distribution) -> None:
     steps = [*build.sub_commands, (_STEP, None)]
     dist.cmdclass["build"] = type("build", (build,), {"sub_commands": steps})
     dist.cmdclass[_STEP] = BuildBundles
+    dist.cmdclass["sdist"] = type("sdist", (_Recording, dist.get_command_class("sdist")), {})
+
+
+class _Recording:
+    """The part of `sdist` that puts a record of the commit into it."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        """Copy all files, and write the record beside them."""
+        super().make_release_tree(base_dir, files)  # type: ignore[misc]
+        try:
+            text = origin_record(read_settings(Path.cwd(), os.environ), Path.cwd())
+        except PallascError as error:
+            raise SystemExit(f"error: {error}") from error
+        if text is not None:
+            place = Path(base_dir, RECORD)
+            place.unlink(missing_ok=True)  # it may be a hard link to the project's own
+            place.write_bytes(text)
 
 
 class BuildBundles(Command):

@@ -1,5 +1,7 @@
 """What an sdist has to carry, so that a wheel can be built from it: specs and what lies with them.
 
+Beside them travels a record of the commit (`compiler/recorded.py`), for the bundle's provenance.
+
 A folder of specs travels as a whole, and so does the folder of a spec file, because kernels import
 what lies beside them. The project's own folder does not: of it only Python and YAML files travel.
 """
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pallasc.compiler.recorded import RECORD as RECORD
+from pallasc.compiler.recorded import record_text
 from pallasc.hooks.settings import SUFFIX, Setting
 from pallasc.specs.spelling import nearest, show
 
@@ -33,6 +37,16 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
         for name in setting.specs:
             found.update(_around(_existing(name, setting, root), root))
     return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def origin_record(settings: Iterable[Setting], root: Path) -> bytes | None:
+    """Return the record of the commit, None where no bundle has specs or nothing is known.
+
+    Raises:
+        SpecError: a file that is named is not there, or an older record cannot be read.
+    """
+    from_specs = [setting for setting in settings if setting.specs]
+    return record_text(root, source_files(from_specs, root)) if from_specs else None
 
 
 def lock_file(setting: Setting, root: Path) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from pallasc.errors import DeviceError, DriverError, OutOfMemoryError
@@ -121,6 +122,7 @@ class Driver:
 
 _lock = threading.Lock()
 _opened: Driver | None = None
+_is_opening = False
 _forked = False
 _forgetters: list[Callable[[], object]] = []
 
@@ -151,18 +153,28 @@ def version_text(version: int) -> str:
 
 
 def _open_once() -> Driver:
-    global _opened
+    global _opened, _is_opening
+    _watch_forks()
     with _lock:
         if _opened is None:
-            opened = _open()
-            os.register_at_fork(after_in_child=_after_fork)
-            _opened = opened
+            _is_opening = True
+            try:
+                _opened = _open()
+            finally:
+                _is_opening = False
         return _opened
 
 
+@cache
+def _watch_forks() -> None:
+    """Hear of forks from the first use on: another thread may hold the lock when one comes."""
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _after_fork() -> None:
-    global _forked, _lock
-    _forked = True
+    global _forked, _is_opening, _lock
+    _forked = _forked or _is_opening or _opened is not None
+    _is_opening = False
     _lock = threading.Lock()
     for forget in _forgetters:
         forget()

@@ -42,12 +42,14 @@ class PeerTable:
             the same place of an allocation each has made; empty where any memory of a peer does.
         multicast: the kernel reads or writes multicast addresses (`multimem`), so the devices must
             share a multicast object.
+        barrier: the devices have to wait for each other before they launch.
     """
 
     ranks: int
     arrays: tuple[tuple[int, int], ...]
     symmetric: tuple[int, ...] = ()
     multicast: bool = False
+    barrier: bool = True
 
     @property
     def words(self) -> int:
@@ -62,6 +64,7 @@ def peer_table_to_json(table: PeerTable) -> dict[str, Any]:
         "arrays": [list(place) for place in table.arrays],
         "symmetric": list(table.symmetric),
         "multicast": table.multicast,
+        "barrier": table.barrier,
     }
 
 
@@ -83,7 +86,7 @@ def peer_table_from_json(data: Mapping[str, Any] | None) -> PeerTable | None:
     numbers = (table.ranks, *table.symmetric, *(n for place in table.arrays for n in place))
     if any(type(number) is not int for number in numbers):
         raise TypeError("a table of peers holds something else than numbers")
-    if type(table.multicast) is not bool:
+    if {type(table.multicast), type(table.barrier)} != {bool}:
         raise TypeError("a table of peers says neither yes nor no")
     return table
 

@@ -170,7 +170,8 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
     for command in commands:
         if command == 'pip install "pallasc[cuda13]" -c constraints.txt':
             # From here instead of an index, into an environment that has all of it already.
-            command = f"python -m pip install --dry-run --quiet {shlex.quote(f'{ROOT}[cuda13]')}"
+            options = "--dry-run --quiet --no-index --no-build-isolation"
+            command = f"python -m pip install {options} {shlex.quote(f'{ROOT}[cuda13]')}"
         result = run(command, folder)
         if result.returncode:
             yield f"$ {command}\nends with {result.returncode}:\n{result.stdout}"

@@ -36,7 +36,11 @@ _Value = TypeVar("_Value")
 
 
 class Kept(Generic[_Value]):
-    """What was read last, up to a number of bytes."""
+    """What was read last, up to a number of bytes.
+
+    Nobody waits here: a thread that finds another one at it does without. So a fork while one is at
+    it does not stop the child.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -46,16 +50,22 @@ class Kept(Generic[_Value]):
 
     def get(self, key: int) -> _Value | None:
         """Return a value, None where it is not kept."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
             found = self._values.get(key)
             if found is None:
                 return None
             self._values.move_to_end(key)
             return found[0]
+        finally:
+            self._lock.release()
 
     def put(self, key: int, value: _Value, size: int) -> None:
         """Keep a value of so many bytes, and let go of older ones."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if key in self._values or size > self._limit_bytes:
                 return
             self._values[key] = value, size
@@ -63,6 +73,8 @@ class Kept(Generic[_Value]):
             while self._bytes > self._limit_bytes:
                 _, (_, gone) = self._values.popitem(last=False)
                 self._bytes -= gone
+        finally:
+            self._lock.release()
 
 
 class _NamedError(CorruptError):
@@ -217,7 +229,7 @@ class Reader:
         try:
             content = stored if row.coding == RAW else decompress(stored, row.size, dictionary)
         except CorruptError as error:
-            raise CorruptError(f"{_what(number, row)}: {error.message}") from error
+            raise CorruptError(f"{_what(number, row)} is wrong: {error.message}") from error
         if sha256(content) != row.digest:
             raise CorruptError(f"{_what(number, row)} holds other bytes than its digest says")
         return content

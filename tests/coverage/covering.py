@@ -22,9 +22,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass
 class Found:
-    """What a case's compilation for one architecture gave; `others` are those of other cases."""
+    """What a case's compilation for one architecture gave; `others` are those of other cases.
+
+    `printed` is what tracing and lowering printed.
+    """
 
     artifact: Artifact
+    printed: str = field(default="", repr=False)
     others: Mapping[str, Found] = field(default_factory=dict, repr=False)
 
     @property
@@ -88,13 +92,23 @@ def _text(
     return Look(f"{kind} `{shown}`", wrong, tuple(on.split()), tuple(jax.split()))
 
 
-def no_ptx(pattern: str, *, on: str = "", jax: str = "") -> Look:
-    """Look that a regular expression is not in the PTX."""
+def no_ptx(pattern: str, *, says: str = "", on: str = "", jax: str = "") -> Look:
+    """Look that a regular expression is not in the PTX; the table has `says` in its place."""
 
     def wrong(found: Found) -> str:
         return f"the PTX has {pattern}" if re.search(pattern, found.ptx) else ""
 
-    return Look(f"PTX without `{_plain(pattern)}`", wrong, tuple(on.split()), tuple(jax.split()))
+    shown = says or _plain(pattern)
+    return Look(f"PTX without `{shown}`", wrong, tuple(on.split()), tuple(jax.split()))
+
+
+def printed(text: str, *, on: str = "", jax: str = "") -> Look:
+    """Look for a text in what was printed while the kernel was traced and lowered."""
+
+    def wrong(found: Found) -> str:
+        return "" if text in found.printed else f"nothing printed says {text}"
+
+    return Look(f"printed: “{text}”", wrong, tuple(on.split()), tuple(jax.split()))
 
 
 def fewer(pattern: str, *, than: str, on: str = "", jax: str = "") -> Look:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallasc.specs.plan import Copy, Fill
 
 
 def like(x: Any) -> jax.ShapeDtypeStruct:
@@ -60,6 +63,18 @@ def maps(plan: Any) -> list[Any]:
 def smem_bytes(plan: Any) -> int:
     """Return the dynamic shared memory of the launch with the most."""
     return max(launch.dynamic_smem_bytes for launch in plan.launches)
+
+
+def zeroes(plan: Any) -> int:
+    """Return how many bytes a plan sets to zero, by filling or from a constant."""
+    found = 0
+    for step in plan.steps:
+        if isinstance(step, Fill) and step.value == 0:
+            found += step.size
+        if isinstance(step, Copy):
+            constant = plan.buffers[step.source].digest
+            found += step.size if constant == sha256(bytes(step.size)).hexdigest() else 0
+    return found
 
 
 def same(x: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from covering import covers, plan, ptx
+from covering import compared, covers, plan, ptx
 from forms import like
 from jax import lax
 from jax.experimental import pallas as pl
@@ -25,6 +25,11 @@ def table(plan: Any) -> Any:
     """Return the table of peers of the one Mosaic kernel."""
     (found,) = [launch.peer_table for launch in plan.launches if launch.peer_table]
     return found
+
+
+def symmetric(found: Any) -> Any:
+    """Return the arrays that have to lie in memory which all devices can reach."""
+    return table(found.plan).symmetric
 
 
 def meet(semaphore: Any) -> None:
@@ -168,7 +173,10 @@ def scaled(x: jax.Array, **fields: Any) -> jax.Array:
     )
 
 
-@covers("plgpu.CompilerParams", looks=[PEERS])
+@covers(
+    "plgpu.CompilerParams",
+    looks=[PEERS, plan("a barrier before the launch", lambda plan: table(plan).barrier)],
+)
 @pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
 def devices_that_meet(x: jax.Array) -> jax.Array:
     return scaled(x)
@@ -181,7 +189,7 @@ def without(field: str) -> dict[str, str]:
 
 @covers(
     "plgpu.CompilerParams(skip_device_barrier)",
-    looks=[PEERS],
+    looks=[PEERS, plan("no barrier before the launch", lambda plan: not table(plan).barrier)],
     gaps=without("skip_device_barrier"),
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
@@ -189,7 +197,18 @@ def no_barrier_of_devices(x: jax.Array) -> jax.Array:
     return scaled(x, skip_device_barrier=True)
 
 
-@covers("plgpu.CompilerParams(is_multi_process)", looks=[PEERS], gaps=without("is_multi_process"))
+@covers(
+    "plgpu.CompilerParams(is_multi_process)",
+    looks=[
+        PEERS,
+        compared(
+            "more arrays in memory that all devices reach than",
+            lambda own, other: len(symmetric(own)) > len(symmetric(other)),
+            to="devices_that_meet",
+        ),
+    ],
+    gaps=without("is_multi_process"),
+)
 @pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
 def several_processes(x: jax.Array) -> jax.Array:
     return scaled(x, is_multi_process=True)

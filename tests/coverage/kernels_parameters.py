@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from covering import compared, covers, fewer, no_ptx, plan, ptx
-from forms import like
+from covering import compared, covers, fewer, no_ptx, plan, ptx, same_artifact
+from forms import like, maps
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -104,6 +104,28 @@ def concurrent_steps(x: jax.Array) -> jax.Array:
 
 def smem_bytes(found: Any) -> int:
     return max(launch.dynamic_smem_bytes for launch in found.plan.launches)
+
+
+@covers(
+    "plgpu.CompilerParams(dimension_semantics)",
+    looks=[same_artifact("default_parameters")],
+    gaps={"0.12": "dimension_semantics= is not supported by the unpipelined lowering"},
+    note="the dimensions of `plgpu.kernel` are parallel anyway",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def parallel_kernel(x: jax.Array) -> jax.Array:
+    return exponential(x, dimension_semantics=[])
+
+
+@covers(
+    "plgpu.CompilerParams(max_concurrent_steps)",
+    looks=[same_artifact("default_parameters")],
+    note="`plgpu.kernel` takes it and leaves nothing of it; `emit_pipeline` has one of its own, "
+    "see `pipeline`",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def concurrent_steps_of_a_kernel(x: jax.Array) -> jax.Array:
+    return exponential(x, max_concurrent_steps=2)
 
 
 @covers(
@@ -260,21 +282,58 @@ def profile_within_bounds(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces", profile_bounds_check=True)
 
 
-@covers("plgpu.CompilerParams(lowering_semantics)", "plgpu.LoweringSemantics")
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
-def lane_semantics(x: jax.Array) -> jax.Array:
-    return through_smem(x, lowering_semantics=plgpu.LoweringSemantics.Lane)
+def square(x: jax.Array, transforms: Any, **fields: Any) -> jax.Array:
+    """Return `x @ x` by `wgmma` on shared memory with transforms, with the given parameters."""
+
+    def body(x_gmem: Any, out_gmem: Any, left: Any, right: Any, acc: Any, loaded: Any) -> None:
+        plgpu.copy_gmem_to_smem(x_gmem, left, loaded)
+        plgpu.copy_gmem_to_smem(x_gmem, right, loaded)
+        plgpu.barrier_wait(loaded)
+        plgpu.wgmma(acc, left, right)
+        plgpu.wgmma_wait(0)
+        out_gmem[...] = acc[...]
+
+    smem = plgpu.SMEM(x.shape, x.dtype, transforms=transforms)
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct(x.shape, jnp.float32),
+        scratch_types=[smem, smem, plgpu.ACC(x.shape), plgpu.Barrier(num_arrivals=2)],
+        compiler_params=plgpu.CompilerParams(**fields),
+    )(x)
 
 
 @covers(
     "plgpu.CompilerParams(lowering_semantics)",
     "plgpu.LoweringSemantics",
-    looks=[
-        compared(
-            "another kernel than", lambda own, other: own.ptx != other.ptx, to="lane_semantics"
-        )
-    ],
+    looks=[plan("a swizzle of 64 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {64})],
+    note="transforms are those that the kernel names",
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=["sm_90a"])
+def lane_semantics(x: jax.Array) -> jax.Array:
+    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(64))
+    return square(x, transforms, lowering_semantics=plgpu.LoweringSemantics.Lane)
+
+
+@covers(
+    "plgpu.CompilerParams(lowering_semantics)",
+    "plgpu.LoweringSemantics",
+    gaps=dict.fromkeys(
+        ("0.10", "0.12"),
+        "When WGMMA lhs is passed in as a ref, it must be transformed by swizzling and tiling",
+    ),
+    note="where the kernel names none",
+)
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=["sm_90a"])
+def lane_semantics_of_plain_memory(x: jax.Array) -> jax.Array:
+    return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Lane)
+
+
+@covers(
+    "plgpu.CompilerParams(lowering_semantics)",
+    "plgpu.LoweringSemantics",
+    looks=[plan("a swizzle of 128 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {128})],
+    note="Mosaic finds the transforms",
+)
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=["sm_90a"])
 def warpgroup_semantics(x: jax.Array) -> jax.Array:
-    return through_smem(x, lowering_semantics=plgpu.LoweringSemantics.Warpgroup)
+    return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Warpgroup)

@@ -29,6 +29,7 @@ from covering import CASES, Case, Found, Look
 
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
+from pallasc.compiler.printed import unpack
 from pallasc.compiler.report import VariantResult
 from pallasc.specs.spec import Variant
 
@@ -77,7 +78,8 @@ def _found(all_results: Iterable[VariantResult]) -> dict[str, dict[str, Found]]:
     for result in all_results:
         if result.artifact is not None:
             others = found.setdefault(result.variant.target.arch, {})
-            others[_label(result.variant)] = Found(result.artifact, others)
+            text = unpack(result.printed)
+            others[_label(result.variant)] = Found(result.artifact, text, others)
     return found
 
 

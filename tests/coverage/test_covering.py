@@ -37,6 +37,12 @@ def test_a_pattern_is_looked_for_in_the_text(covering: Any) -> None:
     assert covering.no_ptx("bar").wrong(_found("bar.sync")) == "the PTX has bar"
 
 
+def test_a_text_is_looked_for_in_what_was_printed(covering: Any) -> None:
+    found = SimpleNamespace(printed="The kernel jaxpr for body:\n{ lambda ; }")
+    assert covering.printed("The kernel jaxpr for").wrong(found) == ""
+    assert covering.printed("The module").wrong(found) == "nothing printed says The module"
+
+
 def test_counts_are_compared_with_those_of_another_case(covering: Any) -> None:
     found = _found("bar.sync", other=_found("bar.sync bar.sync"), same=_found("bar.sync"))
     assert covering.fewer("bar", than="other").wrong(found) == ""
@@ -56,6 +62,7 @@ def test_a_look_applies_to_what_it_names(covering: Any) -> None:
 def test_patterns_read_well_in_a_table(covering: Any) -> None:
     says = covering.ptx(r"cp\.async\.wait_group\s+\d+|\[x\]").says
     assert says == "PTX `cp.async.wait_group N/[x]`"
+    assert covering.no_ptx(r"@!?%p\d+\s+bra", says="bra").says == "PTX without `bra`"
 
 
 def test_two_cases_of_one_name_are_refused(covering: Any) -> None:

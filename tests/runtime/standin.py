@@ -43,7 +43,7 @@ import shutil
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,10 +236,13 @@ class Standin:
         if self.failures:
             raise self.failures.pop(0)
 
-    def expect(self, first: int, others: int, device: int = 0) -> None:
-        """Compare every launch from now on, in C: one whose first pointer is `first` must run on
-        the device, and all its other pointers and tensor maps must be `others`."""
-        assert not self.library.standin_expect(first, others, device), "too many expectations"
+    def expect(self, data: bytes, shape: Sequence[int], device: int = 0) -> None:
+        """Compare every launch from now on, in C: one whose parameters begin with the same pointer
+        as `data` must have these bytes, this shape (grid, block, cluster, bytes of shared memory,
+        number of attributes) and run on the device."""
+        numbers = (ctypes.c_uint32 * 11)(*shape)
+        code = self.library.standin_expect(data, len(data), numbers, device)
+        assert not code, "too many expectations"
 
     def seen(self, first: int) -> int:
         """Return how many launches with this first pointer were as expected."""
@@ -327,7 +330,7 @@ def _declare(library: ctypes.CDLL) -> None:
         getattr(library, f"standin_{name}").restype = u64
     library.standin_fault.argtypes = (text, i32, i32, i32)
     library.standin_break_context.argtypes = (i32, i32, i32)
-    library.standin_expect.argtypes = (u64, u64, i32)
+    library.standin_expect.argtypes = (text, ctypes.c_uint32, pointer, i32)
     library.standin_seen.argtypes = (u64,)
     library.standin_adopt.argtypes = (u64, u64, i32)
     library.standin_allocation.argtypes = (u64, pointer, pointer, pointer)

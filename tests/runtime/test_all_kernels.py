@@ -1,7 +1,8 @@
 """Library kernels and JAX's own, launched from their artifacts: as planned, and as JAX does it.
 
 One variant of each kernel is compiled and launched; `PALLASC_ALL_KERNELS=FOLDER` takes all of them,
-and keeps in FOLDER what was compiled, for the next time.
+with those of `examples/jax_tuning.yaml` that run on one device, and keeps in FOLDER what was
+compiled, for the next time.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ _DEFAULT_SMEM_BYTES, _PORTABLE_CLUSTER = 48 * 1024, 8
 def _variants() -> list[Variant]:
     """Return the variants to launch: all, or the first of each kernel for its architecture."""
     files = sorted((ROOT / "specs" / "library").glob("*.yaml"))
+    if ALL:
+        files.append(ROOT / "examples" / "jax_tuning.yaml")
     every = [variant for file in files for variant in expand(load_yaml(file))]
     if ALL:
-        return every
+        return [variant for variant in every if not variant.mesh]
     first: dict[str, Variant] = {}
     for variant in every:
         if variant.target.arch == ARCHITECTURES.get(variant.name, "sm_90a"):

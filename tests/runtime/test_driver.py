@@ -135,6 +135,99 @@ print(get_device(0))
     assert fresh_process(code).stdout == "GPU 0 (Stand-in H100, sm_90)\n" * 2
 
 
+def test_a_fork_while_another_thread_opens_the_driver_does_not_hang(fresh_process: Any) -> None:
+    code = """
+import os, signal, threading
+from pallasc.runtime import driver
+inside, go = threading.Event(), threading.Event()
+real = driver._open
+def slow():
+    inside.set()
+    go.wait()
+    return real()
+driver._open = slow
+thread = threading.Thread(target=driver.open_driver)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    try:
+        driver.open_driver()
+    except Exception as error:
+        print(str(error).partition(";")[0], flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+go.set()
+thread.join()
+print(driver.open_driver().version)
+"""
+    said = "this process was forked from one that uses the GPU\n"
+    assert fresh_process(code).stdout == f"{said}0\n13000\n"
+
+
+def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> None:
+    """Whatever lock is held when a process forks is nobody's in the child."""
+    code = """
+import contextlib, os, signal, threading
+import made
+from pallasc.runtime import devices, driver, loading, memory, program
+framework = made.install()
+kernel = made.kernel(made.add())
+a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
+kernel(a, b)
+(route,) = kernel._routes.values()
+held = [driver._lock, devices._lock, loading._lock, program._lock, memory._lock,
+        memory._upload_lock, route._lock, kernel._lock]
+inside, go = threading.Event(), threading.Event()
+def hold():
+    with contextlib.ExitStack() as stack:
+        for lock in held:
+            stack.enter_context(lock)
+        inside.set()
+        go.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    again = made.kernel(made.add())
+    for call in (kernel, again, kernel.unchecked, lambda *_: kernel.preload(0)):
+        try:
+            call(a, b)
+        except Exception as error:
+            print(str(error).partition(";")[0], flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+go.set()
+thread.join()
+"""
+    done = fresh_process(code)
+    said = "this process was forked from one that uses the GPU\n"
+    assert done.stdout == f"{said * 4}0\n", done.stderr
+
+
+def test_a_child_tries_a_driver_again_that_its_parent_could_not_start(fresh_process: Any) -> None:
+    code = """
+import os
+import standin
+from pallasc.runtime.driver import open_driver
+try:
+    open_driver()
+except Exception as error:
+    print(error.code, flush=True)
+child = os.fork()
+if child == 0:
+    standin.load().configure(init_code=0)
+    print(open_driver().version, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    done = fresh_process(code, init=100)
+    assert done.stdout == "100\n13000\n", done.stderr
+
+
 def test_an_old_driver_without_newer_functions_works(fresh_process: Any) -> None:
     """12.0 has neither cuFuncLoad nor cuKernelGetParamInfo."""
     code = """

@@ -7,11 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import standin as control
+import standin_torch as torch_control
 
 from pallasc import errors
 
@@ -19,21 +20,17 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Give an environment with the stand-in driver, where `pallasc` is that of the tests."""
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
-    tools = tmp_path / "tools"
+def _environment(given: dict[str, str], folder: Path) -> dict[str, str]:
+    """Return an environment where `pallasc` is that of the tests."""
+    tools = folder / "tools"
     tools.mkdir()
     script = tools / "pallasc"
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m pallasc "$@"\n')
     script.chmod(0o755)
-    given = control.environment(devices="9.0")
     return {
         **given,
         "PATH": os.pathsep.join([str(tools), given["PATH"]]),
-        "PALLASC_CACHE_DIR": str(tmp_path / "store"),
+        "PALLASC_CACHE_DIR": str(folder / "store"),
         "JAX_PLATFORMS": "cpu",
     }
 
@@ -48,16 +45,39 @@ def _commands() -> Iterator[list[str]]:
             yield [sys.executable, "-P", "-c", block["text"]]
 
 
-def test_every_command_and_program_of_the_page_runs(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    commands = list(_commands())
-    assert len(commands) == 6
+def _needs_torch(command: list[str]) -> bool:
+    return "import torch\n" in command[-1]
+
+
+def _run(commands: Iterable[list[str]], folder: Path, environment: dict[str, str]) -> None:
     for command in commands:
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
+
+
+def test_every_command_and_program_of_the_page_runs(tmp_path: Path) -> None:
+    if control.compiler() is None:
+        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    commands = [one for one in _commands() if not _needs_torch(one)]
+    assert len(commands) == 6
+    _run(commands, tmp_path, _environment(control.environment(devices="9.0"), tmp_path))
+
+
+def test_every_program_with_torch_runs(tmp_path: Path) -> None:
+    if reason := torch_control.why_not():
+        pytest.skip(f"no CUDA tensors here: {reason}")
+    programs = [one for one in _commands() if _needs_torch(one)]
+    assert len(programs) == 2
+    makes_bundle = [one for one in _commands() if one[0] == "bash"]
+    plain = _environment(control.environment(devices="9.0"), tmp_path)
+    _run(makes_bundle, tmp_path, plain)
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    with_torch = torch_control.environment(libraries, devices="9.0")
+    changed = {name: with_torch[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
+    _run(programs, tmp_path, {**plain, **changed})
 
 
 def test_every_error_of_the_runtime_is_on_the_page() -> None:

@@ -216,6 +216,20 @@ def test_the_stream_of_a_thread_can_capture(rig: Rig) -> None:
     assert value_of(rig.driver.cuGraphGetNodes(graph))[1] == 1
 
 
+def test_a_graph_cannot_launch_what_was_unloaded(rig: Rig) -> None:
+    driver = rig.driver
+    stream = _stream(rig)
+    _begin(rig, stream)
+    assert rig.launch("none", stream=stream) == 0
+    graph = value_of(driver.cuGraphInstantiate(value_of(driver.cuStreamEndCapture(stream)), 0))
+    assert code_of(driver.cuGraphLaunch(graph, stream)) == 0
+    assert rig.synchronize() == 0
+    assert code_of(driver.cuLibraryUnload(rig.library)) == 0
+    assert code_of(driver.cuGraphLaunch(graph, stream)) == 0
+    assert rig.synchronize() == 700
+    assert len(rig.standin.launches) == 1
+
+
 def test_a_stream_that_waits_for_a_capture_takes_part_in_it(rig: Rig) -> None:
     driver = rig.driver
     first, second = _stream(rig), _stream(rig)

@@ -12,30 +12,49 @@ _THREADS = 8
 _LAUNCHES = 10_000
 
 _PROGRAM = """
-import os, sys, threading
+import ctypes, os, struct, sys, threading
 import made, standin
+from pallasc.runtime import devices, routes
 
-threads, launches, checks = (int(word) for word in sys.argv[1:])
+threads, launches, checks, routes.MOST_PLANS = (int(word) for word in sys.argv[1:])
 driver = standin.load()
 driver.reset()
 driver.devices("9.0", "9.0")
 framework = made.install()
-maps = made.maps(*[made.tensor_map(1)] * 4)
-step = made.launch("mapped", 0, maps)
+maps = made.maps(*[made.tensor_map(buffer) for buffer in (0, 1, 1, 0)])
+step = made.launch("mapped", 0, maps, grid=(8, 2, 1), cluster=(2, 1, 1), dynamic_smem_bytes=1024)
 artifact = made.artifact(step, outputs=["f16[32, 64]"], inputs={"a": "f16[32, 64]"})
 kernel = made.kernel(artifact, checks=bool(checks))
 kernel.preload("cuda:0")
 kernel.preload("cuda:1")
 driver.configure(log=0)
 
+# A matrix of f16, 32 by 64, in boxes of 8 by 8: the driver's own encoding, without the runtime's.
+room = ctypes.create_string_buffer(256)
+place = -(-ctypes.addressof(room) // 128) * 128
+dims, strides = (ctypes.c_uint64 * 2)(64, 32), (ctypes.c_uint64 * 1)(128)
+box, steps = (ctypes.c_uint32 * 2)(8, 8), (ctypes.c_uint32 * 2)(1, 1)
+
+def encoded(address):
+    encode = driver.library.cuTensorMapEncodeTiled
+    float16 = 6
+    with devices.active(devices.get_device(0)):
+        code = encode(ctypes.c_void_p(place), float16, 2, ctypes.c_void_p(address), dims, strides,
+                      box, steps, 0, 0, 0, 0)
+    assert code == 0, code
+    return ctypes.string_at(place, 128)
+
 PAIRS = 40
 pairs = [
     [[framework.tensor("f16[32, 64]", device=number % 2) for _ in range(2)] for _ in range(PAIRS)]
     for number in range(threads)
 ]
+shape = [8, 2, 1, 128, 1, 1, 2, 1, 1, 1024, 1]
 for number, own in enumerate(pairs):
     for a, out in own:
-        driver.expect(a.pointer, out.pointer, number % 2)
+        first, second = encoded(a.pointer), encoded(out.pointer)
+        data = struct.pack("<Q", a.pointer) + first + second + second + first
+        driver.expect(data, shape, number % 2)
 gate = threading.Barrier(threads + 1)
 failed = []
 
@@ -71,13 +90,40 @@ print(failed, codes, driver.unexpected, seen == [launches] * threads)
 """
 
 
-@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize(("checks", "most_plans"), [(True, 1024), (False, 1024), (True, 100)])
 def test_threads_launch_on_two_devices_while_the_process_forks(
-    checks: bool, fresh_process: Any, monkeypatch: pytest.MonkeyPatch
+    checks: bool, most_plans: int, fresh_process: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every launch is compared by the stand-in: its device, its pointer, its four tensor maps."""
+    """Every launch is compared by the stand-in: its device, its shape, each byte it is given.
+
+    There are 320 sets of addresses, so with room for 100 plans all are dropped again and again.
+    """
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-    words = (str(_THREADS), str(_LAUNCHES), str(int(checks)))
+    words = (str(_THREADS), str(_LAUNCHES), str(int(checks)), str(most_plans))
     done = fresh_process(_PROGRAM, *words, timeout_s=300)
     assert done.stdout == "[] {42} 0 True\n", done.stderr
+
+
+_DIFFERING = """
+import standin, struct
+from rig import Rig, cubin, pointer, value_of
+driver = standin.load()
+rig = Rig(driver, cubin("sm_90a")).start()
+first, other = rig.allocate(), rig.allocate()
+four = [pointer(one) for one in (first, other, other, other)]
+driver.expect(b"".join(four), [1, 1, 1, 32, 1, 1, 0, 0, 0, 0, 0])
+rig.launch("four", four)
+print(driver.seen(first), driver.unexpected)
+rig.launch("four", [*four[:3], pointer(other + 1)])
+rig.launch("four", four, grid=(2, 1, 1))
+rig.launch("four", four, smem_bytes=4)
+rig.launch("four", [pointer(other), *four[1:]])
+rig.launch("none")
+print(driver.seen(first), driver.unexpected)
+"""
+
+
+def test_the_comparison_sees_one_wrong_byte(fresh_process: Any) -> None:
+    done = fresh_process(_DIFFERING)
+    assert done.stdout == "1 0\n1 5\n", done.stderr

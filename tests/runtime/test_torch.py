@@ -30,6 +30,8 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         "inference mode": [3, 3],
         "subclass": "Tensor",
         "compiled around the kernel itself": [4, 64],
+        "looked into when compiled": 2,
+        "without a break": True,
         "float8": "torch.float8_e5m2",
         "meta through the operator": ["meta", 4, 64],
         "a call records no gradient": False,

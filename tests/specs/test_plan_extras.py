@@ -28,7 +28,7 @@ _MAP = TensorMap(
     buffer=0, offset=0, dtype="float16", dims=(64, 16), strides=(128,), box=(64, 8),
     element_strides=(1, 1), peers=(1, -1),
 )  # fmt: skip
-_TABLE = PeerTable(2, ((0, 0), (1, 128)), (1,), multicast=True)
+_TABLE = PeerTable(2, ((0, 0), (1, 128)), (1,), multicast=True, barrier=False)
 
 PLAN = LaunchPlan(
     buffers=(Buffer("input", 4096), Buffer("output", 256), Buffer("temporary", 4 * 16 * 3 * 8)),
@@ -87,6 +87,7 @@ def _launch(plan: Any) -> Any:
         (["steps", 0, "peer_table", "arrays", 0], [9, 0], "names buffer 9 of 3"),
         (["steps", 0, "peer_table", "arrays", 0], [1, 999], "takes bytes 999 to 999 of buffer 1"),
         (["steps", 0, "peer_table", "multicast"], 1, "neither yes nor no"),
+        (["steps", 0, "peer_table", "barrier"], None, "neither yes nor no"),
         (["steps", 0, "peer_table", "ranks"], "2", "something else than numbers"),
         (["steps", 0, "peer_table", "more"], 1, "is damaged"),
         (["steps", 0, "parameters", 3, "tensor_maps", 0, 1, "peers"], [0], "names peers"),

@@ -1,18 +1,30 @@
-"""The same commit gives the same bundle in a wheel, in whatever folder and from whatever store."""
+"""The same commit gives the same bundle in a wheel: in whatever folder, from whatever store, and
+through an sdist too.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 from environments import EXAMPLES, NOT_SOURCES, Environment, bundles_in, wheel_in
 
+from pallasc.compiler.recorded import RECORD
 from pallasc.specs.bundle.bundle import open_bundle
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+HATCHLING = """\
+[build-system]
+requires = ["hatchling", "pallasc"]
+build-backend = "hatchling.build"
+[tool.hatch.build.hooks.pallasc]
+"""
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -30,31 +42,71 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_two_clones_give_the_same_bundle_with_a_warm_and_an_empty_store(
-    builder: Environment, example_wheel: Path, tmp_path: Path
-) -> None:
-    origin = tmp_path / "origin"
-    shutil.copytree(EXAMPLES / "fused_ops", origin, ignore=NOT_SOURCES)
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    """Return a repository with the example in a folder, one of its kernels in the bundle."""
+    top = tmp_path / "origin"
+    folder = top / "libraries" / "fused"
+    shutil.copytree(EXAMPLES / "fused_ops", folder, ignore=NOT_SOURCES)
     short = '"fused_ops/kernels.pallasc" = "kernels/"'
     long = short.replace('"kernels/"', '{specs = "kernels/", select = "add_rms_norm"}')
-    text = (origin / "pyproject.toml").read_text()
+    text = (folder / "pyproject.toml").read_text()
     assert short in text
-    (origin / "pyproject.toml").write_text(text.replace(short, long))
-    git(origin, "init", "--quiet")
-    git(origin, "add", ".")
-    git(origin, "commit", "--quiet", "--message", "first")
-    commit = git(origin, "rev-parse", "HEAD")
-    made = []
-    for name, store in (("one", None), ("another/place", tmp_path / "empty store")):
-        clone = tmp_path / name
-        git(tmp_path, "clone", "--quiet", str(origin), str(clone))
-        variables = {"PALLASC_FROZEN": "1"} if store is None else {"PALLASC_CACHE_DIR": str(store)}
-        done = builder.build(clone, tmp_path / "dist" / name, "--wheel", **variables)
-        assert done.returncode == 0, done.stdout
-        assert ("compiled" in done.stdout) == (store is not None)
-        made.append(bundles_in(wheel_in(tmp_path / "dist" / name)))
-    assert made[0] == made[1]
-    (data,) = made[0].values()
+    (folder / "pyproject.toml").write_text(text.replace(short, long))
+    commit_all(top)
+    return top
+
+
+def commit_all(folder: Path) -> None:
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "a commit")
+
+
+def build(builder: Environment, origin: Path, name: str, *flags: str, **variables: str) -> Path:
+    """Build the wheel in a clone of its own, in which `name` has the folders above it."""
+    top = origin.parent
+    clone, dist = top / "clones" / name, top / "dist" / name
+    git(top, "clone", "--quiet", str(origin), str(clone))
+    done = builder.build(clone / "libraries" / "fused", dist, *flags, **variables)
+    assert done.returncode == 0, done.stdout
+    assert ("compiled" in done.stdout) == ("PALLASC_CACHE_DIR" in variables)
+    return wheel_in(dist)
+
+
+def test_two_clones_give_the_same_bundle_with_a_warm_and_an_empty_store_and_through_an_sdist(
+    builder: Environment, example_wheel: Path, origin: Path, tmp_path: Path
+) -> None:
+    empty = str(tmp_path / "empty store")
+    wheels = [
+        build(builder, origin, "one", "--wheel", PALLASC_FROZEN="1"),
+        build(builder, origin, "another/place", "--wheel", PALLASC_CACHE_DIR=empty),
+        build(builder, origin, "through an sdist", PALLASC_FROZEN="1"),
+    ]
+    found = [bundles_in(wheel) for wheel in wheels]
+    assert found == found[:1] * 3
+    (data,) = found[0].values()
     with open_bundle(data) as bundle:
         assert len(bundle) == 4
-        assert [(one.commit, one.dirty) for one in bundle.provenance] == [(commit, False)]
+        (one,) = bundle.provenance
+    assert (one.commit, one.dirty) == (git(origin, "rev-parse", "HEAD"), False)
+    assert one.specs.keys() == {"libraries/fused/kernels/kernels.yaml"}
+
+
+def test_an_sdist_of_hatchling_knows_its_commit_and_the_wheel_carries_no_record_of_it(
+    builder: Environment, example_wheel: Path, origin: Path
+) -> None:
+    file = origin / "libraries" / "fused" / "pyproject.toml"
+    rest = file.read_text().partition("\n\n")[2]
+    file.write_text(f"{HATCHLING}\n{rest}")
+    commit_all(origin)
+    wheel = build(builder, origin, "hatched", PALLASC_FROZEN="1")
+    (data,) = bundles_in(wheel).values()
+    with open_bundle(data) as bundle:
+        (one,) = bundle.provenance
+    assert (one.commit, one.dirty) == (git(origin, "rev-parse", "HEAD"), False)
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(RECORD)]
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert f"fused_ops-0.1.0/{RECORD}" in archive.getnames()

@@ -67,7 +67,8 @@ CONTROL int standin_fault(const char *function, int nth, int code, int sticky);
 CONTROL void standin_clear_faults(void);
 CONTROL int standin_hide(const char *symbol);
 CONTROL uint64_t standin_count(const char *function);
-CONTROL int standin_expect(uint64_t first, uint64_t others, int device);
+CONTROL int standin_expect(const unsigned char *bytes, uint32_t count, const uint32_t shape[11],
+                           int device);
 CONTROL uint64_t standin_seen(uint64_t first);
 CONTROL uint64_t standin_unexpected(void);
 CONTROL void standin_callback(kernel_callback callback);

@@ -1,12 +1,15 @@
-/* Expectations: what every launch with a certain first pointer must have been given. */
+/* Expectations: what every launch with a certain first pointer must have been given, to the byte. */
 #include "state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 4096 };
+enum { SLOTS = 4096, SHAPE = 11 };
 
 struct expectation {
-    uint64_t first, others, seen;
+    uint64_t first, seen;
+    unsigned char *bytes;
+    uint32_t byte_count, shape[SHAPE];
     int device;
 };
 
@@ -25,26 +28,30 @@ static struct expectation *slot_of(uint64_t first)
 
 void forget_expectations(void)
 {
+    for (int i = 0; i < SLOTS; i++)
+        free(expected[i].bytes);
     memset(expected, 0, sizeof expected);
     known = 0;
     unexpected = 0;
 }
 
-/* Is every pointer, and every tensor map in a larger parameter, the one that is expected? */
+/* Grid, block, cluster, shared memory, and how many attributes there are. */
+static void shape_of(const struct launch *launch, uint32_t shape[SHAPE])
+{
+    memcpy(shape, launch->grid, sizeof launch->grid);
+    memcpy(shape + 3, launch->block, sizeof launch->block);
+    memcpy(shape + 6, launch->cluster, sizeof launch->cluster);
+    shape[9] = launch->smem_bytes;
+    shape[10] = launch->attribute_count;
+}
+
 static int fits(const struct launch *launch, const struct expectation *expectation)
 {
-    const unsigned char *at = launch->bytes + launch->sizes[0];
-    if (launch->device != expectation->device)
-        return 0;
-    for (uint32_t i = 1; i < launch->parameter_count; at += launch->sizes[i++]) {
-        uint64_t address, bytes;
-        if (launch->sizes[i] == 8 && memcmp(at, &expectation->others, 8))
-            return 0;
-        for (uint32_t offset = 0; offset + 128 <= launch->sizes[i]; offset += 128)
-            if (!map_extent(at + offset, &address, &bytes) || address != expectation->others)
-                return 0;
-    }
-    return 1;
+    uint32_t shape[SHAPE];
+    shape_of(launch, shape);
+    return launch->device == expectation->device && launch->byte_count == expectation->byte_count &&
+           !memcmp(shape, expectation->shape, sizeof shape) &&
+           !memcmp(launch->bytes, expectation->bytes, launch->byte_count);
 }
 
 void compare_launch(const struct launch *launch)
@@ -64,16 +71,25 @@ void compare_launch(const struct launch *launch)
         unexpected++;
 }
 
-/* From now on every launch is compared: with this first pointer it goes to the device, and all its
- * other pointers and tensor maps are `others`. */
-int standin_expect(uint64_t first, uint64_t others, int device)
+/* From now on every launch is compared: one whose parameters begin with the same pointer as these
+ * bytes must have all of them, and this shape, and go to this device. */
+int standin_expect(const unsigned char *bytes, uint32_t count, const uint32_t shape[SHAPE], int device)
 {
+    uint64_t first = 0;
+    if (count >= 8)
+        memcpy(&first, bytes, 8);
     lock_all();
     struct expectation *expectation = slot_of(first);
     int code = !first || known >= SLOTS / 2 ? INVALID_VALUE : CUDA_SUCCESS;
     if (!code) {
         known += !expectation->first;
-        *expectation = (struct expectation){first, others, 0, device};
+        free(expectation->bytes);
+        *expectation = (struct expectation){.first = first, .bytes = malloc(count),
+                                            .byte_count = count, .device = device};
+        if (!expectation->bytes)
+            abort();
+        memcpy(expectation->bytes, bytes, count);
+        memcpy(expectation->shape, shape, sizeof expectation->shape);
     }
     unlock_all();
     return code;

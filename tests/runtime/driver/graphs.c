@@ -47,11 +47,13 @@ API cuGraphInstantiateWithFlags(CUhandle *exec, CUhandle handle, unsigned long l
     return leave(ID_cuGraphInstantiateWithFlags, code);
 }
 
-/* Memory that a node uses may have gone since the capture. */
+/* Memory that a node uses may have gone since the capture, and the library of a kernel. */
 static int still_there(struct context *context, const struct operation *operation)
 {
-    if (operation->what == RUN_LAUNCH)
-        return 1;
+    if (operation->what == RUN_LAUNCH) {
+        const struct library *library = operation->launch->library;
+        return find_handle(KIND_LIBRARY, library->handle) == library;
+    }
     if (operation->what == RUN_FILL)
         return usable(context, operation->target, operation->bytes);
     return usable(context, operation->target, operation->bytes) ||

@@ -10,6 +10,8 @@ import standin_torch
 import torch
 from torch_calls import message
 
+from pallasc.runtime.tracing import TRACED
+
 
 def tensor(value: float, *, device: int = 0) -> Any:
     """Return a CUDA tensor of shape [4, 64] with one value everywhere."""
@@ -93,9 +95,37 @@ def _kinds_of_tensors(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
         "inference mode": inference,
         "subclass": type(kernel(a.as_subclass(type("Sub", (torch.Tensor,), {})), b)).__name__,
         "compiled around the kernel itself": tuple(mixed(a, b).shape),
+        "looked into when compiled": _looked_into(a, b),
+        "without a break": _without_a_break(a, b),
         "float8": [str(eighths(float8).dtype) for _ in range(2)][1],
         "meta through the operator": [str(meta.device), *meta.shape],
     }
+
+
+def _looked_into(a: Any, b: Any) -> int:
+    """Return how many functions torch.compile looks into around the first calls of a kernel."""
+    from torch._dynamo.utils import counters
+
+    kernel = made.kernel(made.add())
+    before = counters["frames"]["total"]
+    call = torch.compile(lambda x, y: kernel(x, y), backend="eager")
+    into = torch.compile(lambda x, y, out: kernel.into(x, y, out=out), backend="eager")
+    for _ in range(3):
+        call(a, b)
+        into(a, b, torch.empty_like(a))
+    found: int = counters["frames"]["total"] - before
+    return found
+
+
+def _without_a_break(a: Any, b: Any) -> bool:
+    """Tell whether torch.compile says what to do where a graph may not end."""
+    kernel = made.kernel(made.add())
+    whole = torch.compile(lambda x, y: kernel(x, y), backend="eager", fullgraph=True)
+    try:
+        whole(a, b)
+    except torch._dynamo.exc.Unsupported as error:
+        return TRACED in str(error)
+    return False
 
 
 def _gradients(kernel: Any, a: Any, b: Any) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Kernels over several devices on the command line: built and shown, and not launched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pallasc.cli.main import main
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+import standin_gpu
+
+sys.path.pop(0)
+
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: all_gather
+    entry: jax.experimental.pallas.ops.gpu.all_gather_mgpu:all_gather
+    args: {x: "bf16[256, 256]"}
+    static: {axis_name: x, num_blocks: 8}
+    mesh: {x: 4}
+"""
+
+REFUSED = "it runs on 4 devices together, which this runtime cannot launch"
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a spec with a mesh, and the store that it was built into."""
+    folder = tmp_path_factory.mktemp("meshes")
+    (folder / "kernels.yaml").write_text(SPEC)
+    assert main(["build", str(folder / "kernels.yaml"), "--store", str(folder / "store")]) == 0
+    return SimpleNamespace(spec=folder / "kernels.yaml", store=folder / "store")
+
+
+@pytest.fixture
+def gpu() -> Iterator[Any]:
+    """Give a GPU of the stand-in's, on which nothing may run."""
+    with standin_gpu.plugged_in() as driver:
+        yield driver
+        assert driver.launches == []
+
+
+def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(
+    run: Callable[..., Any], gathered: Any
+) -> None:
+    result = run("inspect", gathered.spec, "--store", gathered.store, "--plan")
+    lines = result.out.splitlines()
+    assert lines[0] == "mesh: x=4 (4 devices, each with these buffers)"
+    assert "      param 1: pointer to the table of peers" in lines
+    (peers,) = [line.strip() for line in lines if line.strip().startswith("peers: ")]
+    assert peers == (
+        "peers: 24 words for 4 ranks of buffer 0, buffer 2+524288, buffer 2, buffer 2+524288; "
+        "symmetric buffer 2, buffer 2+524288; multicast"
+    )
+
+
+def test_the_list_names_the_mesh(run: Callable[..., Any], gathered: Any) -> None:
+    (listed,) = json.loads(run("list", gathered.spec, "--json").out)["variants"]
+    assert listed["mesh"] == {"x": 4}
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_launch_is_refused_in_one_sentence(
+    gpu: Any, run: Callable[..., Any], gathered: Any, command: str
+) -> None:
+    result = run(command, gathered.spec, "--store", gathered.store)
+    assert result.code != 0
+    assert REFUSED in result.err
+    assert len(result.err.splitlines()) <= 3
+    assert result.out == ""
+
+
+def test_a_bundle_carries_it_and_does_not_launch_it(
+    gpu: Any, run: Callable[..., Any], gathered: Any, tmp_path: Path
+) -> None:
+    from pallasc.errors import SelectionError
+    from pallasc.runtime.opening import open_bundle
+
+    file = tmp_path / "kernels.pallasc"
+    created = run("bundle", "create", gathered.spec, "-o", file, "--store", gathered.store)
+    assert created.code == 0
+    with open_bundle(file) as kernels, pytest.raises(SelectionError, match=REFUSED):
+        kernels["all_gather"].prepare()

@@ -1,0 +1,402 @@
+"""The module `pl`: what stands in the body of a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from covering import covers, fewer, no_ptx, plan, ptx, same_artifact
+from forms import like, load, maps, plus_one, smem_bytes, vector, warpgroup, zeroes
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+
+def absent(name: str) -> dict[str, str]:
+    """Return the gap of a name that neither JAX has."""
+    words = f"module 'jax.experimental.pallas' has no attribute '{name}'"
+    return dict.fromkeys(("0.10", "0.12"), words)
+
+
+@covers("pl.load", gaps=absent("load"), note="indexing took its place, see `swapped`")
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def old_load(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = pl.load(x_gmem, (slice(None),))
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers("pl.store", gaps=absent("store"), note="indexing took its place, see `swapped`")
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def old_store(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        pl.store(out_gmem, (slice(None),), x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers("pl.swap", gaps=absent("swap"), note="`jax.ref.swap` took its place, see `swapped`")
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def old_swap(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = pl.swap(x_gmem, (slice(None),), x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "pl.load",
+    "pl.store",
+    "pl.swap",
+    looks=[ptx(r"ld\.shared"), ptx(r"st\.shared"), ptx(r"ld\.global"), ptx(r"st\.global")],
+    note="by indexing and `jax.ref.swap`",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a"], reference=plus_one)
+def swapped(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
+        smem[...] = x_gmem[...] + 1
+        out_gmem[...] = jax.ref.swap(smem, ..., x_gmem[...])
+
+    return plgpu.kernel(body, out_type=like(x), scratch_types=[plgpu.SMEM((128,), jnp.float32)])(x)
+
+
+@covers(
+    "pl.broadcast_to",
+    gaps=dict.fromkeys(("0.10", "0.12"), "Unimplemented primitive"),
+    note="`jnp.broadcast_to` takes its place, see `broadcast_rows`",
+)
+@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"])
+def pallas_broadcast(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = pl.broadcast_to(x_gmem[0], (128,))
+
+    return plgpu.kernel(body, out_type=vector())(x)
+
+
+def rows(x: Any) -> Any:
+    return np.broadcast_to(x[:, None], (64, 64))
+
+
+@covers(
+    "pl.broadcast_to",
+    looks=[ptx(r"(?s)(st\.global.*){16}", says="st.global"), no_ptx(r"ld\.global\.v")],
+    uninterpreted={"0.10": "AssertionError"},
+    note="by `jnp.broadcast_to` or `lax.broadcast_in_dim`",
+)
+@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"], reference=rows)
+def broadcast_rows(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        column = load(x_gmem, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
+        out_gmem[...] = lax.broadcast_in_dim(column, (64, 64), (0,))
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32))(x)
+
+
+def checked(x: jax.Array) -> jax.Array:
+    """Return `x`, which is checked where checks are on."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        pl.debug_check(x_gmem[0] > 0, "the first value is not positive")
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "pl.debug_check",
+    looks=[ptx("__assertfail"), ptx("102, 105, 114, 115, 116", says="the message itself")],
+    note="with `jax_pallas_enable_debug_checks`, which the kernel sets here",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def check(x: jax.Array) -> jax.Array:
+    jax.config.update("jax_pallas_enable_debug_checks", True)
+    return checked(x)
+
+
+@covers(
+    "pl.debug_check",
+    looks=[no_ptx("__assertfail"), same_artifact("no_check")],
+    note="without that setting, nothing is left of the check",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def check_left_out(x: jax.Array) -> jax.Array:
+    return checked(x)
+
+
+@covers("pl.debug_check", looks=[no_ptx("__assertfail")])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def no_check(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "pl.debug_print",
+    looks=[
+        ptx(r"call\.uni \(retval0\), vprintf", says="call vprintf"),
+        ptx("102, 105, 114, 115, 116", says="the text itself"),
+    ],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"])
+def prints(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        pl.debug_print("first: {}", x_gmem[0])
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+NO_DOT = {
+    "0.10": "Unimplemented primitive",
+    "0.12": "pl.dot was deprecated in JAX v0.11.0, and removed in JAX v0.12.0.",
+}
+
+
+@covers("pl.dot", gaps=NO_DOT, note="`plgpu.wgmma`, `plgpu.mma` and `plgpu.tcgen05_mma` multiply")
+@pallasc.kernel(args={"a": "f16[64, 64]", "b": "f16[64, 64]"}, targets=["sm_90a"])
+def pallas_dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    def body(a_gmem: Any, b_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = pl.dot(a_gmem[...], b_gmem[...])
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32))(a, b)
+
+
+@covers(
+    "pl.get_global",
+    "pl.semaphore_signal",
+    "pl.semaphore_wait",
+    looks=[
+        ptx(r"(atom|red)\.\S*add", says="atom….add"),
+        ptx(r"ld\.(relaxed|acquire|volatile)|atom\.\S*cas", says="ld.acquire/atom….cas"),
+        plan("4 bytes of zeros for it", lambda plan: zeroes(plan) == 4),
+    ],
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a", "sm_100a"])
+def semaphore_of_all_blocks(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        semaphore = pl.get_global(plgpu.SemaphoreType.REGULAR)
+
+        @pl.when(lax.axis_index("i") == 0)
+        def signal() -> None:
+            out_gmem[...] = x_gmem[...]
+            pl.semaphore_signal(semaphore, 2)
+
+        @pl.when(lax.axis_index("i") == 1)
+        def wait() -> None:
+            pl.semaphore_wait(semaphore, 2)
+
+    return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
+
+
+def threes(_: Any) -> Any:
+    return np.full((128,), 3, np.int32)
+
+
+@covers(
+    "pl.semaphore_read",
+    "pl.semaphore_signal",
+    "pl.semaphore_wait",
+    looks=[
+        ptx(r"red\.release\.sys\.global\.add\.u32"),
+        ptx(r"ld\.acquire\.sys\.u32"),
+        ptx(r"atom\.\S*global\.cas\.b32"),
+    ],
+    uninterpreted=dict.fromkeys(("0.10", "0.12"), "nan + semaphore"),
+)
+@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a"], reference=threes)
+def value_of_a_semaphore(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
+        pl.semaphore_signal(semaphore, 3)
+        out_gmem[...] = lax.broadcast(pl.semaphore_read(semaphore), (128,))
+        pl.semaphore_wait(semaphore, 3)
+
+    return plgpu.kernel(body, out_type=like(x), scratch_types=[plgpu.SemaphoreType.REGULAR(())])(x)
+
+
+def row_by_row(x: jax.Array, **options: Any) -> jax.Array:
+    """Return `x + 1` row by row, by `pl.loop` with the given options."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        @pl.loop(0, x.shape[0], **options)
+        def step(row: Any) -> None:
+            out_gmem[row] = x_gmem[row] + 1
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "pl.loop",
+    looks=[
+        fewer(r"st\.global", than="unrolled_loop"),
+        ptx(r"@!?%p\d+\s+bra", says="bra"),
+    ],
+    note="256 rows",
+)
+@pallasc.kernel(args={"x": "f32[256, 128]"}, targets=["sm_80", "sm_90a"], reference=plus_one)
+def loop(x: jax.Array) -> jax.Array:
+    return row_by_row(x)
+
+
+@covers(
+    "pl.loop",
+    looks=[
+        ptx(r"(?s)(st\.global.*){8}", says="st.global eight times"),
+        no_ptx(r"@!?%p\d+\s+bra", says="bra"),
+    ],
+    note="8 rows, with `unroll`",
+)
+@pallasc.kernel(args={"x": "f32[8, 128]"}, targets=["sm_80", "sm_90a"], reference=plus_one)
+def unrolled_loop(x: jax.Array) -> jax.Array:
+    return row_by_row(x, unroll=True)
+
+
+@covers("pl.max_contiguous", gaps=absent("max_contiguous"), note="it was for Triton alone")
+@pallasc.kernel(args={"x": "f32[256]"}, targets=["sm_90a"])
+def contiguous(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        start = pl.max_contiguous(lax.axis_index("i") * 128, 128)
+        out_gmem[pl.ds(start, 128)] = x_gmem[pl.ds(start, 128)]
+
+    return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
+
+
+def product_of_a_window(start: jax.Array, a: jax.Array, b: jax.Array, multiple: int) -> jax.Array:
+    """Return 64 rows of `a`, from those whose number is in `start`, times `b`."""
+
+    def body(start_gmem: Any, a_gmem: Any, b_gmem: Any, out_gmem: Any, *scratch: Any) -> None:
+        a_smem, b_smem, acc, loaded = scratch
+        plgpu.copy_gmem_to_smem(a_gmem, a_smem, loaded)
+        plgpu.copy_gmem_to_smem(b_gmem, b_smem, loaded)
+        plgpu.barrier_wait(loaded)
+        first = start_gmem[0]
+        if multiple > 1:
+            first = pl.multiple_of(first, multiple)
+        plgpu.wgmma(acc, a_smem.at[pl.ds(first, 64)], b_smem)
+        plgpu.wgmma_wait(0)
+        out_gmem[...] = acc[...]
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32),
+        scratch_types=[
+            plgpu.SMEM((128, 64), jnp.float16),
+            plgpu.SMEM((64, 64), jnp.float16),
+            plgpu.ACC((64, 64)),
+            plgpu.Barrier(num_arrivals=2),
+        ],
+        compiler_params=warpgroup(),
+    )(start, a, b)
+
+
+WINDOW = {"start": "i32[1]", "a": "f16[128, 64]", "b": "f16[64, 64]"}
+
+
+@covers("pl.multiple_of", looks=[ptx(r"wgmma\.mma_async")])
+@pallasc.kernel(args=WINDOW, targets=["sm_90a"])
+def window_of_whole_tiles(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    return product_of_a_window(start, a, b, 64)
+
+
+@covers(
+    "pl.multiple_of",
+    gaps=dict.fromkeys(("0.10", "0.12"), "Failed to infer a possible set of layouts."),
+    note="without it",
+)
+@pallasc.kernel(args=WINDOW, targets=["sm_90a"])
+def window_that_starts_anywhere(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    return product_of_a_window(start, a, b, 1)
+
+
+@covers(
+    "pl.run_scoped",
+    looks=[
+        ptx(r"mbarrier\.init"),
+        plan("room for one scope", lambda plan: 65536 <= smem_bytes(plan) < 2 * 65536),
+    ],
+    note="two scopes of 64 KiB, one after the other",
+)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+def scopes(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        def add(smem: Any, loaded: Any) -> None:
+            plgpu.copy_gmem_to_smem(x_gmem, smem, loaded)
+            plgpu.barrier_wait(loaded)
+            out_gmem[...] = smem[...] + 1
+
+        for _ in range(2):
+            pl.run_scoped(add, plgpu.SMEM((128, 128), jnp.float32), plgpu.Barrier())
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+def first_row(x: Any) -> Any:
+    return x + np.array([[1], [0]], np.float32)
+
+
+@covers("pl.when", looks=[ptx(r"@!?%p\d+\s+bra", says="bra"), ptx(r"%ctaid\.x")])
+@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=["sm_80", "sm_90a"], reference=first_row)
+def conditions(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        row = lax.axis_index("i")
+        out_gmem[row] = x_gmem[row]
+
+        @pl.when(row == 0)
+        def add() -> None:
+            out_gmem[row] = x_gmem[row] + 1
+
+    return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
+
+
+def window(x: jax.Array, index: Any) -> jax.Array:
+    """Return 64 rows of `x` by way of shared memory."""
+
+    def body(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any) -> None:
+        plgpu.copy_gmem_to_smem(x_gmem.at[index], smem, loaded)
+        plgpu.barrier_wait(loaded)
+        out_gmem[...] = smem[...]
+
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((64, 128), jnp.float32),
+        scratch_types=[plgpu.SMEM((64, 128), jnp.float32), plgpu.Barrier()],
+    )(x)
+
+
+def second_half(x: Any) -> Any:
+    return x[64:128]
+
+
+@covers(
+    "pl.dslice",
+    looks=[
+        plan("a box of 64 rows", lambda plan: {m.box for m in maps(plan)} == {(128, 64)}),
+    ],
+)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"], reference=second_half)
+def window_by_dslice(x: jax.Array) -> jax.Array:
+    return window(x, pl.dslice(64, 64))
+
+
+@covers("pl.Slice", looks=[same_artifact("window_by_dslice")])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"], reference=second_half)
+def window_by_slice(x: jax.Array) -> jax.Array:
+    return window(x, pl.Slice(64, 64))
+
+
+@covers(
+    "pl.dslice",
+    "pl.Slice",
+    looks=[plan("a box of 64 rows", lambda plan: {m.box for m in maps(plan)} == {(128, 64)})],
+    gaps={"0.10": "Strided slices not implemented"},
+    note="`stride` is lost: JAX 0.12 copies rows that follow each other",
+)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"])
+def window_with_a_stride(x: jax.Array) -> jax.Array:
+    return window(x, pl.dslice(0, 64, 2))

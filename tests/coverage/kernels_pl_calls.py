@@ -1,0 +1,270 @@
+"""The module `pl`: ways to call a kernel, over blocks of arrays or over a mesh."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from covering import compared, covers, no_ptx, plan, ptx, same_artifact
+from forms import like, maps, plus_one, vector
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pallasc
+
+NO_CALL = {"0.12": "AssertionError"}
+NO_CALL_NOTE = "0.11 took this back end from `pl.pallas_call`; see `pipeline_of_plain_blocks`"
+
+
+def blocks() -> Any:
+    """Return the spec of blocks of 64 x 64."""
+    return pl.BlockSpec((64, 64), lambda i, j: (i, j))
+
+
+def block_plus_one(x_smem: Any, out_smem: Any) -> None:
+    out_smem[...] = x_smem[...] + 1
+
+
+@covers(
+    "pl.pallas_call",
+    "pl.BlockSpec",
+    looks=[
+        plan("16 blocks", lambda plan: math.prod(plan.launches[0].grid) == 16),
+        plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)}),
+        ptx(r"cp\.async\.bulk\.tensor\.2d\.shared"),
+    ],
+    gaps=NO_CALL,
+    uninterpreted={"0.10": "AssertionError"},
+    note=NO_CALL_NOTE,
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+def call_over_blocks(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        block_plus_one,
+        out_shape=like(x),
+        grid=(4, 4),
+        in_specs=[blocks()],
+        out_specs=blocks(),
+        compiler_params=plgpu.CompilerParams(),
+    )(x)
+
+
+@covers("pl.GridSpec", looks=[same_artifact("call_over_blocks")], gaps=NO_CALL, note=NO_CALL_NOTE)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+def call_over_a_grid(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        block_plus_one,
+        out_shape=like(x),
+        grid_spec=pl.GridSpec(grid=(4, 4), in_specs=[blocks()], out_specs=blocks()),
+        compiler_params=plgpu.CompilerParams(),
+    )(x)
+
+
+@covers(
+    "pl.pallas_call",
+    looks=[
+        plan("a copy, then a launch", lambda plan: steps(plan) == ["Copy", "Launch"]),
+        plan("the kernel reads what it writes", lambda plan: {m.buffer for m in maps(plan)} == {1}),
+    ],
+    gaps=NO_CALL,
+    note="`input_output_aliases`",
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+def call_in_place(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        block_plus_one,
+        out_shape=like(x),
+        grid=(4, 4),
+        in_specs=[blocks()],
+        out_specs=blocks(),
+        input_output_aliases={0: 0},
+        compiler_params=plgpu.CompilerParams(),
+    )(x)
+
+
+@covers(
+    "pl.program_id",
+    "pl.num_programs",
+    looks=[ptx(r"%ctaid\.x"), plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
+    gaps=NO_CALL,
+    note="see `place_in_a_grid`",
+)
+@pallasc.kernel(args={"x": "i32[512]"}, targets=["sm_90a"])
+def place_in_a_call(x: jax.Array) -> jax.Array:
+    def body(x_smem: Any, out_smem: Any) -> None:
+        out_smem[...] = x_smem[...] + (pl.program_id(0) * 10 + pl.num_programs(0))
+
+    spec = pl.BlockSpec((128,), lambda i: (i,))
+    return pl.pallas_call(
+        body,
+        out_shape=like(x),
+        grid=(4,),
+        in_specs=[spec],
+        out_specs=spec,
+        compiler_params=plgpu.CompilerParams(),
+    )(x)
+
+
+@covers(
+    "pl.program_id",
+    looks=[ptx(r"%ctaid\.x"), same_artifact("place_in_a_kernel")],
+    note="deprecated in 0.12; `lax.axis_index` takes its place",
+)
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=["sm_90a"])
+def program_of_a_kernel(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        row = pl.program_id(0)
+        out_gmem[row] = x_gmem[row] + row
+
+    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+
+
+@covers("pl.program_id", looks=[ptx(r"%ctaid\.x")], note="`lax.axis_index` in its place")
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=["sm_90a"])
+def place_in_a_kernel(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        row = lax.axis_index("i")
+        out_gmem[row] = x_gmem[row] + row
+
+    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+
+
+def places(x: Any) -> Any:
+    return x + np.arange(4, dtype=np.int32)[:, None] * 10 + 4
+
+
+@covers(
+    "pl.program_id",
+    "pl.num_programs",
+    looks=[ptx(r"%ctaid\.x"), plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
+    note="`lax.axis_index` and `lax.axis_size` in their place",
+)
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=["sm_90a"], reference=places)
+def place_in_a_grid(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        row = lax.axis_index("i")
+        out_gmem[row] = x_gmem[row] + (row * 10 + lax.axis_size("i"))
+
+    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+
+
+NO_REFERENCES = {"0.10": "KeyError: None"}
+
+
+def row(i: Any) -> Any:
+    return i, 0
+
+
+def pipelined(x: jax.Array, spec: Any) -> jax.Array:
+    """Return `x + 1` by a pipeline over blocks."""
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        def step(_: Any, x_smem: Any, out_smem: Any) -> None:
+            out_smem[...] = x_smem[...] + 1
+
+        plgpu.emit_pipeline(step, grid=(4,), in_specs=[spec], out_specs=[spec])(x_gmem, out_gmem)
+
+    return plgpu.kernel(body, out_type=like(x))(x)
+
+
+@covers(
+    "pl.BlockSpec",
+    looks=[plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)})],
+)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a"])
+def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
+    return pipelined(x, pl.BlockSpec((64, 64), row))
+
+
+@covers("plgpu.BlockSpec", "pl.BlockSpec", looks=[same_artifact("pipeline_of_plain_blocks")])
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a"])
+def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
+    return pipelined(x, plgpu.BlockSpec((64, 64), row))
+
+
+@covers(
+    "pl.core_map",
+    looks=[
+        plan("four blocks", lambda plan: plan.launches[0].grid == (4, 1, 1)),
+        no_ptx(r"mbarrier\.init"),
+    ],
+    note="deprecated in 0.12; `pl.kernel` takes its place",
+)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=["sm_90a"], reference=plus_one)
+def mapped_over_blocks(x: jax.Array) -> jax.Array:
+    @pl.run_state
+    def run(refs: Any) -> None:
+        x_ref, out_ref = refs
+
+        @pl.core_map(plgpu.Mesh(grid=(4,), grid_names=("i",)))
+        def body() -> None:
+            row = lax.axis_index("i")
+            out_ref[row] = x_ref[row] + 1
+
+    return run((x, jnp.zeros_like(x)))[1]
+
+
+@covers(
+    "pl.cdiv",
+    looks=[plan("8 blocks of 128 for 1000", lambda plan: plan.launches[0].grid == (8, 1, 1))],
+)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=["sm_90a"], reference=plus_one)
+def blocks_rounded_up(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        block = pl.ds(lax.axis_index("i") * 128, 128)
+        out_gmem[block] = x_gmem[block] + 1
+
+    return plgpu.kernel(body, out_type=like(x), grid=(pl.cdiv(1000, 128),), grid_names=("i",))(x)
+
+
+def written(x: jax.Array, start: jax.Array) -> jax.Array:
+    """Return `x + 1`, written into `start`."""
+    out_ref = jax.new_ref(start)
+
+    @pl.kernel(mesh=plgpu.Mesh())
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = x_gmem[...] + 1
+
+    body(x, out_ref)
+    return jax.freeze(out_ref)
+
+
+def steps(plan: Any) -> list[str]:
+    """Return the kinds of a plan's steps."""
+    return [type(step).__name__ for step in plan.steps]
+
+
+@covers(
+    "pl.empty",
+    looks=[plan("only a launch", lambda plan: steps(plan) == ["Launch"])],
+    uninterpreted=NO_REFERENCES,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], reference=plus_one)
+def into_an_empty_array(x: jax.Array) -> jax.Array:
+    return written(x, pl.empty(x.shape, x.dtype))
+
+
+@covers("pl.empty_like", looks=[same_artifact("into_an_empty_array")])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def into_an_array_like_another(x: jax.Array) -> jax.Array:
+    return written(x, pl.empty_like(vector(128)))
+
+
+@covers(
+    "pl.empty",
+    looks=[
+        compared(
+            "more steps than",
+            lambda own, other: len(own.plan.steps) > len(other.plan.steps),
+            to="into_an_empty_array",
+        )
+    ],
+    note="with zeros in the place of an empty array",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+def into_zeros(x: jax.Array) -> jax.Array:
+    return written(x, jnp.zeros_like(x))
