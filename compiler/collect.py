@@ -137,6 +137,7 @@ class _Reader:
         return Pool(
             1,
             settled(os.environ),
+            {"op": "listen"},  # so that starting Python does not count as the file's time
             timeout_s=self.timeout_s,
             memory_bytes=(default_memory_bytes(1) if memory is None else memory) or None,
             tick_s=None if self.on_tick is None else _TICK_S,

@@ -1,8 +1,9 @@
 """Messages between the command line process and its workers: JSON, one object a line.
 
-To a worker: `{"op": "context", …}` once, then `{"op": "compile", "variant": …, "request": …}` or
-`{"op": "collect", "path": …}`. From it, one answer for each request: `{"ok": true, …}` or
-`{"ok": false, "error": …}`. Bytes travel as base64, and only where no store holds them.
+To a worker: `{"op": "context", …}` once, then `{"op": "compile", "variant": …, "request": …}`; or
+`{"op": "listen"}` once, then `{"op": "collect", "path": …}`. From it, `{"ready": true}` to the
+first, and one answer for each request: `{"ok": true, …}` or `{"ok": false, "error": …}`. Bytes
+travel as base64, and only where no store holds them.
 """
 
 from __future__ import annotations

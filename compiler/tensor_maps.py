@@ -1,31 +1,19 @@
-"""Turn the descriptors that kernels ask for into driver-ready tensor maps, and check the rules.
-
-Rules of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1 to 5,
-byte strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each dimension,
-the inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1 to 8. Rules
-of `cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256 channels and 1024
-pixels.
-"""
+"""Turn the descriptors that kernels ask for into driver-ready tensor maps, and check the rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pallasc.compiler.host_stub import TiledMap
 from pallasc.errors import CompileError
 from pallasc.specs.plan import TensorMap
+from pallasc.specs.tensor_maps import ELEMENT_BYTES, broken_rule
 
 # `_tma_dma_type` in jax/experimental/mosaic/gpu/launch_context.py: number -> (driver type, bits).
 _ELEMENT_TYPES = {
     0: ("uint8", 4), 1: ("uint8", 8), 2: ("uint16", 16), 3: ("uint32", 32), 4: ("uint64", 64),
     5: ("float16", 16), 6: ("float32", 32), 7: ("bfloat16", 16), 8: ("uint8", 2),
     9: ("int32", 32), 10: ("int64", 64),
-}  # fmt: skip
-
-_BYTES = {
-    "uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4,
-    "uint64": 8, "int64": 8, "float64": 8,
 }  # fmt: skip
 
 
@@ -59,7 +47,7 @@ def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
         offset=offset,
         dtype=dtype,
         dims=tuple(reversed(sizes)),
-        strides=tuple(stride * _BYTES[dtype] for stride in reversed(strides)),
+        strides=tuple(stride * ELEMENT_BYTES[dtype] for stride in reversed(strides)),
         box=tuple(reversed(window)),
         element_strides=_element_strides(recorded),
         swizzle=0 if recorded.swizzle_bytes == 16 else recorded.swizzle_bytes,
@@ -124,50 +112,6 @@ def check_tensor_map(tensor_map: TensorMap) -> None:
     Raises:
         CompileError: one is broken; the message names it with the value.
     """
-    for broken in _broken_rules(tensor_map):
+    broken = broken_rule(tensor_map)
+    if broken is not None:
         raise CompileError(f"the driver would refuse a tensor map of this kernel: {broken}")
-
-
-def _broken_rules(m: TensorMap) -> list[str]:
-    step = 32 if m.interleave == 32 else 16
-    rules = [
-        (1 <= len(m.dims) <= 5, f"rank {len(m.dims)} is not in 1 to 5"),
-        (m.offset % step == 0, f"it starts at byte {m.offset}, no multiple of {step}"),
-        (len(m.strides) == len(m.dims) - 1, f"{len(m.strides)} strides for rank {len(m.dims)}"),
-        (all(0 < n <= 1 << 32 for n in m.dims), f"sizes {m.dims} exceed 2^32 or are zero"),
-        (all(n % step == 0 and 0 <= n < 1 << 40 for n in m.strides),
-         f"byte strides {m.strides} are not all multiples of {step} below 2^40"),
-        (m.swizzle in (0, 32, 64, 128), f"swizzle {m.swizzle} is unknown"),
-        (len(m.element_strides) == len(m.dims) and all(1 <= n <= 8 for n in m.element_strides),
-         f"element strides {m.element_strides} are not all within 1 to 8"),
-    ]  # fmt: skip
-    rules += _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
-    return [text for holds, text in rules if not holds]
-
-
-def _box_rules(m: TensorMap) -> list[tuple[bool, str]]:
-    inner = m.box[0] * _BYTES[m.dtype] if m.box else 0
-    return [
-        (len(m.box) == len(m.dims), f"box {m.box} for rank {len(m.dims)}"),
-        (all(1 <= n <= 256 for n in m.box), f"box {m.box} is not within 1 to 256"),
-        (inner % 16 == 0, f"the inner box of {inner} bytes is no multiple of 16 bytes"),
-        (not m.swizzle or inner <= m.swizzle,
-         f"the inner box of {inner} bytes is longer than the swizzle of {m.swizzle}"),
-    ]  # fmt: skip
-
-
-def _window_rules(m: TensorMap, im2col: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    spatial = max(1, len(m.dims) - 2)
-    most = 1 << (16 // spatial - 1)
-    bounds = [*im2col["lower"], *im2col["upper"]]
-    channels, pixels = im2col["channels_per_pixel"], im2col["pixels_per_column"]
-    inner = channels * _BYTES[m.dtype]
-    return [
-        (len(m.dims) >= 3, f"rank {len(m.dims)} is not in 3 to 5"),
-        (len(bounds) == 2 * spatial and all(-most <= n < most for n in bounds),
-         f"window bounds {bounds} are not all within {-most} to {most - 1}"),
-        (1 <= channels <= 256, f"{channels} channels a pixel are not within 1 to 256"),
-        (1 <= pixels <= 1024, f"{pixels} pixels a column are not within 1 to 1024"),
-        (not m.swizzle or inner <= m.swizzle,
-         f"{inner} bytes of channels are longer than the swizzle of {m.swizzle}"),
-    ]  # fmt: skip

@@ -91,6 +91,9 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
         if message["op"] == "warm":
             _import_compiler()
             continue
+        if message["op"] == "listen":
+            _send(target, {"ready": True})
+            continue
         if message["op"] == "context":
             session = _session(message)
             _send(target, {"ready": True})

@@ -9,7 +9,6 @@ with what its entry says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Entry, is_name
 from pallasc.specs.bundle.source import MemorySource
+from pallasc.specs.lazy import cached_property
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

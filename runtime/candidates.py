@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.manifest import Array, variant_id
+from pallasc.specs.lazy import cached_property
 from pallasc.specs.plan import Binding
 from pallasc.specs.templates import Scalar
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError
@@ -23,6 +23,7 @@ from pallasc.runtime.signature import Signature
 from pallasc.runtime.tracing import skip_frames, untraced
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import canonical_json
+from pallasc.specs.lazy import cached_property
 from pallasc.specs.templates import Scalar
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.candidates import Candidate, Origin
 from pallasc.runtime.kernel import Kernel
 from pallasc.specs.artifact import Artifact
+from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 

@@ -94,7 +94,7 @@ class ParameterBlocks:
                     start + offset,
                     tensor_map.buffer,
                     tensor_map.offset,
-                    make_encoder(self._driver, tensor_map),
+                    make_encoder(self._driver, tensor_map, kernel),
                     encoder_name(tensor_map),
                     kernel,
                     (start + offset) % MAP_ALIGNMENT == 0,

@@ -13,6 +13,7 @@ from typing import Any
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.driver import Driver, version_text
 from pallasc.specs.plan import TensorMap
+from pallasc.specs.tensor_maps import broken_rule
 
 MAP_ALIGNMENT = 128
 
@@ -33,14 +34,17 @@ def encoder_name(tensor_map: TensorMap) -> str:
     return "cuTensorMapEncodeTiled" if tensor_map.im2col is None else "cuTensorMapEncodeIm2col"
 
 
-def make_encoder(driver: Driver, tensor_map: TensorMap) -> Encode:
-    """Return the function that encodes a tensor map, all but the two addresses fixed.
+def make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> Encode:
+    """Return the function that encodes a tensor map of a kernel, all but the two addresses fixed.
 
     Raises:
-        CorruptError: the map has a type or a mode that does not exist.
+        CorruptError: the map breaks a rule of the driver.
         DeviceError: the driver cannot encode it.
     """
     try:
+        broken = broken_rule(tensor_map)
+        if broken is not None:
+            raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
         if tensor_map.im2col is None:
             return _tiled(driver, tensor_map)
         return _im2col(driver, tensor_map, tensor_map.im2col)

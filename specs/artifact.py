@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.lazy import cached_property
 
 if TYPE_CHECKING:
     from pallasc.specs.plan import LaunchPlan

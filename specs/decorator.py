@@ -7,6 +7,7 @@ it declare anything; an ordinary import of the same file does nothing more than 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pallasc.specs.declare import Surroundings, declare, named
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.modules import load_module, module_name
 from pallasc.specs.spec import Spec
+from pallasc.specs.spelling import suggestion
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -67,6 +69,8 @@ class _Collection:
 
 
 _collections: list[_Collection] = []
+
+_UNKNOWN_FIELD = re.compile(r"kernel\(\) got an unexpected keyword argument '(?P<field>\w+)'")
 
 
 def kernel(
@@ -141,8 +145,12 @@ def collect_python(path: str | Path) -> list[Spec]:
         SpecError: the file is missing, raises, declares nothing, or a declaration is wrong.
     """
     collection = _Collection(str(path), Path(path).resolve())
-    with _collecting(collection):
-        load_module(path, fresh=True)
+    try:
+        with _collecting(collection):
+            load_module(path, fresh=True)
+    except SpecError as error:
+        error.hint = error.hint or _how_to_call(error.__cause__)
+        raise
     if not collection.specs:
         raise SpecError(
             "no kernel is declared in this file.",
@@ -150,6 +158,15 @@ def collect_python(path: str | Path) -> list[Spec]:
             hint="Decorate a function with @pallasc.kernel(args=…).",
         )
     return collection.specs
+
+
+def _how_to_call(cause: BaseException | None) -> str | None:
+    """Return a hint where the decorator's own call does not fit."""
+    if not isinstance(cause, TypeError) or not str(cause).startswith(f"{kernel.__name__}() "):
+        return None
+    if unknown := _UNKNOWN_FIELD.match(str(cause)):
+        return suggestion(unknown["field"], inspect.signature(kernel).parameters)
+    return 'Write @pallasc.kernel(args={"x": "f32[1024]"}), with keyword arguments alone.'
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +29,6 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "tests" / "runtime")]
 
 MOST_BYTES = 64 << 20
-_SOURCES = ("api", "specs", "cache", "compiler", "runtime", "cli")
 _FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 _PACKAGES = ("numpy", "ml_dtypes", "cuda-bindings", "cuda-pathfinder", "click", "PyYAML")
 _EPOCH = "315619200"  # 2 January 1980, the first day that every time zone has in a zip file
@@ -111,9 +111,21 @@ def pack_launches(folder: Path) -> None:
 def pack_wheels(folder: Path, python: str | None) -> None:
     """Build the wheel of pallasc and download those of what it needs on the GPU's machine."""
     folder.mkdir()
+    build_wheel(folder)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    wheels = ["--only-binary=:all:", "--no-deps", "--dest", str(folder)]
+    if python:
+        wheels += ["--python-version", python]
+    subprocess.run([*command, *wheels, *map(_pinned, _PACKAGES)], check=True)
+
+
+def build_wheel(folder: Path) -> None:
+    """Build the wheel of pallasc from a copy, as building leaves files beside the sources."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    parts = sorted({Path(place).parts[0] for place in settings["package-dir"].values()})
     with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
         sources = Path(name) / "sources"
-        for part in _SOURCES:
+        for part in parts:
             shutil.copytree(
                 ROOT / part, sources / part, ignore=shutil.ignore_patterns("__pycache__")
             )
@@ -126,11 +138,6 @@ def pack_wheels(folder: Path, python: str | None) -> None:
             stdout=subprocess.DEVNULL,
             check=True,
         )
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    wheels = ["--only-binary=:all:", "--no-deps", "--dest", str(folder)]
-    if python:
-        wheels += ["--python-version", python]
-    subprocess.run([*command, *wheels, *map(_pinned, _PACKAGES)], check=True)
 
 
 def _pinned(name: str) -> str:

@@ -177,8 +177,8 @@ DEADLY = {
         "before",
     ),
     "allocates": (
-        "import time\nkept = []\n"
-        "while time.sleep(0.02) is None: kept.append(bytearray(b'x' * 5_000_000))\n",
+        "import time\nkept = bytearray()\n"
+        "while True: kept.extend(b'x' * 5_000_000) if len(kept) < 400_000_000 else time.sleep(60)\n",
         r"the process that executes this file held .* of memory, more than the 300 MB that one may "
         r"hold \(--memory\), and was stopped",
         3,
@@ -207,6 +207,8 @@ def test_a_file_whose_process_dies_is_told_and_the_others_go_on(project: Any, na
     yaml = project.spec({"name": "healthy", "entry": "kernels.py:run"})
     python = project.write("fine.py", KERNEL)
     told: list[SpecError] = []
+    if name == "loops":  # then the good file is remembered, and held to no limit of time
+        collect([str(python)], store=project.store)
     specs = collect(
         [str(path), str(yaml), str(python)],
         store=project.store,
@@ -236,6 +238,17 @@ def test_what_allocates_at_once_is_told_like_what_allocates_slowly(project: Any)
         f"{path}:1: MemoryError\n"
         "  One compiling process may hold 300 MB of memory; --memory sets how much."
     )
+
+
+def test_the_time_that_starting_the_process_takes_does_not_count(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = project.folder / "slow"
+    slow.mkdir()
+    (slow / "usercustomize.py").write_text("import time\ntime.sleep(1.5)\n")
+    path = project.write("spec.py", KERNEL)
+    monkeypatch.setenv("PYTHONPATH", f"{slow}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert [s.name for s in collect([str(path)], store=project.store, timeout_s=1)] == ["k"]
 
 
 def test_a_file_whose_process_dies_is_raised_where_nobody_is_told(project: Any) -> None:

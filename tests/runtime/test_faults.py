@@ -294,10 +294,23 @@ def tensor_map_of_unknown_type(w: World) -> Any:
 
 
 @fault
-def tensor_map_that_the_driver_refuses(w: World) -> Any:
+def tensor_map_that_breaks_a_rule(w: World) -> Any:
     wrong = replace(made.tensor_map(1), box=(512, 8))
     step = made.launch("mapped", 0, made.maps(*[wrong] * 4))
     return w.call(made.kernel(made.artifact(step)))
+
+
+@fault
+def tensor_map_with_a_damaged_window(w: World) -> Any:
+    wrong = replace(made.tensor_map(1, dims=(8, 4, 2)), im2col={"lower": [0]})
+    step = made.launch("mapped", 0, made.maps(*[wrong] * 4))
+    return w.call(made.kernel(made.artifact(step)))
+
+
+@fault
+def tensor_map_that_the_driver_refuses(w: World) -> Any:
+    step = made.launch("mapped", 0, made.maps(*[made.tensor_map(1)] * 4))
+    return w.first("cuTensorMapEncodeTiled", 1, made.kernel(made.artifact(step)))
 
 
 @fault

@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
+import zipfile
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -90,6 +92,19 @@ def test_a_packed_folder_names_no_folder_of_the_machine(packed: Path) -> None:
     assert [
         path for path in packed.rglob("*") if path.is_file() and root in path.read_bytes()
     ] == []
+
+
+def test_the_wheel_that_is_packed_has_every_package(tmp_path: Path) -> None:
+    code = "import pathlib, pack, sys; pack.build_wheel(pathlib.Path(sys.argv[1]))"
+    path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
+    done = _run("-c", code, tmp_path, environment={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    listed = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text("utf-8"))
+    wanted = {name.replace(".", "/") for name in listed["tool"]["setuptools"]["packages"]}
+    with zipfile.ZipFile(wheel) as file:
+        found = {str(PurePath(name).parent) for name in file.namelist() if name.endswith(".py")}
+    assert found == wanted
 
 
 def test_packing_does_not_write_into_a_folder_that_is_there(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def steps() -> dict[str, Any]:
     return _run("steps.py")
 
 
-@pytest.mark.parametrize("name", ["filled", "constant", "twice", "around", "both"])
+@pytest.mark.parametrize("name", ["filled", "constant", "twice", "around", "in_place", "both"])
 def test_plans_of_several_steps_give_the_right_numbers(name: str, steps: dict[str, Any]) -> None:
     assert steps[name]["right"]
 
@@ -89,4 +89,5 @@ def test_plans_of_several_steps_give_the_right_numbers(name: str, steps: dict[st
 def test_the_plans_have_steps_of_mosaic_and_of_xla(steps: dict[str, Any]) -> None:
     assert steps["filled"]["origins"] == ["xla", "mosaic"]
     assert steps["twice"]["steps"] == ["launch", "launch"]
+    assert steps["in_place"]["steps"] == ["copy", "launch", "launch"]
     assert steps["around"]["origins"] == ["mosaic", "xla", "mosaic", "xla"]

@@ -10,6 +10,7 @@ compiled by one run of the command line. After a change of messages,
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -25,6 +26,33 @@ FOLDER = Path(__file__).parent / "kernels"
 CASES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 MOST_LINES = 15
+ROWS, COLUMNS = 24, 100
+"""A small screen: longer lines go on in the next row."""
+
+MOSAIC = {
+    "array_not_a_multiple_of_128": "a layout for 100 values over 128 threads",
+    "barrier_that_orders_nothing": "tensor cores that arrive at a barrier of another kind",
+    "cluster_axis_unknown": "a copy to blocks of a cluster that there is not",
+    "collective_copy_does_not_divide": "a copy that two blocks cannot share",
+    "copy_misaligned": "rows in global memory of 40 bytes, and TMA takes multiples of 16",
+    "copy_of_an_unsupported_dtype": "a transfer of complex numbers",
+    "gather_in_the_kernel": "an operation that is not implemented",
+    "int4_arithmetic": "arithmetic on 4-bit integers",
+    "layouts_differ": "an addition of two layouts",
+    "layouts_not_inferred": "a cast between layouts that nothing satisfies",
+    "matrix_product_in_the_kernel": "a product without tensor cores",
+    "primitive_unsupported": "an operation that is not implemented",
+    "registers_not_a_multiple_of_8": "a number of registers that there is not",
+    "shared_memory_too_large": "more shared memory than a block has",
+    "slice_between_tiles": "a slice that cuts tiles",
+    "swizzle_of_another_width": "a swizzle wider than the rows",
+    "tensor_memory_of_another_height": "a shape that tensor memory does not have",
+    "tensor_memory_too_large": "more tensor memory than an SM has",
+    "tiles_do_not_divide": "tiles that do not fill the memory",
+    "wgmma_of_wrong_shapes": "a product whose shapes do not fit",
+    "window_unaligned": "a window of 12 bytes, and TMA takes multiples of 16",
+}
+"""What Mosaic itself refuses, by case."""
 
 DONE = re.compile(r"^\[ *\d+/\d+\] (?=\w+ +(?P<case>\w+)@)", re.MULTILINE)
 RUNNING = re.compile(r"\[ *\d+/\d+\] (compiling|getting ready|waiting)\b")
@@ -33,9 +61,13 @@ OF_A_VERSION = re.compile(r".*\.(?P<major>\d+)\.(?P<minor>\d+)\.txt")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What one run said about every case, and how it ended."""
+    """What one run said about every case, and how it ended.
+
+    `texts` are `shown` less the folder of the cases.
+    """
 
     code: int
+    shown: dict[str, str]
     texts: dict[str, str]
     summary: str
     report: dict[str, dict[str, Any]]
@@ -55,7 +87,9 @@ def build(store: Path) -> Built:
     report = {variant["name"]: variant for variant in variants}
     *lines, summary = said(run.stderr)
     told = lines[: lines.index("failed:")]  # where all that failed is listed once more
-    return Built(run.returncode, split("\n".join(told) + "\n"), summary, report, store)
+    shown = split("\n".join(told) + "\n")
+    texts = {case: text.replace(f"{FOLDER}/", "") for case, text in shown.items()}
+    return Built(run.returncode, shown, texts, summary, report, store)
 
 
 def said(text: str) -> list[str]:
@@ -64,13 +98,10 @@ def said(text: str) -> list[str]:
 
 
 def split(text: str) -> dict[str, str]:
-    """Return what was printed for each case, without counters and without this folder's path."""
+    """Return what was printed for each case, without counters."""
     starts = [*DONE.finditer(text)]
     ends = [*(start.start() for start in starts[1:]), len(text)]
-    return {
-        start["case"]: text[start.end() : end].replace(f"{FOLDER}/", "")
-        for start, end in zip(starts, ends, strict=True)
-    }
+    return {start["case"]: text[start.end() : end] for start, end in zip(starts, ends, strict=True)}
 
 
 def expected_file(case: str) -> Path:
@@ -96,6 +127,11 @@ def told(built: Built, case: str) -> str:
     return f"{built.texts[case]}exit code {code}\n"
 
 
+def rows(text: str) -> int:
+    """Return how many rows of a screen a text takes."""
+    return sum(max(1, math.ceil(len(line) / COLUMNS)) for line in text.splitlines())
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Compile every case once."""
@@ -114,6 +150,7 @@ def test_a_message_fits_on_a_screen_and_shows_no_frames(case: str, built: Built)
     text = built.texts[case]
     assert len(text.splitlines()) <= MOST_LINES
     assert max(map(len, text.splitlines())) <= 300
+    assert rows(built.shown[case]) <= ROWS
     for inner in ("Traceback", "site-packages", "pallasc/", "compiler/", "jax/_src", "worker.py"):
         assert inner not in text
 
@@ -124,6 +161,23 @@ def test_a_message_names_file_and_line_of_the_user(case: str, built: Built) -> N
     assert Path(error["file"]).name in (f"{case}.py", f"{case}.yaml")
     lines = Path(FOLDER, error["file"]).read_text("utf-8").splitlines()
     assert 1 <= error["line"] <= len(lines)
+
+
+@pytest.mark.parametrize("case", MOSAIC)
+def test_what_mosaic_refuses_is_shown_with_the_line_of_the_kernel(case: str, built: Built) -> None:
+    error = built.report[case]["error"]
+    assert error["exit_code"] == 1
+    source = (FOLDER / f"{case}.py").read_text("utf-8").splitlines()
+    _, said_first, *said_next, shown = built.texts[case].splitlines()
+    assert said_first.startswith(f"    {case}.py:{error['line']}: ")
+    assert shown == f"        {error['line']} | {source[error['line'] - 1].strip()}"
+    assert "plgpu.kernel(" in shown or "_gmem" in shown or "plgpu." in shown
+    assert "\n".join([said_first, *said_next]).endswith(error["message"].splitlines()[-1])
+
+
+def test_mosaic_refuses_many_things() -> None:
+    assert set(MOSAIC) <= set(CASES)
+    assert len(MOSAIC) >= 15
 
 
 def test_the_run_ends_with_1_and_counts_the_failures(built: Built) -> None:

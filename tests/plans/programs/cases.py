@@ -130,6 +130,31 @@ def closed_over(start: Any, x: Any, y: Any) -> Any:
     return with_references(closed_body, x, y, out_type=like(x)), ref[...]
 
 
+@does(lambda x, y: [x * 3 - y])
+def less_body(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * 3 - y_ref[...]
+
+
+def aliased(x: Any, y: Any) -> Any:
+    """Triple and subtract; the result takes the place of the first operand.
+
+    JAX gives `pl.pallas_call` to Mosaic before 0.11, to Triton from then on.
+    """
+    call = pl.pallas_call(less_body, out_shape=like(x), input_output_aliases={0: 0})
+    return call(x, y)
+
+
+def aliased_temporary(x: Any, y: Any) -> Any:
+    """The same in the memory of a result that nothing else reads."""
+    return aliased(increment(x), y)
+
+
+def aliased_kept(x: Any, y: Any) -> Any:
+    """The same in place, and keep what was there."""
+    total, difference = pair(x, y)
+    return aliased(total, y), total, difference
+
+
 @does(lambda x, y, bias: [x + y + bias])
 def biased_body(x_ref: Any, y_ref: Any, b_ref: Any, o_ref: Any) -> None:
     o_ref[...] = x_ref[...] + y_ref[...] + b_ref[...]
@@ -298,6 +323,9 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "added_twice": (added, [_M, _M, _M]),
     "two_references": (two_references, [_M, _M]),
     "closed_over": (closed_over, [_M, _M, _M]),
+    "aliased": (aliased, [_V, _V]),
+    "aliased_temporary": (aliased_temporary, [_V, _V]),
+    "aliased_kept": (aliased_kept, [_V, _V]),
     "aligned_slice": (aligned_slice, [_M]),
     "misaligned_slice": (misaligned_slice, ["f32[128, 32]"]),
     "written_slice": (written_slice, [_M]),

@@ -9,6 +9,7 @@ are JAX's, and for each change to the plan whether it was noticed.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -41,6 +42,7 @@ from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.specs.arrays import ArraySpec, resolve_array
 from pallasc.specs.plan import (
     Buffer,
+    Bytes,
     Copy,
     Fill,
     Launch,
@@ -83,6 +85,11 @@ def execute(name: str, function: Callable[..., Any], texts: Sequence[Any]) -> di
         "steps": [type(step).__name__.lower() for step in plan.steps],
         "buffers": [buffer.role for buffer in plan.buffers],
         "outputs": len(plan.outputs),
+        "interpreted": name not in REFERENCES,
+        "aliased": any(map(_is_aliased, _calls(executable.thunks))),
+        "shared_bytes": sum(
+            step.dynamic_smem_bytes for step in plan.launches if step.origin == "mosaic"
+        ),
         "origins": [launch.origin for launch in plan.launches],
         "agrees": agrees(plan),
         "unnoticed": [what for what, changed in changes(plan) if agrees(changed)],
@@ -162,6 +169,8 @@ def stand_ins(executable: Any, mosaic: Sequence[Any]) -> Kernel:
     def launch(memory: Memory, step: Launch) -> None:
         if step.origin == "mosaic":
             _mosaic(memory, step, made[step.kernel], calls[step.label].custom_call_thunk)
+        elif step.kernel in KERNELS:
+            _triton(memory, step, calls[step.label].custom_kernel_thunk)
         else:
             _xla(memory, step, computations)
 
@@ -169,9 +178,9 @@ def stand_ins(executable: Any, mosaic: Sequence[Any]) -> Kernel:
 
 
 def _calls(thunks: Any) -> Iterator[Any]:
-    """Yield the thunks of custom calls, at any depth."""
+    """Yield the thunks of Pallas kernels, at any depth."""
     for thunk in thunks:
-        if thunk.HasField("custom_call_thunk"):
+        if thunk.HasField("custom_call_thunk") or thunk.HasField("custom_kernel_thunk"):
             yield thunk
         for inner in (
             thunk.sequential_thunk.thunks,
@@ -181,6 +190,36 @@ def _calls(thunks: Any) -> Iterator[Any]:
             thunk.dynamic_slice_thunk.embedded_thunk.thunks,
         ):
             yield from _calls(inner)
+
+
+def _is_aliased(thunk: Any) -> bool:
+    """Return whether a kernel writes a result where one of its operands lies."""
+    call, kernel = thunk.custom_call_thunk, thunk.custom_kernel_thunk
+    sides = [
+        {(one.buffer_allocation_index, one.offset) for one in slices if one.size}
+        for slices in (
+            [item.shaped_slice.slice for item in call.operands],
+            [item.shaped_slice.slice for item in call.results],
+            [item.slice for item in kernel.args],
+        )
+    ]
+    return bool(sides[0] & sides[1]) or len(sides[2]) < len(kernel.args)
+
+
+def _triton(memory: Memory, step: Launch, kernel: Any) -> None:
+    """Do what a kernel of Pallas's other back end does: it takes its operands, then its results."""
+    function, _ = KERNELS[step.kernel]
+    shapes = [one.shape for one in kernel.args]
+    places = [(p.buffer, p.offset) for p in step.parameters if isinstance(p, Pointer)]
+    assert len(places) == len(step.parameters) == len(shapes)
+    count = len(inspect.signature(function).parameters)
+    arrays = [
+        array_of(shape, memory.read(*place, size_of(shape)))
+        for shape, place in zip(shapes[:count], places, strict=False)
+    ]
+    results = zip(shapes[count:], places[count:], function(*arrays), strict=True)
+    for shape, place, value in results:
+        memory.write(*place, bytes_of(shape, value))
 
 
 def _xla(memory: Memory, step: Launch, computations: Computations) -> None:
@@ -247,11 +286,26 @@ def changes(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             yield f"step {number} {what}", replace(plan, steps=steps)
     if len(plan.steps) > 1:
         yield "steps turned round", replace(plan, steps=tuple(reversed(plan.steps)))
+    yield from _bound_otherwise(plan)
     for number, buffer in enumerate(plan.buffers):
         if buffer.digest is not None:
             others = list(plan.buffers)
             others[number] = Buffer("temporary", buffer.size)
             yield f"constant {number} not there", replace(plan, buffers=tuple(others))
+
+
+def _bound_otherwise(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
+    """Yield plans whose signature names other buffers: wrong aliases, for one."""
+    for number, binding in enumerate(plan.outputs):
+        for other, buffer in enumerate(plan.buffers):
+            if other != binding.buffer and buffer.size >= plan.buffers[binding.buffer].size > 0:
+                moved = list(plan.outputs)
+                moved[number] = replace(binding, buffer=other)
+                yield f"result {number} is buffer {other}", replace(plan, outputs=tuple(moved))
+    if len(plan.inputs) > 1:
+        first, *rest, last = plan.inputs
+        swapped = (replace(first, buffer=last.buffer), *rest, replace(last, buffer=first.buffer))
+        yield "first and last array swapped", replace(plan, inputs=swapped)
 
 
 def _changed(step: Step, buffers: Sequence[Buffer]) -> Iterator[tuple[str, Step]]:
@@ -260,10 +314,13 @@ def _changed(step: Step, buffers: Sequence[Buffer]) -> Iterator[tuple[str, Step]
         yield "fills less", replace(step, size=step.size - step.width)
     elif isinstance(step, Copy):
         yield "copies less", replace(step, size=step.size // 2)
+        yield "copies to 4 bytes further", replace(step, target_offset=step.target_offset + 4)
+        yield "copies the next buffer", replace(step, source=(step.source + 1) % len(buffers))
         if step.source_offset:
             yield "copies from the start", replace(step, source_offset=0)
     else:
         yield from _changed_launch(step, buffers)
+        yield from _changed_maps(step, buffers)
 
 
 def _changed_launch(step: Launch, buffers: Sequence[Buffer]) -> Iterator[tuple[str, Step]]:
@@ -283,6 +340,23 @@ def _changed_launch(step: Launch, buffers: Sequence[Buffer]) -> Iterator[tuple[s
         swapped[first], swapped[last] = swapped[last], swapped[first]
         if swapped[first] != swapped[last]:
             yield "takes first and last swapped", replace(step, parameters=tuple(swapped))
+
+
+def _changed_maps(step: Launch, buffers: Sequence[Buffer]) -> Iterator[tuple[str, Step]]:
+    """Yield launches that are wrong in one tensor map."""
+    for number, old in enumerate(step.parameters):
+        if not isinstance(old, Bytes):
+            continue
+        for index, (at, shown) in enumerate(old.tensor_maps):
+            for what, new in (
+                ("4 bytes further", replace(shown, offset=shown.offset + 4)),
+                ("of the next buffer", replace(shown, buffer=(shown.buffer + 1) % len(buffers))),
+            ):
+                maps = (*old.tensor_maps[:index], (at, new), *old.tensor_maps[index + 1 :])
+                parameter = replace(old, tensor_maps=maps)
+                parameters = (*step.parameters[:number], parameter, *step.parameters[number + 1 :])
+                changed = replace(step, parameters=parameters)
+                yield f"parameter {number} map {index} {what}", changed
 
 
 main(*sys.argv[1:])

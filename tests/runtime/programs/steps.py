@@ -16,6 +16,7 @@ import made
 import numpy as np
 import standin
 from emulate import emulate_steps, view
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
@@ -64,6 +65,20 @@ def both(x: Any) -> Any:
     return {"once": once, "again": [increment(once)]}
 
 
+def in_place(x: Any) -> Any:
+    """Add one twice where the array lies: both kernels have one buffer, a copy of the input."""
+
+    def body(ref: Any) -> None:
+        ref[...] = ref[...] + 1
+
+    ref = jax.new_ref(x)
+    mesh = plgpu.Mesh(grid=(1,), grid_names=("block",))
+    params = plgpu.CompilerParams()
+    for _ in range(2):
+        pl.kernel(body, out_type=(), mesh=mesh, compiler_params=params)(ref)
+    return ref[...]
+
+
 def _on(function: Callable[..., Any]) -> Callable[[list[int]], None]:
     """Return the device for one launch: the last address is the result's, the others' come in."""
 
@@ -72,6 +87,12 @@ def _on(function: Callable[..., Any]) -> Callable[[list[int]], None]:
         arrays[-1][...] = function(*arrays[:-1])
 
     return run
+
+
+def _add_one_in_place(places: list[int]) -> None:
+    """Run as the device where a kernel has the addresses of one buffer only."""
+    (place,) = set(places)
+    view(place, "f32", SHAPE)[...] += 1
 
 
 ADD_ONE = _on(lambda x: x + 1)
@@ -86,6 +107,7 @@ CASES: dict[str, Any] = {
         [ADD_ONE, _on(np.transpose), ADD_ONE, _on(lambda x: x * 2)],
         lambda x: ((x + 1).T + 1) * 2,
     ),
+    "in_place": (in_place, [_add_one_in_place] * 2, lambda x: x + 2),
     "both": (both, [ADD_ONE, ADD_ONE], lambda x: {"once": x + 1, "again": (x + 2,)}),
 }
 
