@@ -170,7 +170,8 @@ def compile_options(function: F) -> F:
             "--jobs",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Compile in at most N processes at once.",
+            help="Compile in at most N processes at once; by default as many as cores and memory "
+            "allow.",
         ),
     ):
         function = option(function)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache import stat_digest
+from pallasc.cache.store import Store
+from pallasc.compiler import lookup
 from pallasc.compiler.lookup import blob_reader, find
 from pallasc.compiler.manifest import (
     Context,
@@ -111,6 +116,38 @@ def test_a_second_build_imports_nothing_heavy_and_a_moved_tree_is_a_hit(
     assert (result["status"], result["reason"]) == ("hit", "")
     assert result["digest"] == built.digest
     assert result["cubin"] > 0
+
+
+def test_a_warm_variant_costs_a_key_a_manifest_and_a_record_and_shared_sources_one_reading(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = {"name": "scaled", "entry": "kernel.py:run", "args": {"x": "f32[8, {n}]"}}
+    project.spec({**kernel, "matrix": {"n": [128, 256, 384]}})
+    sources = {"kernel.py": KERNEL, "helper.py": HELPER}
+    for name, text in sources.items():
+        project.write(name, text)
+    assert [result.status for result in project.build().results] == ["compiled"] * 3
+    for name, text in sources.items():  # once more, so that no digest of them is remembered
+        project.write(name, text)
+    costs: Counter[str] = Counter()
+
+    def count(owner: Any, function: str) -> None:
+        real = getattr(owner, function)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            hashes = owner is stat_digest
+            costs[os.path.basename(arguments[0]) if hashes else function] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, function, counted)
+
+    count(lookup, "key_of")
+    count(Store, "get_manifest")
+    count(Store, "get_artifact")
+    count(stat_digest, "_hash_file")
+    assert [result.status for result in project.build().results] == ["hit"] * 3
+    wanted = {"key_of": 3, "get_manifest": 3, "get_artifact": 3, **dict.fromkeys(sources, 1)}
+    assert {name: costs[name] for name in wanted} == wanted
 
 
 def _flip(path: Path) -> None:

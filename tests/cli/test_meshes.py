@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,9 +58,12 @@ def test_the_plan_says_what_a_launch_needs_to_know_of_its_peers(
     assert lines[0] == "mesh: x=4 (4 devices, each with these buffers)"
     assert "      param 1: pointer to the table of peers" in lines
     (peers,) = [line.strip() for line in lines if line.strip().startswith("peers: ")]
-    assert peers == (
-        "peers: 24 words for 4 ranks of buffer 0, buffer 2+524288, buffer 2, buffer 2+524288; "
-        "symmetric buffer 2, buffer 2+524288; multicast"
+    # Where XLA puts them differs: up to JAX 0.10 it copies the operand first.
+    place = r"buffer \d(\+\d+)?"
+    assert re.fullmatch(
+        rf"peers: 24 words for 4 ranks of {place}, {place}, {place}, {place}; "
+        rf"symmetric {place}, {place}; multicast",
+        peers,
     )
 
 

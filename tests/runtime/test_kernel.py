@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import made
 import numpy as np
 import pytest
 
+from pallasc.cache.store import Store
+from pallasc.compiler.lookup import stored_artifact
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_artifact
@@ -274,6 +277,17 @@ def test_kernels_are_found_by_name(runtime: Any) -> None:
 def test_an_artifact_is_called_as_its_first_kernel(runtime: Any) -> None:
     assert open_artifact(made.add()).name == "three"
     assert open_artifact(made.add(), name="sum").name == "sum"
+
+
+def test_an_entry_of_the_store_is_opened(runtime: Any, framework: Any, tmp_path: Path) -> None:
+    one, key = made.add(), 32 * "ab"
+    Store(tmp_path).put_artifact(key, one.record, one.blobs())
+    entry = stored_artifact(Store(tmp_path), key)
+    assert entry is not None
+    _adds(runtime)
+    kernel = open_artifact(entry)
+    x = framework.tensor("f32[4, 64]", values=np.full((4, 64), 3, np.float32))
+    assert (kernel(x, x).numpy() == 6).all()
 
 
 def test_a_kernel_without_arrays_needs_out(runtime: Any, framework: Any) -> None:

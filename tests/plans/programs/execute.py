@@ -178,7 +178,7 @@ def stand_ins(executable: Any, mosaic: Sequence[Any]) -> Kernel:
 
 
 def _calls(thunks: Any) -> Iterator[Any]:
-    """Yield the thunks of Pallas kernels, at any depth."""
+    """Yield the thunks of kernels that have their own code, at any depth."""
     for thunk in thunks:
         if thunk.HasField("custom_call_thunk") or thunk.HasField("custom_kernel_thunk"):
             yield thunk
@@ -193,7 +193,7 @@ def _calls(thunks: Any) -> Iterator[Any]:
 
 
 def _is_aliased(thunk: Any) -> bool:
-    """Return whether a kernel writes a result where one of its operands lies."""
+    """Return whether a kernel of Pallas's writes a result where one of its operands lies."""
     call, kernel = thunk.custom_call_thunk, thunk.custom_kernel_thunk
     sides = [
         {(one.buffer_allocation_index, one.offset) for one in slices if one.size}
@@ -203,7 +203,8 @@ def _is_aliased(thunk: Any) -> bool:
             [item.slice for item in kernel.args],
         )
     ]
-    return bool(sides[0] & sides[1]) or len(sides[2]) < len(kernel.args)
+    own = kernel.custom_kernel.name in KERNELS  # XLA's kernels do so as well
+    return bool(sides[0] & sides[1]) or (own and len(sides[2]) < len(kernel.args))
 
 
 def _triton(memory: Memory, step: Launch, kernel: Any) -> None:
