@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import made
@@ -99,6 +100,31 @@ def test_tensor_maps_are_encoded_at_their_places(runtime: Any, framework: Any) -
         assert got.address == (a, out)[wanted.buffer] + wanted.offset
         for name in ("dtype", "dims", "strides", "box", "element_strides", "swizzle"):
             assert getattr(got, name) == getattr(wanted, name), name
+
+
+def test_tensor_maps_of_windows_are_encoded_too(runtime: Any, framework: Any) -> None:
+    bounds = {"lower": [-1, -2], "upper": [0, 1]}
+    window = {**bounds, "channels_per_pixel": 32, "pixels_per_column": 64}
+    wanted = replace(
+        made.tensor_map(0, dims=(64, 8, 16, 2)),
+        box=(),
+        element_strides=(1, 2, 1, 1),
+        swizzle=64,
+        im2col=window,
+    )
+    step = made.launch("mapped", 1, made.maps(*[wanted] * 4))
+    shape = "f16[2, 16, 8, 64]"
+    program = _program(made.artifact(step, inputs={"a": shape}, outputs=["f16[4]"]))
+    for _ in range(2):  # the second time they are copied
+        a, out = framework.tensor(shape).pointer, framework.tensor("f16[4]").pointer
+        _launch(program, a, out)
+        for _, got in runtime.launches[-1].maps(1):
+            assert got.address == a
+            for name in ("dtype", "dims", "strides", "element_strides", "swizzle", "box"):
+                assert getattr(got, name) == getattr(wanted, name), name
+            assert got.im2col == {
+                "lower": (-1, -2), "upper": (0, 1), "channels": 32, "pixels": 64,
+            }  # fmt: skip
 
 
 def test_a_map_at_half_its_alignment_is_encoded_too(runtime: Any, framework: Any) -> None:
