@@ -9,7 +9,7 @@ from enum import IntEnum
 from itertools import accumulate
 
 from pallasc.errors import CorruptError
-from pallasc.specs.bundle.compress import RAW, ZSTD
+from pallasc.specs.bundle.compress import RAW, ZSTD, most_stored
 from pallasc.specs.bundle.format import MAX_BLOB_BYTES, Extent
 
 _FIRST = struct.Struct("<Q")
@@ -107,7 +107,9 @@ class BlobPage:
         number = self._first + index
         if kind > max(Kind) or coding not in (RAW, ZSTD):
             raise CorruptError(f"blob {number} is of kind {kind} and coding {coding}: unknown")
-        if size > MAX_BLOB_BYTES or step > number or (coding == RAW and (stored != size or step)):
+        is_raw = coding == RAW and stored == size and not step
+        is_zstd = coding == ZSTD and stored <= most_stored(size)
+        if size > MAX_BLOB_BYTES or step > number or not (is_raw or is_zstd):
             raise CorruptError(
                 f"blob {number} takes {stored} bytes for {size}, and its base is {step} before it"
             )

@@ -27,6 +27,7 @@ from pallasc.specs.bundle.records import (
 from pallasc.specs.bundle.signature import (
     PublicKey,
     Signature,
+    check_room,
     check_signatures,
     parse_signatures,
 )
@@ -74,6 +75,7 @@ class Bundle:
         head = self._reader.head
         with self._reader.naming:
             tail = Extent(head.body_end, source.size - head.body_end)
+            check_room(tail.size)
             self.signatures: tuple[Signature, ...] = parse_signatures(self._reader.read(tail))
 
     def __enter__(self) -> Bundle:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import CorruptError
+from pallasc.specs.bundle.compress import most_stored
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
     ENTRIES_PER_PAGE,
@@ -116,7 +117,8 @@ class Catalog:
         place = _COUNTS.size + index * _ROW.size
         at, size, raw_bytes, digest = _ROW.unpack_from(self._data, place)
         last = _ROW.unpack_from(self._data, place - _ROW.size) if index else (at, 0)
-        if at != last[0] + last[1] or at + size > self._before or raw_bytes > MAX_PAGE_BYTES:
+        is_possible = raw_bytes <= MAX_PAGE_BYTES and size <= most_stored(raw_bytes)
+        if at != last[0] + last[1] or at + size > self._before or not is_possible:
             raise CorruptError(
                 f"page {index} of {raw_bytes} bytes lies at {at} to {at + size}, the one before it "
                 f"ends at {last[0] + last[1]}, and the catalog begins at {self._before}"

@@ -54,6 +54,11 @@ def check_level(level: int) -> int:
     return level
 
 
+def most_stored(size: int) -> int:
+    """Return the most bytes that zstd makes of so many, and some: no frame has to have more."""
+    return size + size // 128 + 1024
+
+
 def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, bytes]:
     """Return how a content is stored, and its stored bytes.
 

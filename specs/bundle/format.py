@@ -103,6 +103,7 @@ BLOBS_PER_PAGE = 64
 
 MAX_HEAD_BYTES = 4096
 MAX_PAGE_BYTES = 2**22
+MAX_CATALOG_BYTES = 2**26
 MAX_INFO_BYTES = 2**16
 MAX_PROVENANCE_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
@@ -248,6 +249,8 @@ def _checked(head: Head, size: int, name: str) -> Head:
                 f"{name} is damaged: its {label} has bytes {part.at} to {part.end}, and what it "
                 f"holds ends at {head.body_end}."
             )
+    if head.catalog.size > MAX_CATALOG_BYTES:
+        raise CorruptError(f"{name} has a catalog of {head.catalog.size} bytes: too many.")
     if head.provenance.size > MAX_PROVENANCE_BYTES:
         raise CorruptError(f"{name} has {head.provenance.size} bytes of provenance: too many.")
     return head

@@ -66,9 +66,7 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
     Raises:
         CorruptError: they are cut off, damaged, or of another algorithm.
     """
-    count, rest = divmod(len(data), _RECORD.size)
-    if rest or count > MAX_SIGNATURES:
-        raise CorruptError(f"the {len(data)} bytes behind its end are no signatures")
+    check_room(len(data))
     found = []
     for algorithm, key_id, root, signature in _RECORD.iter_unpack(data):
         if algorithm != _ALGORITHM:
@@ -78,6 +76,16 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
     if ids != sorted(set(ids)):
         raise CorruptError("its signatures are out of order")
     return tuple(found)
+
+
+def check_room(size: int) -> None:
+    """Check, before they are read, that so many bytes may be signatures.
+
+    Raises:
+        CorruptError: no number of them has so many.
+    """
+    if size % _RECORD.size or size > MAX_SIGNATURES * _RECORD.size:
+        raise CorruptError(f"the {size} bytes behind its end are no signatures")
 
 
 def pack_signatures(signatures: Iterable[Signature]) -> bytes:

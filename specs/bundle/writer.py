@@ -32,6 +32,7 @@ from pallasc.specs.bundle.format import (
     ENTRIES_PER_PAGE,
     HEAD_BYTES,
     MAX_BLOB_BYTES,
+    MAX_CATALOG_BYTES,
     MAX_COUNT,
     MAX_PAGE_BYTES,
     MINOR,
@@ -232,6 +233,11 @@ class _Body:
         info = {"codec": {"level": self._level, "zstd": library_version()}}
         first_keys = [group[0].key for group in groups]
         catalog = pack_catalog(len(self._rows), len(entries), pages, first_keys, info)
+        if len(catalog) > MAX_CATALOG_BYTES:
+            raise SpecError(
+                f"the catalog has {len(catalog)} bytes; {MAX_CATALOG_BYTES} are possible.",
+                hint="Split the bundle, or shorten the names of kernels and parameters.",
+            )
         catalog_at, origins_at = self._append(catalog), self._append(origins)
         head = Head(
             minor=MINOR,

@@ -75,6 +75,13 @@ def test_a_page_outside_of_the_file_is_refused(at: int, value: int) -> None:
         Catalog(bytes(data), PLACE).page(4)
 
 
+def test_a_page_that_takes_more_than_compression_makes_of_it_is_refused() -> None:
+    data = bytearray(DATA)
+    struct.pack_into("<I", data, 16 + 4 * 48 + 8, 4096)
+    with pytest.raises(CorruptError, match="page 4"):
+        Catalog(bytes(data), Extent(2**20, 1000)).page(4)
+
+
 def test_information_of_another_form_is_refused() -> None:
     data = DATA[: -len(b'{"codec":{"level":3}}')] + b'["codec",{"level":3}]'
     with pytest.raises(CorruptError, match="no JSON object"):

@@ -88,6 +88,13 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
             2**40,
             "too many",
         ),
+        (
+            pack_head(
+                replace(HEAD, body_end=2**40, catalog=Extent(300, 2**27), provenance=Extent(300, 0))
+            ),
+            2**40,
+            "a catalog of 134217728 bytes: too many",
+        ),
         (pack_head(HEAD)[:12] + b"\0\0\0\0" + bytes(300), 1000, "its head has 0 bytes"),
         (pack_head(HEAD)[:12] + b"\xff\xff\0\0" + bytes(300), 1000, "its head has 65535 bytes"),
         (pack_head(HEAD)[:-1] + b"x", 1000, "does not fit its digest"),

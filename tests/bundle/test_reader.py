@@ -168,7 +168,8 @@ def test_a_blob_that_lies_among_the_pages_is_refused(rebuilt: Rebuilt) -> None:
         from pallasc.specs.bundle.blobs import pack_rows
 
         size = parts.rows[last].extent.size + 5000
-        row = replace(parts.rows[last], extent=Extent(parts.rows[last].extent.at, size))
+        place = Extent(parts.rows[last].extent.at, size)
+        row = replace(parts.rows[last], extent=place, size=size)
         parts.blob_pages = [pack_rows([*parts.rows[:-1], row])]
 
     bundle = rebuilt(stretch)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.source import MemorySource, OpenFile, open_source
 
 
@@ -21,6 +21,23 @@ def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
         assert (source.size, source.read(3, 4), source.read(10, 0)) == (10, b"3456", b"")
         source.close()
         source.close()
+
+
+class _Endless(MemorySource):
+    """A bundle with a terabyte behind its end, which is not to be read."""
+
+    @property
+    def size(self) -> int:
+        return 2**40
+
+    def read(self, at: int, size: int) -> bytes:
+        assert size < 2**20
+        return super().read(at, size)
+
+
+def test_what_stands_behind_the_end_is_refused_by_its_size_and_not_read(small: bytes) -> None:
+    with pytest.raises(CorruptError, match=r"^x is damaged: the \d+ bytes behind its end are no"):
+        Bundle(_Endless(small), "x")
 
 
 def test_a_file_that_is_cut_off_while_it_is_open_is_an_error_and_kills_nobody(

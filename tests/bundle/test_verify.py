@@ -125,6 +125,22 @@ def test_places_of_a_later_minor_version_are_not_judged(rebuilt: Callable[..., B
     assert bundle.reader.head.minor == 1
 
 
+@pytest.mark.parametrize("minor", [0, 1])
+def test_what_a_later_minor_version_says_of_a_variant_is_passed_over(minor: int) -> None:
+    parts = Parts.of(build_bundle(make_items(1)))
+    text = parts.entry_pages[0][4:-1] + b',"what is new":1}'
+    parts.entry_pages[0] = len(text).to_bytes(4, "little") + text
+    parts.content = bytes(32)  # over what is new as well, so this version cannot tell it
+    parts.head = {"minor": minor}
+    with open_bundle(parts.data()) as bundle:
+        assert len(list(bundle.entries())) == 1
+        if minor:
+            bundle.verify()
+            return
+        with pytest.raises(CorruptError, match="not what its head says"):
+            bundle.verify()
+
+
 def test_another_body_digest_is_seen(rebuilt: Callable[..., Bundle]) -> None:
     bundle = rebuilt(lambda parts: setattr(parts, "head", {"body_digest": bytes(32)}))
     assert len(list(bundle.entries())) == 12
