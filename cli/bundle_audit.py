@@ -111,7 +111,8 @@ def command(
       spill         more than --spills (warning); not known (note)
       debug         debug sections or PTX left in (warning)
       provenance    made from files that differ from the commit (warning)
-      duplicate     the same code for two models of one architecture (note)
+      duplicate     the same code for two models of one architecture, or the same artifact for two
+                    points of a matrix (note)
 
     Examples:
       pallasc bundle audit kernels.pallasc

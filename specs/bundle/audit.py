@@ -129,7 +129,12 @@ def _targets(entries: Sequence[Entry], wanted: Sequence[str]) -> Iterator[Findin
 
 def _duplicates(entries: Sequence[Entry]) -> Iterator[Finding]:
     seen: dict[object, Entry] = {}
+    points: dict[object, Entry] = {}
     for entry in entries:
+        other = points.setdefault((entry.name, entry.target, entry.record), entry)
+        if other is not entry:
+            text = f"it is {other.id}: the parameters that differ change nothing"
+            yield Finding("note", "duplicate", entry.id, text)
         first = seen.setdefault((entry.name, entry.params, entry.arch, entry.blobs), entry)
         if first is not entry:
             text = f"its code is that of {first.target}, also {entry.arch}"

@@ -58,6 +58,22 @@ def test_models_with_the_same_code_are_found() -> None:
     ]
 
 
+def test_parameters_that_change_nothing_are_found() -> None:
+    same = make_artifact(1, target="h100-sxm")
+    items = [
+        item_of("k", {"hint": 1}, same),
+        item_of("k", {"hint": 2}, same),
+        item_of("k", {"hint": 3}, make_artifact(2, target="h100-sxm")),
+    ]
+    assert _of(_audit(items), "duplicate") == [
+        (
+            "note",
+            "k[hint=2]@h100-sxm",
+            "it is k[hint=1]@h100-sxm: the parameters that differ change nothing",
+        )
+    ]
+
+
 def test_spills_are_found() -> None:
     items = [item_of("k", {}, make_artifact(1, spills=24))]
     assert _of(_audit(items), "spill") == [
