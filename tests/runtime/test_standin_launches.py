@@ -237,23 +237,28 @@ def test_occupancy_follows_the_limits(rig: Rig) -> None:
     assert value_of(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, 32, 0)) == 32
 
 
-@pytest.mark.parametrize(("change", "unexpected"), [
-    ({}, 0), ({"first": 1}, 1), ({"others": 1}, 1), ({"device": 1}, 1),
-])  # fmt: skip
+SHAPE = [3, 2, 1, 32, 1, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("changed", [None, "data", "last byte", "grid", "attributes", "device"])
 def test_every_launch_is_compared_with_what_is_expected(
-    standin: Standin, rig: Rig, change: dict[str, int], unexpected: int
+    standin: Standin, rig: Rig, changed: str | None
 ) -> None:
     first, others = rig.allocate(), rig.allocate()
-    wanted = {"first": first, "others": others, "device": 0}
-    for name, value in change.items():
-        wanted[name] += 256 * value if name != "device" else value
-    standin.expect(**wanted)
+    given = list(map(pointer, (first, others, others, others)))
+    data, shape = bytearray(b"".join(given)), list(SHAPE)
+    if changed in ("data", "last byte"):
+        data[8 if changed == "data" else -1] ^= 1
+    if changed in ("grid", "attributes"):
+        shape[1 if changed == "grid" else -1] += 1
+    standin.expect(bytes(data), shape, device=int(changed == "device"))
+    shape_given = {"grid": (3, 2, 1), "block": (32, 1, 1)}
     for _ in range(2):
-        assert rig.launch("four", list(map(pointer, (first, others, others, others)))) == 0
-    assert standin.unexpected == 2 * unexpected
-    assert standin.seen(wanted["first"]) == 2 * (not unexpected)
-    assert rig.launch("four", list(map(pointer, (first, others, others, first)))) == 0
-    assert standin.unexpected == 2 * unexpected + 1
+        assert rig.launch("four", given, **shape_given) == 0
+    assert standin.unexpected == 2 * (changed is not None)
+    assert standin.seen(first) == 2 * (changed is None)
+    assert rig.launch("four", list(map(pointer, (others, first, others, others)))) == 0
+    assert standin.unexpected == 2 * (changed is not None) + 1
 
 
 def test_a_python_function_is_the_kernel(standin: Standin, rig: Rig) -> None:
