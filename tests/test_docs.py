@@ -288,6 +288,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("page", [page for page in PAGES if "```" in read(page)])
 def test_every_block_of_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "page"

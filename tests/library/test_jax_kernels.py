@@ -112,8 +112,11 @@ BACKWARD = "attention_backward[head=64,kv_heads=4,wgs=1,block=64]@h100-sxm"
 RAGGED = "ragged_dot_backward_rhs[block_m=64,block_n=64,block_k=64]@h100-sxm"
 GATHERED = "all_gather_matmul[tile_m=64,tile_n=64,wg=0]@h100-sxm"
 BLACKWELL = "blackwell_ragged_dot[steps=4,width=8]@b200"
-FEW = {FORWARD, BACKWARD, RAGGED, GATHERED, BLACKWELL}
-"""One of each kind, the cheapest."""
+FEW = {FORWARD, BACKWARD, RAGGED}
+"""The cheapest that show most."""
+
+if os.environ.get("PALLASC_ALL_KERNELS") or metadata.version("jax") >= "0.12":
+    FEW |= {GATHERED, BLACKWELL}  # several times as dear with JAX 0.10
 
 
 def _chosen() -> list[Variant]:
@@ -168,6 +171,8 @@ def test_attention_forward_gives_what_backward_takes(built: dict[str, Any]) -> N
 
 def test_a_kernel_that_asks_for_the_device_gets_the_models_blocks(built: dict[str, Any]) -> None:
     for name, count in ((RAGGED, 132), (BLACKWELL, 148)):
+        if name not in FEW:
+            continue
         plan = _plan(built, name)
         (launch,) = [launch for launch in plan.launches if launch.origin == "mosaic"]
         assert launch.grid[0] * launch.grid[1] * launch.grid[2] == count
@@ -176,10 +181,14 @@ def test_a_kernel_that_asks_for_the_device_gets_the_models_blocks(built: dict[st
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (BACKWARD, "wgmma.mma_async"),
-        (RAGGED, "wgmma.mma_async"),
-        (GATHERED, ".sys."),
-        (BLACKWELL, "tcgen05.mma.cta_group::2"),
+        pair
+        for pair in (
+            (BACKWARD, "wgmma.mma_async"),
+            (RAGGED, "wgmma.mma_async"),
+            (GATHERED, ".sys."),
+            (BLACKWELL, "tcgen05.mma.cta_group::2"),
+        )
+        if pair[0] in FEW
     ],
 )
 def test_the_code_has_what_the_kernel_is_for(built: dict[str, Any], name: str, words: str) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import standin as control
 
+pytestmark = pytest.mark.once
+
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "bench" / "gpu"
 CASES = (

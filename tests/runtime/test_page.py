@@ -16,6 +16,8 @@ import standin_torch as torch_control
 
 from pallasc import errors
 
+pytestmark = pytest.mark.once
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from environments import Environment, bundles_in, tree, wheel_in
 
+pytestmark = pytest.mark.once
+
 PLACE = "fused_ops/kernels.pallasc"
 BACKENDS = {
     "setuptools": "[build-system]\n"

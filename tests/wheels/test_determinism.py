@@ -17,7 +17,10 @@ from environments import EXAMPLES, NOT_SOURCES, Environment, bundles_in, wheel_i
 from pallasc.compiler.recorded import RECORD
 from pallasc.specs.bundle.bundle import open_bundle
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
+]
 
 HATCHLING = """\
 [build-system]

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from environments import EXAMPLES, ROOT, Environment
 
+pytestmark = pytest.mark.once
+
 PAGE = ROOT / "docs" / "wheels.md"
 BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
