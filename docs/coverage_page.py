@@ -12,12 +12,16 @@ RESULTS = Path(__file__).resolve().parents[1] / "tests" / "coverage"
 _INTRODUCTION = """\
 What of Pallas and Mosaic GPU survives compiling ahead of time: each entry of the API reference, and
 each name that `jax.experimental.pallas.mosaic_gpu` exports beyond it, with the kernels that use it.
-Every kernel is built from a spec for the architectures named; what is looked for then was found in
-its PTX, SASS or launch plan. Where there are *numbers*, JAX's interpreter ran the kernel and agreed
-with a reference in NumPy. A gap stands there in JAX's own words.
+Every kernel is built from a spec for each architecture where it makes sense: all that pallasc
+compiles for, or those that have what the kernel is about. What is looked for then was found in its
+PTX, SASS or launch plan on each of them; “all” stands for all eight. Where there are *numbers*,
+JAX's interpreter ran the kernel and agreed with a reference in NumPy. A gap stands there in the
+words of JAX, Mosaic or `ptxas`.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels lie
-in `tests/coverage`; `make coverage` compiles them all and writes the results again."""
+in `tests/coverage`; `make coverage` compiles them all for all architectures and writes the results
+again. The tests compile each kernel for two of its architectures, not the same two for each, and
+compare with those results; with `PALLASC_ALL_COVERAGE=1` they compile and compare all."""
 
 _GROUPS = {
     "plgpu": "The module `plgpu`",
@@ -124,19 +128,31 @@ def _cell(case: Mapping[str, Any] | None) -> str:
 
 
 def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
-    good = [arch for arch, outcome in case["targets"].items() if outcome == "ok"]
+    targets = sorted(case["targets"].items(), key=lambda one: _capability(one[0]))
+    good = [arch for arch, outcome in targets if outcome == "ok"]
     if good:
         numbers = case.get("numbers")
-        yield f"{', '.join(good)}{' and *numbers*' if numbers == 'ok' else ''}"
+        yield f"{_listed(good)}{' and *numbers*' if numbers == 'ok' else ''}"
     gaps: dict[str, list[str]] = {}
-    for arch, outcome in case["targets"].items():
+    for arch, outcome in targets:
         if outcome != "ok":
             gaps.setdefault(outcome.partition(": ")[2], []).append(arch)
     for words, where in gaps.items():
-        yield f"**gap** {', '.join(where)}: “{words}”"
+        yield f"**gap** {_listed(where)}: “{words}”"
     numbers = case.get("numbers", "ok")
     if numbers != "ok" and numbers.partition(": ")[2] not in gaps:
         yield f"no numbers: “{numbers.partition(': ')[2]}”"
+
+
+def _listed(architectures: Sequence[str]) -> str:
+    from pallasc.specs.targets import DEFAULT_MODELS
+
+    return "all" if set(architectures) == set(DEFAULT_MODELS) else ", ".join(architectures)
+
+
+def _capability(arch: str) -> int:
+    """Return the compute capability of an architecture: 90 for sm_90a."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 def _looked_for(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -60,12 +60,14 @@ class Look:
         wrong: returns what is wrong with what was found, "" if nothing is.
         on: architectures on which it is looked for; all, if empty.
         jax: JAX versions likewise.
+        beside: the case that it is compared with, "" where there is none.
     """
 
     says: str
     wrong: Callable[[Found], str]
     on: tuple[str, ...] = ()
     jax: tuple[str, ...] = ()
+    beside: str = ""
 
     def applies(self, arch: str, version: str) -> bool:
         """Return whether it is looked for on this architecture with this JAX version."""
@@ -119,7 +121,7 @@ def fewer(pattern: str, *, than: str, on: str = "", jax: str = "") -> Look:
         return "" if own < other else f"the PTX has {pattern} {own} times, {than} {other} times"
 
     says = f"fewer `{_plain(pattern)}` in PTX than `{than}`"
-    return Look(says, wrong, tuple(on.split()), tuple(jax.split()))
+    return Look(says, wrong, tuple(on.split()), tuple(jax.split()), beside=than)
 
 
 def plan(says: str, holds: Callable[[LaunchPlan], object], *, on: str = "", jax: str = "") -> Look:
@@ -139,7 +141,7 @@ def compared(
     def wrong(found: Found) -> str:
         return "" if holds(found, found.others[to]) else f"beside {to} it does not hold: {says}"
 
-    return Look(f"{says} `{to}`", wrong, tuple(on.split()), tuple(jax.split()))
+    return Look(f"{says} `{to}`", wrong, tuple(on.split()), tuple(jax.split()), beside=to)
 
 
 def same_artifact(as_: str, *, on: str = "", jax: str = "") -> Look:
@@ -165,8 +167,8 @@ class Case:
     Attributes:
         covers: entries, as `plgpu.Barrier`, `plgpu.CompilerParams(approx_math)`.
         looks: what to look for.
-        gaps: how JAX's message begins where it does not compile, by JAX version, or by version and
-            architecture: `"0.10"`, `"0.10 sm_90a"`.
+        gaps: how JAX's message begins where it does not compile, by JAX version, by architecture,
+            or by both: `"0.10"`, `"sm_80"`, `"0.10 sm_80"`. Both go first, then the version.
         uninterpreted: likewise where JAX's interpreter cannot run it.
         note: a remark for the table.
     """
@@ -181,7 +183,8 @@ class Case:
 
     def gap(self, version: str, arch: str) -> str | None:
         """Return how the message begins, None where it has to compile."""
-        return self.gaps.get(f"{version} {arch}", self.gaps.get(version))
+        keys = (f"{version} {arch}", version, arch)
+        return next((self.gaps[key] for key in keys if key in self.gaps), None)
 
 
 CASES: dict[str, Case] = {}

@@ -1,8 +1,13 @@
-"""The cases of this folder and the variants that their specs declare."""
+"""The cases of this folder and the variants that their specs declare.
+
+Usage: declared.py. Prints JSON: case -> the architectures it is declared for, as they are declared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import json
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pallasc.specs.decorator import collect_python
@@ -18,3 +23,30 @@ def variants(names: Collection[str] = ()) -> Iterator[Variant]:
         for variant in expand(collect_python(file)):
             if not names or variant.name in names:
                 yield variant
+
+
+def architectures(declared: Iterable[Variant]) -> dict[str, list[str]]:
+    """Return the architectures of each case, in the order in which they are declared."""
+    by_case: dict[str, list[str]] = {}
+    for variant in declared:
+        held = by_case.setdefault(variant.name, [])
+        if variant.target.arch not in held:
+            held.append(variant.target.arch)
+    return by_case
+
+
+def sample(by_case: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    """Return the first architecture of each case and one more, another one from case to case.
+
+    So every architecture is met by many cases, at a quarter of what all would cost.
+    """
+    chosen = {}
+    for number, name in enumerate(sorted(by_case)):
+        first, *others = by_case[name]
+        chosen[name] = {first, others[number % len(others)]} if others else {first}
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(FOLDER))
+    json.dump(architectures(variants()), sys.stdout)

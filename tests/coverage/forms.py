@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from architectures import BEFORE_HOPPER
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.specs.plan import Copy, Fill
@@ -48,6 +49,12 @@ def store(ref: Any, value: Any) -> None:
         ref[...] = value
     else:
         plgpu.store(ref, value, optimized=False)
+
+
+def unfenced(modifier: str = "acquire") -> dict[str, str]:
+    """Return the gap of semaphores before Hopper, whose PTX has a fence that comes with it."""
+    words = f"Modifier '.{modifier}' on 'fence' requires .target sm_90 or higher"
+    return dict.fromkeys(BEFORE_HOPPER, words)
 
 
 def maps(plan: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import EVERYWHERE, HOPPER
 from covering import compared, covers, no_ptx, plan, ptx, same_artifact, sass
 from forms import lane, like, load, smem_bytes, vector, warpgroup
 from jax import lax
@@ -21,7 +22,7 @@ def absent(name: str) -> dict[str, str]:
 
 
 @covers("plgpu.load", "plgpu.Layout", looks=[ptx(r"ld\.global")])
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
 def load_in_a_layout(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = load(x_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
@@ -30,7 +31,7 @@ def load_in_a_layout(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.store", looks=[ptx(r"st\.global")], gaps=absent("store"))
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def store_unoptimized(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.store(out_gmem, x_gmem[...], optimized=False)
@@ -39,7 +40,7 @@ def store_unoptimized(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.load", looks=[ptx(r"ld\.global")])
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
 def plain_copy(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -55,7 +56,7 @@ def plain_copy(x: jax.Array) -> jax.Array:
         compared("other code than", lambda own, other: own.ptx != other.ptx, to="plain_copy"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
 def cast_of_a_layout(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = plgpu.layout_cast(x_gmem[...], plgpu.Layout.WG_STRIDED((64, 64), 1))
@@ -70,7 +71,7 @@ def cast_of_a_layout(x: jax.Array) -> jax.Array:
     looks=[same_artifact("rows_of_a_known_layout")],
     note="`Layout.TILED` from their own parts",
 )
-@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE)
 def rows_of_a_tiled_layout(x: jax.Array) -> jax.Array:
     tiled = plgpu.Layout.TILED(
         plgpu.Tiling(((64,), (16,), (8,), (1,))),
@@ -82,7 +83,7 @@ def rows_of_a_tiled_layout(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.Layout", looks=[ptx(r"ld\.global")])
-@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE)
 def rows_of_a_known_layout(x: jax.Array) -> jax.Array:
     return rows(x, plgpu.Layout.WGMMA.reduce(1))
 
@@ -101,7 +102,7 @@ def rows(x: jax.Array, layout: Any) -> jax.Array:
     looks=[same_artifact("plain_copy")],
     note="prints while the kernel is lowered, and leaves nothing in it",
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
 def printed_layout(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         value = x_gmem[...]
@@ -112,7 +113,7 @@ def printed_layout(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.broadcasted_iota", looks=[ptx(r"tid\.x")])
-@pallasc.kernel(args={"x": "i32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "i32[64, 64]"}, targets=EVERYWHERE)
 def iota(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         rows = plgpu.broadcasted_iota(jnp.int32, (64, 64), 0, layout=plgpu.Layout.WGMMA)
@@ -122,7 +123,7 @@ def iota(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.sum", looks=[ptx(r"shfl\.sync")], gaps=absent("sum"))
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def sum_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.sum(x_gmem[...]), (128,))
@@ -131,7 +132,7 @@ def sum_of_a_vector(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.max", looks=[ptx(r"max\.(NaN\.)?f32", says="max.f32")], gaps=absent("max"))
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def max_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.max(x_gmem[...]), (128,))
@@ -140,7 +141,7 @@ def max_of_a_vector(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.min", looks=[ptx(r"min\.(NaN\.)?f32", says="min.f32")], gaps=absent("min"))
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def min_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.min(x_gmem[...]), (128,))
@@ -149,7 +150,7 @@ def min_of_a_vector(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.prod", looks=[ptx(r"mul\.(rn\.)?f32", says="mul.f32")], gaps=absent("prod"))
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def product_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.prod(x_gmem[...]), (128,))
@@ -161,7 +162,7 @@ def product_of_a_vector(x: jax.Array) -> jax.Array:
     "plgpu.atomic_add",
     looks=[ptx(r"(red|atom)\.\S*add\.f32", says="red….add.f32")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def atomic_add(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.atomic_add(out_gmem, x_gmem[...])
@@ -180,7 +181,7 @@ def atomic_add(x: jax.Array) -> jax.Array:
         for what in ("max", "min", "and", "or", "xor")
     ],
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE)
 def other_atomics(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.atomic_max(out_gmem, x_gmem[...])
@@ -198,7 +199,7 @@ def other_atomics(x: jax.Array) -> jax.Array:
     "plgpu.ShapeDtypeStruct",
     looks=[ptx(r"neg\.f32|sub\.(rn\.)?f32", says="neg.f32/sub.f32")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def code_of_mosaic(x: jax.Array) -> jax.Array:
     layout = plgpu.Layout.WG_STRIDED((128,), vec_size=1)
     result = plgpu.ShapeDtypeStruct((128,), jnp.float32, layout=layout)
@@ -218,7 +219,7 @@ def code_of_mosaic(x: jax.Array) -> jax.Array:
     looks=[ptx(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16"), sass(r"HMMA\.16816\.F32")],
     gaps={"0.10": "MMA_ACC"},
 )
-@pallasc.kernel(args={"a": "bf16[64, 16]", "b": "bf16[8, 16]"}, targets=["sm_80", "sm_120a"])
+@pallasc.kernel(args={"a": "bf16[64, 16]", "b": "bf16[8, 16]"}, targets=EVERYWHERE)
 def mma_of_ampere(a: jax.Array, b: jax.Array) -> jax.Array:
     layout = plgpu.Layout
 
@@ -239,7 +240,7 @@ def mma_of_ampere(a: jax.Array, b: jax.Array) -> jax.Array:
     looks=[plan("no shared memory for it", lambda plan: smem_bytes(plan) < 64 * 64 * 4)],
     note="where accumulators lie",
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=HOPPER)
 def memory_space_of_an_accumulator(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, acc: Any) -> None:
         assert jax.typeof(acc).memory_space is plgpu.REGS

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import TENSOR_MEMORY
 from covering import covers, plan, ptx, sass
 from forms import lane, load, plus_one, product, store, warpgroup
 from jax import lax
@@ -53,7 +54,7 @@ def tiles(dtype: Any, swizzle: int = 128) -> Any:
 )
 @pallasc.kernel(
     args={"a": "f16[128, 64]", "b": "f16[64, 128]"},
-    targets=["sm_100a", "sm_103a"],
+    targets=TENSOR_MEMORY,
     reference=product,
     tolerance=NEAR,
 )
@@ -87,7 +88,7 @@ def tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
     "plgpu.warp_map",
     looks=[ptx(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive")],
 )
-@pallasc.kernel(args={"a": "f16[128, 64]", "b": "f16[64, 128]"}, targets=["sm_100a"])
+@pallasc.kernel(args={"a": "f16[128, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY)
 def commit_of_a_tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(
         a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
@@ -132,7 +133,7 @@ def commit_of_a_tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
     ],
     uninterpreted=NO_TMEM,
 )
-@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=TENSOR_MEMORY, reference=plus_one)
 def tensor_memory(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, tmem: Any) -> None:
         value = load(x_gmem, layout=plgpu.Layout.TCGEN05, optimized=False)
@@ -154,7 +155,7 @@ def tensor_memory(x: jax.Array) -> jax.Array:
     looks=[ptx(r"tcgen05\.ld\.red\.sync\.aligned")],
     gaps={"0.10": "async_load_tmem() got an unexpected keyword argument 'reduce'"},
 )
-@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_103a"])
+@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_103a", "sm_110a"])
 def load_that_reduces(x: jax.Array) -> Any:
     def body(x_gmem: Any, out_gmem: Any, most_gmem: Any, tmem: Any) -> None:
         layout = plgpu.Layout.TCGEN05_TMEM_NATIVE
@@ -183,7 +184,7 @@ def load_that_reduces(x: jax.Array) -> Any:
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
 )
-@pallasc.kernel(args={"a": "f16[256, 64]", "b": "f16[64, 128]"}, targets=["sm_100a"])
+@pallasc.kernel(args={"a": "f16[256, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY)
 def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(
         a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
@@ -231,7 +232,7 @@ def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
         "a_scale": "f8e8m0fnu[1, 1, 32, 16]",
         "b_scale": "f8e8m0fnu[1, 1, 32, 16]",
     },
-    targets=["sm_100a"],
+    targets=TENSOR_MEMORY,
 )
 def scaled_product(a: jax.Array, b: jax.Array, a_scale: jax.Array, b_scale: jax.Array) -> jax.Array:
     def body(
@@ -282,7 +283,7 @@ def scaled_product(a: jax.Array, b: jax.Array, a_scale: jax.Array, b_scale: jax.
 )
 @pallasc.kernel(
     args={"a": "f16[128, 64]", "b": "f16[128, 128]", "places": "u2[128, 32, 2]"},
-    targets=["sm_100a"],
+    targets=TENSOR_MEMORY,
 )
 def sparse_product(a: jax.Array, b: jax.Array, places: jax.Array) -> jax.Array:
     def body(
@@ -320,7 +321,7 @@ def sparse_product(a: jax.Array, b: jax.Array, places: jax.Array) -> jax.Array:
     "plgpu.async_copy_smem_to_tmem",
     looks=[ptx(r"tcgen05\.cp\.cta_group::1\.128x")],
 )
-@pallasc.kernel(args={"x": "f16[128, 128]"}, targets=["sm_100a"])
+@pallasc.kernel(args={"x": "f16[128, 128]"}, targets=TENSOR_MEMORY)
 def copy_to_tensor_memory(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, tmem: Any, ready: Any, done: Any) -> None:
         fetch(ready, (x_gmem, smem))

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import BEFORE_HOPPER, EVERYWHERE, SINCE_HOPPER, TENSOR_MEMORY
 from covering import covers, plan, ptx, sass
 from forms import lane, like, maps, plus_one, same, smem_bytes, vector
 from jax import lax
@@ -40,7 +41,7 @@ def turned(x: Any) -> Any:
         plan("two tensor maps", lambda plan: len(maps(plan)) == 2),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128, 256]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[64, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
 def copies_of_tiles(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, out_smem: Any, loaded: Any) -> None:
         columns = pl.ds(lax.axis_index("n") * 128, 128)
@@ -51,7 +52,7 @@ def copies_of_tiles(x: jax.Array) -> jax.Array:
         plgpu.copy_smem_to_gmem(out_smem, out_gmem.at[:, columns])
         plgpu.wait_smem_to_gmem(0)
 
-    tile = plgpu.SMEM((128, 128), jnp.float32)
+    tile = plgpu.SMEM((64, 128), jnp.float32)
     scratch = [tile, tile, plgpu.Barrier()]
     return plgpu.kernel(
         body, out_type=like(x), scratch_types=scratch, grid=(2,), grid_names=("n",)
@@ -64,10 +65,10 @@ def copies_of_tiles(x: jax.Array) -> jax.Array:
     "plgpu.MemorySpace",
     looks=[
         ptx(r"cp\.async\.bulk\.global\.shared::cta\.bulk_group"),
-        plan("128 KiB of shared memory", lambda plan: smem_bytes(plan) >= 2 * 128 * 128 * 4),
+        plan("64 KiB of shared memory", lambda plan: smem_bytes(plan) >= 2 * 64 * 128 * 4),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[64, 128]"}, targets=SINCE_HOPPER, reference=plus_one)
 def copies_of_whole_arrays(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, out_smem: Any, loaded: Any) -> None:
         assert jax.typeof(x_gmem).memory_space is plgpu.GMEM
@@ -78,7 +79,7 @@ def copies_of_whole_arrays(x: jax.Array) -> jax.Array:
         plgpu.copy_smem_to_gmem(out_smem, out_gmem)
         plgpu.wait_smem_to_gmem(0)
 
-    tile = plgpu.MemorySpace.SMEM((128, 128), jnp.float32)
+    tile = plgpu.MemorySpace.SMEM((64, 128), jnp.float32)
     return plgpu.kernel(body, out_type=like(x), scratch_types=[tile, tile, plgpu.Barrier()])(x)
 
 
@@ -91,7 +92,7 @@ def copies_of_whole_arrays(x: jax.Array) -> jax.Array:
     ],
     gaps={"0.10": "copy_gmem_to_smem() missing 1 required positional argument: 'barrier'"},
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_80", "sm_89"])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=BEFORE_HOPPER)
 def copies_before_hopper(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any) -> None:
         mode = plgpu.OOBFillMode.PROMISE_IN_BOUNDS
@@ -104,7 +105,7 @@ def copies_before_hopper(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.wait_smem_to_gmem", looks=[ptx(r"cp\.async\.bulk\.wait_group\.read\s+1")])
-@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=["sm_90a"], reference=same)
+@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=SINCE_HOPPER, reference=same)
 def waits_for_reads_only(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
         smem[0] = x_gmem[0]
@@ -128,7 +129,7 @@ def waits_for_reads_only(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=SINCE_HOPPER)
 def copies_in_one_group(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
         smem[0] = x_gmem[0]
@@ -147,7 +148,7 @@ def copies_in_one_group(x: jax.Array) -> jax.Array:
     "plgpu.copy_smem_to_gmem",
     looks=[ptx(r"cp\.reduce\.async\.bulk\S*\.add", says="cp.reduce.async.bulk….add")],
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER)
 def copy_that_adds(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
         smem[...] = x_gmem[...]
@@ -160,7 +161,7 @@ def copy_that_adds(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.async_prefetch", looks=[ptx(r"cp\.async\.bulk\.prefetch\.tensor\.2d\.L2\.global")])
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
 def prefetch(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.async_prefetch(x_gmem.at[:64, :64])
@@ -178,7 +179,7 @@ def prefetch(x: jax.Array) -> jax.Array:
         plan("a tiled tensor map", lambda plan: len(maps(plan)[0].dims) == 4),
     ],
 )
-@pallasc.kernel(args={"x": "f16[64, 128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f16[64, 128]"}, targets=SINCE_HOPPER, reference=plus_one)
 def tiled_and_swizzled(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         plgpu.copy_gmem_to_smem(x_gmem, x_smem, loaded)
@@ -202,7 +203,7 @@ def tiled_and_swizzled(x: jax.Array) -> jax.Array:
     ),
     note="`Ref.transpose` took its place, see `transposed_reference`",
 )
-@pallasc.kernel(args={"x": "f16[64, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f16[64, 128]"}, targets=EVERYWHERE)
 def transpose_transform(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -216,7 +217,7 @@ def transpose_transform(x: jax.Array) -> jax.Array:
     looks=[ptx(r"cp\.async\.bulk\.tensor\.3d\.shared::(cluster|cta)\.global")],
     uninterpreted={"0.10": "Unsupported transform: TransposeTransform"},
 )
-@pallasc.kernel(args={"x": "f32[2, 2, 64]"}, targets=["sm_90a"], reference=turned)
+@pallasc.kernel(args={"x": "f32[2, 2, 64]"}, targets=SINCE_HOPPER, reference=turned)
 def transposed_reference(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         order = (1, 0, 2)
@@ -238,7 +239,7 @@ def transposed_reference(x: jax.Array) -> jax.Array:
         plan("a map that ends with the array", lambda plan: maps(plan)[0].dims == (208,)),
     ],
 )
-@pallasc.kernel(args={"start": "i32[]", "x": "i8[208]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"start": "i32[]", "x": "i8[208]"}, targets=SINCE_HOPPER)
 def copy_out_of_bounds(start: jax.Array, x: jax.Array) -> jax.Array:
     def body(start_gmem: Any, x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         window = x_gmem.at[pl.ds(start_gmem[...], 128)]
@@ -260,7 +261,7 @@ def copy_out_of_bounds(start: jax.Array, x: jax.Array) -> jax.Array:
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=["sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER)
 def multicast_copy(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         plgpu.copy_gmem_to_smem(x_gmem.at[:, pl.ds(0, 32)], x_smem, loaded, collective_axes="c")
@@ -284,7 +285,7 @@ def multicast_copy(x: jax.Array) -> jax.Array:
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
 )
-@pallasc.kernel(args={"x": "f16[256, 64]"}, targets=["sm_100a"])
+@pallasc.kernel(args={"x": "f16[256, 64]"}, targets=TENSOR_MEMORY)
 def partitioned_copy(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any, everywhere: Any) -> None:
         block = lax.axis_index("c")
@@ -326,7 +327,7 @@ def partitioned_copy(x: jax.Array) -> jax.Array:
     ],
     gaps={"0.10": "module 'jax.experimental.pallas.mosaic_gpu' has no attribute 'im2col_ref'"},
 )
-@pallasc.kernel(args={"x": "f16[1, 8, 8, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f16[1, 8, 8, 64]"}, targets=SINCE_HOPPER)
 def im2col(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         view = plgpu.im2col_ref(x_gmem, window_shape=(3, 3), padding=((1, 1), (1, 1)))
@@ -344,7 +345,7 @@ def im2col(x: jax.Array) -> jax.Array:
     "plgpu.RefUnion",
     looks=[plan("one buffer for both", lambda plan: smem_bytes(plan) < 2 * 32768)],
 )
-@pallasc.kernel(args={"x": "f32[64, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64, 128]"}, targets=SINCE_HOPPER)
 def two_references_to_one_place(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, union: Any) -> None:
         first, second = union
@@ -363,7 +364,7 @@ def two_references_to_one_place(x: jax.Array) -> jax.Array:
     "plgpu.TilingTransform",
     looks=[plan("a swizzle of 64 bytes", lambda plan: maps(plan)[0].swizzle == 64)],
 )
-@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=["sm_90a"], reference=same)
+@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, reference=same)
 def found_swizzle(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         plgpu.copy_gmem_to_smem(x_gmem, x_smem, loaded)

@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import compared, covers, plan, ptx
-from forms import like
+from forms import like, unfenced
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -42,7 +43,7 @@ def meet(semaphore: Any) -> None:
     "plgpu.multimem_store",
     looks=[ptx(r"multimem\.st\.\S*global"), PEERS, MULTICAST],
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a", "sm_100a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def store_on_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         @pl.when(lax.axis_index("d") == 0)
@@ -61,7 +62,7 @@ def store_on_all_devices(x: jax.Array) -> jax.Array:
         ("0.10", "0.12"), "JAX device mesh is required by multimem_store, but not defined."
     ),
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER)
 def store_without_a_mesh(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.multimem_store(x_gmem[...], out_gmem, "d")
@@ -73,7 +74,7 @@ def store_without_a_mesh(x: jax.Array) -> jax.Array:
     "plgpu.multimem_load_reduce",
     looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.add"), PEERS, MULTICAST],
 )
-@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def sum_over_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         total = plgpu.multimem_load_reduce(x_gmem, collective_axes="d", reduction_op="add")
@@ -89,7 +90,7 @@ def sum_over_all_devices(x: jax.Array) -> jax.Array:
     "plgpu.PeerMemRef",
     looks=[ptx(r"cp\.async\.bulk"), PEERS],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def memory_of_another_device(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, semaphore: Any) -> None:
         smem[...] = x_gmem[...]
@@ -108,7 +109,7 @@ def memory_of_another_device(x: jax.Array) -> jax.Array:
     "plgpu.multicast_ref",
     looks=[ptx(r"cp\.async\.bulk"), PEERS, MULTICAST],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def memory_of_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, semaphore: Any) -> None:
         smem[...] = x_gmem[...]
@@ -125,7 +126,7 @@ def memory_of_all_devices(x: jax.Array) -> jax.Array:
     "plgpu.semaphore_signal_multicast",
     looks=[ptx(r"multimem\.red\.\S*add"), PEERS, MULTICAST],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def signal_on_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -141,8 +142,9 @@ def signal_on_all_devices(x: jax.Array) -> jax.Array:
     "plgpu.semaphore_signal_parallel",
     "plgpu.SemaphoreSignal",
     looks=[ptx(r"(red|atom)\.\S*sys\S*add"), PEERS],
+    gaps=unfenced("release"),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def signals_to_another_device(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, one: Any, two: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -176,8 +178,9 @@ def scaled(x: jax.Array, **fields: Any) -> jax.Array:
 @covers(
     "plgpu.CompilerParams",
     looks=[PEERS, plan("a barrier before the launch", lambda plan: table(plan).barrier)],
+    gaps=unfenced(),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def devices_that_meet(x: jax.Array) -> jax.Array:
     return scaled(x)
 
@@ -190,9 +193,9 @@ def without(field: str) -> dict[str, str]:
 @covers(
     "plgpu.CompilerParams(skip_device_barrier)",
     looks=[PEERS, plan("no barrier before the launch", lambda plan: not table(plan).barrier)],
-    gaps=without("skip_device_barrier"),
+    gaps={**without("skip_device_barrier"), **unfenced()},
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def no_barrier_of_devices(x: jax.Array) -> jax.Array:
     return scaled(x, skip_device_barrier=True)
 
@@ -207,8 +210,8 @@ def no_barrier_of_devices(x: jax.Array) -> jax.Array:
             to="devices_that_meet",
         ),
     ],
-    gaps=without("is_multi_process"),
+    gaps={**without("is_multi_process"), **unfenced()},
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def several_processes(x: jax.Array) -> jax.Array:
     return scaled(x, is_multi_process=True)

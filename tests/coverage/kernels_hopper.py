@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import HOPPER
 from covering import covers, ptx, sass
 from forms import load, product, warpgroup
 from jax.experimental import pallas as pl
@@ -38,7 +39,7 @@ def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:
 )
 @pallasc.kernel(
     args={"a": "f16[64, 64]", "b": "f16[64, 64]"},
-    targets=["sm_90a"],
+    targets=HOPPER,
     reference=product,
     tolerance=NEAR,
 )
@@ -76,7 +77,7 @@ def wgmma(a: jax.Array, b: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"a": "bf16[64, 64]", "b": "bf16[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"a": "bf16[64, 64]", "b": "bf16[64, 64]"}, targets=HOPPER)
 def wgmma_from_registers(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(a_gmem: Any, b_gmem: Any, out_gmem: Any, b_smem: Any, ready: Any) -> None:
         fetch(ready, (b_gmem, b_smem))
@@ -97,7 +98,7 @@ def wgmma_from_registers(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.wgmma", looks=[ptx(r"wgmma\.mma_async\.sync\.aligned\.m64n64k32\.f32\.e4m3\.e4m3")])
-@pallasc.kernel(args={"a": "f8e4m3fn[64, 64]", "b": "f8e4m3fn[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"a": "f8e4m3fn[64, 64]", "b": "f8e4m3fn[64, 64]"}, targets=HOPPER)
 def wgmma_of_fp8(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, ready: Any) -> None:
         fetch(ready, (a_gmem, a_smem), (b_gmem, b_smem))
@@ -127,9 +128,7 @@ def wgmma_of_fp8(a: jax.Array, b: jax.Array) -> jax.Array:
     looks=[ptx(r"wgmma\.mma_async"), ptx(r"wgmma\.wait_group\.sync\.aligned\s+0")],
     note="an accumulator that begins with a value",
 )
-@pallasc.kernel(
-    args={"a": "f16[64, 64]", "b": "f16[64, 64]", "c": "f32[64, 64]"}, targets=["sm_90a"]
-)
+@pallasc.kernel(args={"a": "f16[64, 64]", "b": "f16[64, 64]", "c": "f32[64, 64]"}, targets=HOPPER)
 def wgmma_onto_a_value(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     def body(
         a_gmem: Any, b_gmem: Any, c_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, ready: Any

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import EVERYWHERE
 from covering import covers, plan, printed, ptx, same_artifact
 from forms import like, plus_one
 from jax import lax
@@ -27,7 +28,7 @@ def body(x_gmem: Any, out_gmem: Any) -> None:
     "pl.kernel(out_type)",
     looks=[ptx(r"st\.global"), plan("one block", lambda plan: plan.launches[0].grid == (1, 1, 1))],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_of_a_body(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh())(x)
 
@@ -37,7 +38,7 @@ def entry_of_a_body(x: jax.Array) -> jax.Array:
     looks=[same_artifact("entry_of_a_body")],
     note="the factory form: no body, then a decorator",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_from_a_factory(x: jax.Array) -> jax.Array:
     return pl.kernel(out_type=like(x), mesh=plgpu.Mesh())(body)(x)
 
@@ -47,7 +48,7 @@ def entry_from_a_factory(x: jax.Array) -> jax.Array:
     gaps=dict.fromkeys(("0.10", "0.12"), "NotImplementedError"),
     note="several bodies, each with a mesh",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_of_two_bodies(x: jax.Array) -> jax.Array:
     meshes = [plgpu.Mesh(), plgpu.Mesh(grid=(2,), grid_names=("i",))]
     return pl.kernel([body, body], like(x), mesh=meshes)(x)
@@ -62,7 +63,7 @@ def entry_of_two_bodies(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_with_a_tree_of_outputs(x: jax.Array) -> Any:
     @pl.kernel(out_type={"more": like(x), "twice": like(x)}, mesh=plgpu.Mesh())
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -78,7 +79,7 @@ def entry_with_a_tree_of_outputs(x: jax.Array) -> Any:
     gaps={"0.12": "Scratch operands are not supported by the Mosaic GPU mpmd_map lowering"},
     note="`plgpu.kernel` has it, and `pl.run_scoped` does the same",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_with_scratch(x: jax.Array) -> jax.Array:
     scratch = [plgpu.SMEM((128,), jnp.float32)]
 
@@ -95,7 +96,7 @@ def entry_with_scratch(x: jax.Array) -> jax.Array:
     looks=[ptx(r"ld\.shared"), ptx(r"st\.shared")],
     note="by `pl.run_scoped`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_with_a_scope(x: jax.Array) -> jax.Array:
     @pl.kernel(out_type=like(x), mesh=plgpu.Mesh())
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -109,7 +110,7 @@ def entry_with_a_scope(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.kernel(compiler_params)", looks=[ptx(r"ex2\.approx")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_with_parameters(x: jax.Array) -> jax.Array:
     parameters = plgpu.CompilerParams(approx_math=True)
 
@@ -129,7 +130,7 @@ def entry_with_parameters(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_in_the_interpreter(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), interpret=True)(x)
 
@@ -139,7 +140,7 @@ def entry_in_the_interpreter(x: jax.Array) -> jax.Array:
     looks=[same_artifact("entry_of_a_body")],
     note="XLA's scheduler reads it, which leaves nothing of it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_with_costs(x: jax.Array) -> jax.Array:
     costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), cost_estimate=costs)(x)
@@ -154,7 +155,7 @@ def entry_with_costs(x: jax.Array) -> jax.Array:
     ],
     note="`pallasc inspect --debug-output` shows it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_that_is_shown(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), debug=True)(x)
 
@@ -163,7 +164,7 @@ def entry_that_is_shown(x: jax.Array) -> jax.Array:
     "pl.kernel(name)",
     looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_with_a_name(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), name="add_one")(x)
 
@@ -173,7 +174,7 @@ def entry_with_a_name(x: jax.Array) -> jax.Array:
     looks=[same_artifact("entry_of_a_body")],
     note="this back end takes it and leaves nothing of it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_with_metadata(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), metadata={"author": "nobody"})(x)
 
@@ -187,7 +188,7 @@ def entry_with_metadata(x: jax.Array) -> jax.Array:
     uninterpreted=NO_REFERENCES,
     note="a reference as an argument",
 )
-@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE, reference=plus_one)
 def reference_as_an_argument(x: jax.Array) -> jax.Array:
     x_ref = jax.new_ref(x)
 
@@ -206,7 +207,7 @@ def reference_as_an_argument(x: jax.Array) -> jax.Array:
     uninterpreted=NO_REFERENCES,
     note="a reference that the body closes over",
 )
-@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE, reference=plus_one)
 def reference_closed_over(x: jax.Array) -> jax.Array:
     x_ref = jax.new_ref(x)
 

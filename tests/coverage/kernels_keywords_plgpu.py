@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import covers, plan, printed, ptx, same_artifact
 from forms import like, plus_one, smem_bytes, vector
 from jax.experimental import pallas as pl
@@ -27,7 +28,7 @@ def body(x_gmem: Any, out_gmem: Any) -> None:
 
 
 @covers("plgpu.kernel(body)", "plgpu.kernel(out_type)", looks=[ptx(r"st\.global")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def kernel_of_a_body(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
@@ -37,7 +38,7 @@ def kernel_of_a_body(x: jax.Array) -> jax.Array:
     looks=[same_artifact("kernel_of_a_body")],
     note="the factory form: no body, then a decorator",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_from_a_factory(x: jax.Array) -> jax.Array:
     return plgpu.kernel(out_type=like(x))(body)(x)
 
@@ -48,7 +49,7 @@ def kernel_from_a_factory(x: jax.Array) -> jax.Array:
     gaps=no_keyword("out_shape", "0.12"),
     note="`out_type` took its place",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_with_an_out_shape(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_shape=like(x))(x)
 
@@ -68,7 +69,7 @@ def both(x: Any) -> Any:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], reference=both)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=both)
 def kernel_with_a_tree_of_outputs(x: jax.Array) -> Any:
     def body(x_gmem: Any, named: Any, less_gmem: Any) -> None:
         named["more"][...] = x_gmem[...] + 1
@@ -96,7 +97,7 @@ def through_smem(x: jax.Array, **keywords: Any) -> jax.Array:
         ptx(r"mbarrier\.init"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
 def kernel_with_scratch(x: jax.Array) -> jax.Array:
     return through_smem(x, scratch_types=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()])
 
@@ -106,7 +107,7 @@ def kernel_with_scratch(x: jax.Array) -> jax.Array:
     looks=[same_artifact("kernel_with_scratch")],
     note="by name",
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
 def kernel_with_named_scratch(x: jax.Array) -> jax.Array:
     scratch = {"smem": plgpu.SMEM(x.shape, x.dtype), "loaded": plgpu.Barrier()}
     return through_smem(x, scratch_types=scratch)
@@ -118,13 +119,13 @@ def kernel_with_named_scratch(x: jax.Array) -> jax.Array:
     gaps=no_keyword("scratch_shapes", "0.12"),
     note="`scratch_types` took its place",
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
 def kernel_with_scratch_shapes(x: jax.Array) -> jax.Array:
     return through_smem(x, scratch_shapes=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()])
 
 
 @covers("plgpu.kernel(compiler_params)", looks=[ptx(r"ex2\.approx")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_with_parameters(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = jnp.exp(x_gmem[...])
@@ -141,7 +142,7 @@ def kernel_with_parameters(x: jax.Array) -> jax.Array:
     },
     note="*numbers* on this page come from the interpreter; there is nothing to compile",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_in_the_interpreter(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), interpret=plgpu.InterpretGPUParams())(x)
 
@@ -156,7 +157,7 @@ def kernel_in_the_interpreter(x: jax.Array) -> jax.Array:
     gaps=no_keyword("debug", "0.10"),
     note="`pallasc inspect --debug-output` shows it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_that_is_shown(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), debug=True)(x)
 
@@ -166,7 +167,7 @@ def kernel_that_is_shown(x: jax.Array) -> jax.Array:
     looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
     note="`kernel_name`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_with_a_name(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), kernel_name="add_one")(x)
 
@@ -177,7 +178,7 @@ def kernel_with_a_name(x: jax.Array) -> jax.Array:
     gaps=no_keyword("cost_estimate", "0.10"),
     note="XLA's scheduler reads it, which leaves nothing of it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def kernel_with_costs(x: jax.Array) -> jax.Array:
     costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
     return plgpu.kernel(body, out_type=like(x), cost_estimate=costs)(x)

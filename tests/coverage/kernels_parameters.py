@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import EVERYWHERE, HOPPER, SINCE_HOPPER
 from covering import compared, covers, fewer, no_ptx, plan, ptx, same_artifact
 from forms import like, maps
 from jax import lax
@@ -26,7 +27,7 @@ def exponential(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers("plgpu.CompilerParams", looks=[ptx(r"fma\.rn"), no_ptx(r"shared_profiler")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def default_parameters(x: jax.Array) -> jax.Array:
     return exponential(x)
 
@@ -35,7 +36,7 @@ def default_parameters(x: jax.Array) -> jax.Array:
     "plgpu.CompilerParams(approx_math)",
     looks=[ptx(r"ex2\.approx"), fewer(r"fma\.rn", than="default_parameters")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def approximate_mathematics(x: jax.Array) -> jax.Array:
     return exponential(x, approx_math=True)
 
@@ -69,7 +70,7 @@ NO_CALL_NOTE = (
     gaps=NO_CALL,
     note=NO_CALL_NOTE,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def parallel_blocks(x: jax.Array) -> jax.Array:
     return blocks(x, dimension_semantics=["parallel", "parallel"])
 
@@ -80,7 +81,7 @@ def parallel_blocks(x: jax.Array) -> jax.Array:
     gaps=NO_CALL,
     note=NO_CALL_NOTE,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def sequential_blocks(x: jax.Array) -> jax.Array:
     return blocks(x, dimension_semantics=["parallel", "sequential"])
 
@@ -97,7 +98,7 @@ def sequential_blocks(x: jax.Array) -> jax.Array:
     gaps=NO_CALL,
     note=NO_CALL_NOTE,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def concurrent_steps(x: jax.Array) -> jax.Array:
     return blocks(x, dimension_semantics=["parallel", "sequential"], max_concurrent_steps=2)
 
@@ -112,7 +113,7 @@ def smem_bytes(found: Any) -> int:
     gaps={"0.12": "dimension_semantics= is not supported by the unpipelined lowering"},
     note="the dimensions of `plgpu.kernel` are parallel anyway",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def parallel_kernel(x: jax.Array) -> jax.Array:
     return exponential(x, dimension_semantics=[])
 
@@ -123,7 +124,7 @@ def parallel_kernel(x: jax.Array) -> jax.Array:
     note="`plgpu.kernel` takes it and leaves nothing of it; `emit_pipeline` has one of its own, "
     "see `pipeline`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def concurrent_steps_of_a_kernel(x: jax.Array) -> jax.Array:
     return exponential(x, max_concurrent_steps=2)
 
@@ -136,7 +137,7 @@ def concurrent_steps_of_a_kernel(x: jax.Array) -> jax.Array:
     ),
     note="`BlockSpec` has it, see `pipeline_of_tiles`",
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def delayed_release(x: jax.Array) -> jax.Array:
     return blocks(x, max_concurrent_steps=2, delay_release=1)
 
@@ -158,7 +159,7 @@ def through_smem(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers("plgpu.CompilerParams", looks=[ptx(r"bar\.sync")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def automatic_barriers(x: jax.Array) -> jax.Array:
     return through_smem(x)
 
@@ -167,7 +168,7 @@ def automatic_barriers(x: jax.Array) -> jax.Array:
     "plgpu.CompilerParams(unsafe_no_auto_barriers)",
     looks=[fewer(r"bar\.sync|barrier\.\S*sync", than="automatic_barriers")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def no_automatic_barriers(x: jax.Array) -> jax.Array:
     return through_smem(x, unsafe_no_auto_barriers=True)
 
@@ -186,7 +187,7 @@ def total(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers("plgpu.CompilerParams", looks=[ptx(r"shfl\.sync")])
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE)
 def reduction(x: jax.Array) -> jax.Array:
     return total(x)
 
@@ -201,7 +202,7 @@ def reduction(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE)
 def reduction_with_more_scratch(x: jax.Array) -> jax.Array:
     return total(x, reduction_scratch_bytes=2048 + 4096)
 
@@ -225,7 +226,7 @@ def scoped(x: jax.Array, **fields: Any) -> jax.Array:
         plan("a profile with the region `work`", lambda plan: "work" in plan.profiles[0].names),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile(x: jax.Array) -> jax.Array:
     return scoped(x, profile_space=8, profile_dir="traces")
 
@@ -240,7 +241,7 @@ def four_times_the_traces(own: Any, other: Any) -> bool:
     "plgpu.TraceScope",
     looks=[compared("four times the traces of", four_times_the_traces, to="profile")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile_of_warps(x: jax.Array) -> jax.Array:
     scope = plgpu.TraceScope.WARP
     return scoped(x, profile_space=8, profile_dir="traces", profile_trace_scope=scope)
@@ -265,7 +266,7 @@ def repeated(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers("plgpu.CompilerParams(profile_space)", looks=[ptx("%clock")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile_of_a_loop(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces")
 
@@ -277,7 +278,7 @@ def profile_of_a_loop(x: jax.Array) -> jax.Array:
     ],
     gaps=without("profile_bounds_check"),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def profile_within_bounds(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces", profile_bounds_check=True)
 
@@ -308,7 +309,7 @@ def square(x: jax.Array, transforms: Any, **fields: Any) -> jax.Array:
     looks=[plan("a swizzle of 64 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {64})],
     note="transforms are those that the kernel names",
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER)
 def lane_semantics(x: jax.Array) -> jax.Array:
     transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(64))
     return square(x, transforms, lowering_semantics=plgpu.LoweringSemantics.Lane)
@@ -323,7 +324,7 @@ def lane_semantics(x: jax.Array) -> jax.Array:
     ),
     note="where the kernel names none",
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER)
 def lane_semantics_of_plain_memory(x: jax.Array) -> jax.Array:
     return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Lane)
 
@@ -334,6 +335,6 @@ def lane_semantics_of_plain_memory(x: jax.Array) -> jax.Array:
     looks=[plan("a swizzle of 128 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {128})],
     note="Mosaic finds the transforms",
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER)
 def warpgroup_semantics(x: jax.Array) -> jax.Array:
     return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Warpgroup)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from architectures import SINCE_HOPPER
 from covering import compared, covers, plan, ptx
 from forms import lane, like, maps, plus_one, warpgroup
 from jax import lax
@@ -32,7 +33,7 @@ def row(i: Any) -> Any:
     ],
     uninterpreted=NO_PREDICATE,
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def pipeline(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(_: Any, x_smem: Any, out_smem: Any) -> None:
@@ -58,7 +59,7 @@ def pipeline(x: jax.Array) -> jax.Array:
     ],
     note="`transforms` and `delay_release`",
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_tiles(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(_: Any, x_smem: Any, out_smem: Any) -> None:
@@ -82,7 +83,7 @@ def pipeline_of_tiles(x: jax.Array) -> jax.Array:
         plan("three warpgroups", lambda plan: plan.launches[0].block == (384, 1, 1)),
     ],
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def specialized_pipeline(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(index: Any, x_smem: Any) -> None:
@@ -105,7 +106,7 @@ def specialized_pipeline(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.PipelinePipeline", looks=[ptx(r"setmaxnreg\.dec\.sync\.aligned\.u32\s+40")])
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipelines_in_a_row(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(_: Any, x_smem: Any) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from architectures import EVERYWHERE, HOPPER, SINCE_HOPPER
 from covering import covers, fewer, no_ptx, plan, ptx, same_artifact
-from forms import like, load, maps, plus_one, smem_bytes, vector, warpgroup, zeroes
+from forms import like, load, maps, plus_one, smem_bytes, unfenced, vector, warpgroup, zeroes
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -23,7 +24,7 @@ def absent(name: str) -> dict[str, str]:
 
 
 @covers("pl.load", gaps=absent("load"), note="indexing took its place, see `swapped`")
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def old_load(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = pl.load(x_gmem, (slice(None),))
@@ -32,7 +33,7 @@ def old_load(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.store", gaps=absent("store"), note="indexing took its place, see `swapped`")
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def old_store(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         pl.store(out_gmem, (slice(None),), x_gmem[...])
@@ -41,7 +42,7 @@ def old_store(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.swap", gaps=absent("swap"), note="`jax.ref.swap` took its place, see `swapped`")
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def old_swap(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = pl.swap(x_gmem, (slice(None),), x_gmem[...])
@@ -56,7 +57,7 @@ def old_swap(x: jax.Array) -> jax.Array:
     looks=[ptx(r"ld\.shared"), ptx(r"st\.shared"), ptx(r"ld\.global"), ptx(r"st\.global")],
     note="by indexing and `jax.ref.swap`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def swapped(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
         smem[...] = x_gmem[...] + 1
@@ -70,7 +71,7 @@ def swapped(x: jax.Array) -> jax.Array:
     gaps=dict.fromkeys(("0.10", "0.12"), "Unimplemented primitive"),
     note="`jnp.broadcast_to` takes its place, see `broadcast_rows`",
 )
-@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE)
 def pallas_broadcast(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = pl.broadcast_to(x_gmem[0], (128,))
@@ -88,7 +89,7 @@ def rows(x: Any) -> Any:
     uninterpreted={"0.10": "AssertionError"},
     note="by `jnp.broadcast_to` or `lax.broadcast_in_dim`",
 )
-@pallasc.kernel(args={"x": "f32[64]"}, targets=["sm_90a"], reference=rows)
+@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE, reference=rows)
 def broadcast_rows(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         column = load(x_gmem, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
@@ -112,7 +113,7 @@ def checked(x: jax.Array) -> jax.Array:
     looks=[ptx("__assertfail"), ptx("102, 105, 114, 115, 116", says="the message itself")],
     note="with `jax_pallas_enable_debug_checks`, which the kernel sets here",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def check(x: jax.Array) -> jax.Array:
     jax.config.update("jax_pallas_enable_debug_checks", True)
     return checked(x)
@@ -123,13 +124,13 @@ def check(x: jax.Array) -> jax.Array:
     looks=[no_ptx("__assertfail"), same_artifact("no_check")],
     note="without that setting, nothing is left of the check",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def check_left_out(x: jax.Array) -> jax.Array:
     return checked(x)
 
 
 @covers("pl.debug_check", looks=[no_ptx("__assertfail")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def no_check(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -144,7 +145,7 @@ def no_check(x: jax.Array) -> jax.Array:
         ptx("102, 105, 114, 115, 116", says="the text itself"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_80", "sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def prints(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         pl.debug_print("first: {}", x_gmem[0])
@@ -160,7 +161,7 @@ NO_DOT = {
 
 
 @covers("pl.dot", gaps=NO_DOT, note="`plgpu.wgmma`, `plgpu.mma` and `plgpu.tcgen05_mma` multiply")
-@pallasc.kernel(args={"a": "f16[64, 64]", "b": "f16[64, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"a": "f16[64, 64]", "b": "f16[64, 64]"}, targets=EVERYWHERE)
 def pallas_dot(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(a_gmem: Any, b_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = pl.dot(a_gmem[...], b_gmem[...])
@@ -177,8 +178,9 @@ def pallas_dot(a: jax.Array, b: jax.Array) -> jax.Array:
         ptx(r"ld\.(relaxed|acquire|volatile)|atom\.\S*cas", says="ld.acquire/atom….cas"),
         plan("4 bytes of zeros for it", lambda plan: zeroes(plan) == 4),
     ],
+    gaps=unfenced(),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def semaphore_of_all_blocks(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         semaphore = pl.get_global(plgpu.SemaphoreType.REGULAR)
@@ -208,9 +210,10 @@ def threes(_: Any) -> Any:
         ptx(r"ld\.acquire\.sys\.u32"),
         ptx(r"atom\.\S*global\.cas\.b32"),
     ],
+    gaps=unfenced(),
     uninterpreted=dict.fromkeys(("0.10", "0.12"), "nan + semaphore"),
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_90a"], reference=threes)
+@pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE, reference=threes)
 def value_of_a_semaphore(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         pl.semaphore_signal(semaphore, 3)
@@ -239,7 +242,7 @@ def row_by_row(x: jax.Array, **options: Any) -> jax.Array:
     ],
     note="256 rows",
 )
-@pallasc.kernel(args={"x": "f32[256, 128]"}, targets=["sm_80", "sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 128]"}, targets=EVERYWHERE, reference=plus_one)
 def loop(x: jax.Array) -> jax.Array:
     return row_by_row(x)
 
@@ -252,13 +255,13 @@ def loop(x: jax.Array) -> jax.Array:
     ],
     note="8 rows, with `unroll`",
 )
-@pallasc.kernel(args={"x": "f32[8, 128]"}, targets=["sm_80", "sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[8, 128]"}, targets=EVERYWHERE, reference=plus_one)
 def unrolled_loop(x: jax.Array) -> jax.Array:
     return row_by_row(x, unroll=True)
 
 
 @covers("pl.max_contiguous", gaps=absent("max_contiguous"), note="it was for Triton alone")
-@pallasc.kernel(args={"x": "f32[256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256]"}, targets=EVERYWHERE)
 def contiguous(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         start = pl.max_contiguous(lax.axis_index("i") * 128, 128)
@@ -299,7 +302,7 @@ WINDOW = {"start": "i32[1]", "a": "f16[128, 64]", "b": "f16[64, 64]"}
 
 
 @covers("pl.multiple_of", looks=[ptx(r"wgmma\.mma_async")])
-@pallasc.kernel(args=WINDOW, targets=["sm_90a"])
+@pallasc.kernel(args=WINDOW, targets=HOPPER)
 def window_of_whole_tiles(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
     return product_of_a_window(start, a, b, 64)
 
@@ -309,7 +312,7 @@ def window_of_whole_tiles(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.A
     gaps=dict.fromkeys(("0.10", "0.12"), "Failed to infer a possible set of layouts."),
     note="without it",
 )
-@pallasc.kernel(args=WINDOW, targets=["sm_90a"])
+@pallasc.kernel(args=WINDOW, targets=HOPPER)
 def window_that_starts_anywhere(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
     return product_of_a_window(start, a, b, 1)
 
@@ -322,7 +325,7 @@ def window_that_starts_anywhere(start: jax.Array, a: jax.Array, b: jax.Array) ->
     ],
     note="two scopes of 64 KiB, one after the other",
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=plus_one)
 def scopes(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def add(smem: Any, loaded: Any) -> None:
@@ -341,7 +344,7 @@ def first_row(x: Any) -> Any:
 
 
 @covers("pl.when", looks=[ptx(r"@!?%p\d+\s+bra", says="bra"), ptx(r"%ctaid\.x")])
-@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=["sm_80", "sm_90a"], reference=first_row)
+@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=EVERYWHERE, reference=first_row)
 def conditions(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         row = lax.axis_index("i")
@@ -379,13 +382,13 @@ def second_half(x: Any) -> Any:
         plan("a box of 64 rows", lambda plan: {m.box for m in maps(plan)} == {(128, 64)}),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"], reference=second_half)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=second_half)
 def window_by_dslice(x: jax.Array) -> jax.Array:
     return window(x, pl.dslice(64, 64))
 
 
 @covers("pl.Slice", looks=[same_artifact("window_by_dslice")])
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"], reference=second_half)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=second_half)
 def window_by_slice(x: jax.Array) -> jax.Array:
     return window(x, pl.Slice(64, 64))
 
@@ -397,6 +400,6 @@ def window_by_slice(x: jax.Array) -> jax.Array:
     gaps={"0.10": "Strided slices not implemented"},
     note="`stride` is lost: JAX 0.12 copies rows that follow each other",
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
 def window_with_a_stride(x: jax.Array) -> jax.Array:
     return window(x, pl.dslice(0, 64, 2))

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import compared, covers, no_ptx, plan, ptx, same_artifact
 from forms import like, maps, plus_one, vector
 from jax import lax
@@ -41,7 +42,7 @@ def block_plus_one(x_smem: Any, out_smem: Any) -> None:
     uninterpreted={"0.10": "AssertionError"},
     note=NO_CALL_NOTE,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
 def call_over_blocks(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -54,7 +55,7 @@ def call_over_blocks(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.GridSpec", looks=[same_artifact("call_over_blocks")], gaps=NO_CALL, note=NO_CALL_NOTE)
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_over_a_grid(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -73,7 +74,7 @@ def call_over_a_grid(x: jax.Array) -> jax.Array:
     gaps=NO_CALL,
     note="`input_output_aliases`",
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_in_place(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -93,7 +94,7 @@ def call_in_place(x: jax.Array) -> jax.Array:
     gaps=NO_CALL,
     note="see `place_in_a_grid`",
 )
-@pallasc.kernel(args={"x": "i32[512]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "i32[512]"}, targets=SINCE_HOPPER)
 def place_in_a_call(x: jax.Array) -> jax.Array:
     def body(x_smem: Any, out_smem: Any) -> None:
         out_smem[...] = x_smem[...] + (pl.program_id(0) * 10 + pl.num_programs(0))
@@ -114,7 +115,7 @@ def place_in_a_call(x: jax.Array) -> jax.Array:
     looks=[ptx(r"%ctaid\.x"), same_artifact("place_in_a_kernel")],
     note="deprecated in 0.12; `lax.axis_index` takes its place",
 )
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE)
 def program_of_a_kernel(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         row = pl.program_id(0)
@@ -124,7 +125,7 @@ def program_of_a_kernel(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.program_id", looks=[ptx(r"%ctaid\.x")], note="`lax.axis_index` in its place")
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE)
 def place_in_a_kernel(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         row = lax.axis_index("i")
@@ -143,7 +144,7 @@ def places(x: Any) -> Any:
     looks=[ptx(r"%ctaid\.x"), plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
     note="`lax.axis_index` and `lax.axis_size` in their place",
 )
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=["sm_90a"], reference=places)
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE, reference=places)
 def place_in_a_grid(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         row = lax.axis_index("i")
@@ -175,13 +176,13 @@ def pipelined(x: jax.Array, spec: Any) -> jax.Array:
     "pl.BlockSpec",
     looks=[plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)})],
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, pl.BlockSpec((64, 64), row))
 
 
 @covers("plgpu.BlockSpec", "pl.BlockSpec", looks=[same_artifact("pipeline_of_plain_blocks")])
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, plgpu.BlockSpec((64, 64), row))
 
@@ -194,7 +195,7 @@ def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
     ],
     note="deprecated in 0.12; `pl.kernel` takes its place",
 )
-@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE, reference=plus_one)
 def mapped_over_blocks(x: jax.Array) -> jax.Array:
     @pl.run_state
     def run(refs: Any) -> None:
@@ -212,7 +213,7 @@ def mapped_over_blocks(x: jax.Array) -> jax.Array:
     "pl.cdiv",
     looks=[plan("8 blocks of 128 for 1000", lambda plan: plan.launches[0].grid == (8, 1, 1))],
 )
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE, reference=plus_one)
 def blocks_rounded_up(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         block = pl.ds(lax.axis_index("i") * 128, 128)
@@ -243,13 +244,13 @@ def steps(plan: Any) -> list[str]:
     looks=[plan("only a launch", lambda plan: steps(plan) == ["Launch"])],
     uninterpreted=NO_REFERENCES,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def into_an_empty_array(x: jax.Array) -> jax.Array:
     return written(x, pl.empty(x.shape, x.dtype))
 
 
 @covers("pl.empty_like", looks=[same_artifact("into_an_empty_array")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def into_an_array_like_another(x: jax.Array) -> jax.Array:
     return written(x, pl.empty_like(vector(128)))
 
@@ -265,6 +266,6 @@ def into_an_array_like_another(x: jax.Array) -> jax.Array:
     ],
     note="with zeros in the place of an empty array",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def into_zeros(x: jax.Array) -> jax.Array:
     return written(x, jnp.zeros_like(x))

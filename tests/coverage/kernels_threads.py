@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from architectures import EVERYWHERE, SINCE_BLACKWELL, SINCE_HOPPER
 from covering import covers, no_ptx, plan, ptx, sass
-from forms import lane, like, load, plus_one, same, vector
+from forms import lane, like, load, plus_one, same, unfenced, vector
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -28,7 +29,7 @@ import pallasc
         ptx(r"mbarrier\.try_wait"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a", "sm_100a"], reference=plus_one)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, reference=plus_one)
 def two_threads(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, ready: Any) -> None:
         thread = lax.axis_index("wg")
@@ -60,7 +61,7 @@ def two_threads(x: jax.Array) -> jax.Array:
         "'barrier_arrive_and_wait'"
     },
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], reference=same)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, reference=same)
 def arrive_and_wait(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, both: Any) -> None:
         @pl.when(lax.axis_index("wg") == 0)
@@ -88,7 +89,7 @@ def arrive_and_wait(x: jax.Array) -> jax.Array:
     "plgpu.barrier_test",
     looks=[ptx(r"mbarrier\.test_wait"), ptx(r"shfl\.sync|elect\.sync")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER)
 def warps(x: jax.Array) -> Any:
     def body(x_gmem: Any, out_gmem: Any, seen_gmem: Any, smem: Any, loaded: Any) -> None:
         @plgpu.warp_map
@@ -120,7 +121,7 @@ def warps(x: jax.Array) -> Any:
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
 )
-@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER)
 def memory_of_the_neighbour(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any, both: Any) -> None:
         block = lax.axis_index("c")
@@ -146,7 +147,7 @@ def memory_of_the_neighbour(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.async_store_smem", looks=[ptx(r"st\.async\..*mbarrier::complete_tx::bytes")])
-@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER)
 def store_to_the_neighbour(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any) -> None:
         block = lax.axis_index("c")
@@ -174,7 +175,7 @@ def store_to_the_neighbour(x: jax.Array) -> jax.Array:
         sass(r"USETMAXREG"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a", "sm_100a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER)
 def registers(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         @pl.when(lax.axis_index("wg") == 0)
@@ -197,8 +198,9 @@ def registers(x: jax.Array) -> jax.Array:
         ptx(r"(atom|red)\.\S*gpu\S*add|(atom|red)\.add\S*gpu", says="atom….gpu….add"),
         plan("a semaphore filled with zero", lambda plan: len(plan.steps) > 1),
     ],
+    gaps=unfenced(),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def semaphores(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         @pl.when(lax.axis_index("i") == 0)
@@ -223,8 +225,9 @@ def semaphores(x: jax.Array) -> jax.Array:
     "plgpu.semaphore_signal_parallel",
     "plgpu.SemaphoreSignal",
     looks=[ptx(r"fence\.\S*(sys|gpu)", says="fence….sys"), ptx(r"(red|atom)\.", says="red/atom")],
+    gaps=unfenced("release"),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def signals_in_parallel(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, one: Any, other: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -247,9 +250,12 @@ def signals_in_parallel(x: jax.Array) -> jax.Array:
             lambda plan: [launch.origin for launch in plan.launches].count("mosaic") == 2,
         )
     ],
-    gaps={"0.10": "module 'jax.experimental.pallas.mosaic_gpu' has no attribute 'alloc_semaphore'"},
+    gaps={
+        "0.10": "module 'jax.experimental.pallas.mosaic_gpu' has no attribute 'alloc_semaphore'",
+        **unfenced(),
+    },
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def semaphore_of_two_kernels(x: jax.Array) -> jax.Array:
     def signal(semaphore: Any, x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -275,7 +281,7 @@ def shifted_rows(x: Any) -> Any:
     "plgpu.kernel(grid_names)",
     looks=[plan("three blocks for 8 rows", lambda plan: plan.launches[0].grid == (3, 1, 1))],
 )
-@pallasc.kernel(args={"x": "f32[8, 128]"}, targets=["sm_90a"], reference=shifted_rows)
+@pallasc.kernel(args={"x": "f32[8, 128]"}, targets=EVERYWHERE, reference=shifted_rows)
 def loop_over_a_grid(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         @plgpu.nd_loop((4, 2), collective_axes="sm")
@@ -300,7 +306,7 @@ def snake(x: Any) -> Any:
     "plgpu.planar_snake",
     looks=[plan("16 blocks", lambda plan: plan.launches[0].grid == (16, 1, 1))],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"], reference=snake)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=snake)
 def snake_order(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         number = lax.axis_index("i")
@@ -315,7 +321,7 @@ def snake_order(x: jax.Array) -> jax.Array:
     "plgpu.dynamic_scheduling_loop",
     looks=[ptx(r"clusterlaunchcontrol\.try_cancel"), ptx(r"clusterlaunchcontrol\.query_cancel")],
 )
-@pallasc.kernel(args={"x": "i32[256, 128]"}, targets=["sm_100a"])
+@pallasc.kernel(args={"x": "i32[256, 128]"}, targets=SINCE_BLACKWELL)
 def dynamic_schedule(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         @plgpu.dynamic_scheduling_loop(("i",))
@@ -335,7 +341,7 @@ def dynamic_schedule(x: jax.Array) -> jax.Array:
         ptx(r"clusterlaunchcontrol\.query_cancel\.is_canceled"),
     ],
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=["sm_100a"])
+@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_BLACKWELL)
 def stolen_block(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, result: Any, answered: Any) -> None:
         plgpu.try_cluster_cancel(result, answered)
@@ -362,7 +368,7 @@ def stolen_block(x: jax.Array) -> jax.Array:
         plan("no PDL", lambda plan: not plan.launches[0].pdl, jax="0.10"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER)
 def dependent_launch(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.griddepcontrol_wait()
@@ -373,7 +379,7 @@ def dependent_launch(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.Mesh", "pl.kernel(mesh)", looks=[no_ptx(r"mbarrier\.init")])
-@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=["sm_90a"], reference=same)
+@pallasc.kernel(args={"x": "f32[4, 128]"}, targets=EVERYWHERE, reference=same)
 def mesh_of_blocks(x: jax.Array) -> jax.Array:
     mesh = plgpu.Mesh(grid=(4,), grid_names=("i",))
 

@@ -1,9 +1,10 @@
 """Build every case, look for what it declares, run it in the interpreter, and tell what came out.
 
-Usage: run.py [--write | --merge] [--output FILE] [--store FOLDER] [NAME...]. With `--write` the
-results of this JAX version, `results-<version>.json`, are written where every case is as declared;
-what is not is printed. `--merge` replaces those of the named cases alone. A store that is named is
-kept, and `pallasc inspect` shows what is in it.
+Usage: run.py [--write | --merge] [--output FILE] [--sample] [--store FOLDER] [NAME...]. With
+`--write` the results of this JAX version, `results-<version>.json`, are written where every case is
+as declared; what is not is printed. `--merge` replaces those of the named cases alone. With
+`--sample` each case is built for the first of its architectures and one more, not for all. A store
+that is named is kept, and `pallasc inspect` shows what is in it.
 """
 
 # ruff: noqa: E402 - modules of this folder are imported by name, as a spec's own are.
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,15 @@ from pallasc.specs.spec import Variant
 _MOST_S = 300
 
 
-def results(names: Sequence[str], folder: Path, store: Path) -> dict[str, Any]:
+def results(
+    names: Sequence[str], folder: Path, store: Path, *, sample: bool = False
+) -> dict[str, Any]:
     """Return what the cases give, as the files of results hold it."""
     chosen = list(declared.variants(names))
-    own = {variant.name for variant in chosen}
+    architectures = declared.architectures(chosen)
+    if sample:
+        wanted = _sample(architectures)
+        chosen = [one for one in chosen if one.target.arch in wanted[one.name]]
     output = folder / "numbers.json"
     command = [sys.executable, "-P", FOLDER / "interpret.py", output, *names]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
@@ -58,11 +64,23 @@ def results(names: Sequence[str], folder: Path, store: Path) -> dict[str, Any]:
         "jax": exported.jax_version(),
         "exports": exported.exports(),
         "cases": {
-            name: _result(case, built[name], found, numbers.get(name), version)
-            for name, case in sorted(CASES.items())
-            if name in own
+            name: {
+                **_declared(CASES[name], architectures[name], version),
+                **_result(CASES[name], built[name], found, numbers.get(name), version),
+            }
+            for name in sorted(architectures)
         },
     }
+
+
+def _sample(by_case: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    """Return for each case some of its architectures, and those of cases compared with it."""
+    wanted = declared.sample(by_case)
+    pairs = [(name, look.beside) for name in by_case for look in CASES[name].looks if look.beside]
+    for _ in pairs:  # what a case is compared with may be compared itself
+        for name, other in pairs:
+            wanted[other] |= wanted[name]
+    return wanted
 
 
 def _by_case(all_results: Iterable[VariantResult]) -> dict[str, list[VariantResult]]:
@@ -88,6 +106,19 @@ def _label(variant: Variant) -> str:
     return variant.id.partition("@")[0]
 
 
+def _declared(case: Case, architectures: Sequence[str], version: str) -> dict[str, Any]:
+    """Return what the results tell of a case besides what came out."""
+    looks = [
+        look for look in case.looks if any(look.applies(arch, version) for arch in architectures)
+    ]
+    return {
+        "file": case.file,
+        "covers": sorted(case.covers),
+        "looked_for": [look.says for look in looks],
+        **({"note": case.note} if case.note else {}),
+    }
+
+
 def _result(
     case: Case,
     built: Sequence[VariantResult],
@@ -95,27 +126,16 @@ def _result(
     numbers: str | None,
     version: str,
 ) -> dict[str, Any]:
-    architectures = sorted({one.variant.target.arch for one in built})
-    looks = [
-        look for look in case.looks if any(look.applies(arch, version) for arch in architectures)
-    ]
-    targets = {}
+    targets: dict[str, str] = {}
     for one in built:
         arch = one.variant.target.arch
         outcome = _outcome(case, one, found.get(arch, {}), version)
         if targets.get(arch, "ok") == "ok":
             targets[arch] = outcome
-    result: dict[str, Any] = {
-        "file": case.file,
-        "covers": sorted(case.covers),
-        "looked_for": [look.says for look in looks],
-        "targets": dict(sorted(targets.items())),
-    }
+    result: dict[str, Any] = {"targets": dict(sorted(targets.items()))}
     if numbers is not None:
         words = case.uninterpreted.get(version, case.gaps.get(version))
         result["numbers"] = _told("interpreter", words, numbers)
-    if case.note:
-        result["note"] = case.note
     return result
 
 
@@ -142,10 +162,18 @@ def _told(who: str, words: str | None, said: str) -> str:
     """Compare what was said with the words that were expected, which say why there is a gap."""
     if not said:
         return "ok" if words is None else f"wrong: the {who} was to say: {words}"
-    begins = (said, said.partition(": ")[2])  # with and without the exception's class
-    if words is None or not any(text.startswith(words) for text in begins):
+    if words is None or not any(text.startswith(words) for text in _beginnings(said)):
         return f"wrong: the {who} says: {said}"
     return f"gap: {words}"
+
+
+def _beginnings(said: str) -> Iterator[str]:
+    """Yield a message, and what follows the class of an error or the line where it was found."""
+    yield said
+    first, *more = said.split("\n", 1)
+    while ": " in first:
+        first = first.partition(": ")[2]
+        yield "\n".join([first, *more])
 
 
 def wrong(all_results: Mapping[str, Any]) -> list[str]:
@@ -167,13 +195,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="run.py")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--merge", action="store_true")
+    parser.add_argument("--sample", action="store_true")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--store", type=Path)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args(arguments)
+    if options.sample and (options.write or options.merge):
+        parser.error("--sample builds a part, and results are written of all architectures")
     with tempfile.TemporaryDirectory(prefix="pallasc-coverage-") as folder:
         store = options.store or Path(folder) / "store"
-        came_out = results(options.names, Path(folder), store)
+        came_out = results(options.names, Path(folder), store, sample=options.sample)
     lines = wrong(came_out)
     print(*lines, sep="\n", end="\n" if lines else "", file=sys.stderr)
     if options.output:

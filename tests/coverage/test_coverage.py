@@ -1,6 +1,7 @@
 """Every entry of Pallas' reference has kernels, and they give what the checked-in results say.
 
-All kernels are built once a run of the tests, by whichever test process comes first.
+All kernels are built once a run of the tests, by whichever test process comes first: each for two
+of its architectures, or with `PALLASC_ALL_COVERAGE=1` for all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 JAX = metadata.version("jax")
 FILE = FOLDER / f"results-{'.'.join(JAX.split('.')[:2])}.json"
+ALL = os.environ.get("PALLASC_ALL_COVERAGE", "") not in ("", "0")
 KEPT: dict[str, Any] = json.loads(FILE.read_text()) if FILE.is_file() else {"cases": {}}
 
 pytestmark = pytest.mark.skipif(
@@ -46,7 +48,7 @@ def page() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def came_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Build all kernels, once for all test processes, and return what came out."""
+    """Build the kernels, once for all test processes, and return what came out."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -55,6 +57,7 @@ def came_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not output.is_file():
             command = [sys.executable, "-P", FOLDER / "run.py", "--output", output]
+            command += [] if ALL else ["--sample"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert output.is_file(), done.stderr
     found: dict[str, Any] = json.loads(output.read_text())
@@ -63,7 +66,10 @@ def came_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", KEPT["cases"])
 def test_a_kernel_gives_what_the_results_say(name: str, came_out: dict[str, Any]) -> None:
-    assert came_out["cases"][name] == KEPT["cases"][name]
+    own, kept = came_out["cases"][name], KEPT["cases"][name]
+    built = kept["targets"] if ALL else own["targets"]
+    assert built
+    assert own == {**kept, "targets": {arch: kept["targets"].get(arch) for arch in built}}
 
 
 def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:
@@ -106,6 +112,17 @@ def test_every_kernel_covers_entries_that_there_are(page: ModuleType) -> None:
         for name in names
     }
     assert [entry for entry in page.rows(results) if entry not in known] == []
+
+
+def test_the_results_have_every_architecture_that_a_kernel_is_declared_for(
+    page: ModuleType,
+) -> None:
+    command = [sys.executable, "-P", FOLDER / "declared.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    declared = {name: sorted(archs) for name, archs in json.loads(done.stdout).items()}
+    assert len(declared) > 100
+    for held in page.all_results().values():
+        assert {name: sorted(case["targets"]) for name, case in held["cases"].items()} == declared
 
 
 def test_results_of_both_versions_are_of_the_same_kernels(page: ModuleType) -> None:

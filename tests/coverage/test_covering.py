@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pallasc.specs.targets import DEFAULT_MODELS
+
+FOLDER = str(Path(__file__).parent)
+
 
 @pytest.fixture
-def covering() -> Iterator[Any]:
-    """Import covering.py as the kernels of this folder do."""
-    folder = str(Path(__file__).parent)
-    sys.path.insert(0, folder)
-    try:
-        import covering
-    finally:
-        sys.path.remove(folder)
+def imported(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import a module of this folder as its kernels do."""
+    monkeypatch.setattr(sys, "path", [FOLDER, *sys.path])
+    return importlib.import_module
+
+
+@pytest.fixture
+def covering(imported: Callable[[str], Any]) -> Iterator[Any]:
+    """Import covering.py, and leave its cases as they were."""
+    covering = imported("covering")
     held = dict(covering.CASES)
     yield covering
     covering.CASES.clear()
@@ -77,8 +84,43 @@ def test_two_cases_of_one_name_are_refused(covering: Any) -> None:
 def test_a_gap_may_be_of_one_architecture(covering: Any) -> None:
     def case() -> None: ...
 
-    covering.covers("plgpu.x", gaps={"0.10": "all", "0.12 sm_80": "one"})(case)
+    gaps = {"0.10": "all", "0.12 sm_80": "one", "sm_120a": "both"}
+    covering.covers("plgpu.x", gaps=gaps)(case)
     declared = covering.CASES["case"]
     assert declared.gap("0.10", "sm_90a") == "all"
     assert declared.gap("0.12", "sm_80") == "one"
     assert declared.gap("0.12", "sm_90a") is None
+    assert declared.gap("0.12", "sm_120a") == "both"
+    assert declared.gap("0.10", "sm_120a") == "all"
+
+
+def test_everywhere_is_everything_that_pallasc_compiles_for(
+    imported: Callable[[str], Any],
+) -> None:
+    architectures = imported("architectures")
+    assert set(architectures.EVERYWHERE) == set(DEFAULT_MODELS)
+    assert {*architectures.BEFORE_HOPPER, *architectures.SINCE_HOPPER} == set(DEFAULT_MODELS)
+
+
+def test_a_sample_has_the_first_architecture_and_meets_all(
+    imported: Callable[[str], Any],
+) -> None:
+    declared = imported("declared")
+    by_case = {f"case {number}": ["a", "b", "c", "d"] for number in range(6)} | {"one": ["e"]}
+    sample = declared.sample(by_case)
+    assert sample.pop("one") == {"e"}
+    assert all(len(found) == 2 and "a" in found for found in sample.values())
+    assert set().union(*sample.values()) == {"a", "b", "c", "d"}
+
+
+def test_a_gap_is_told_in_the_words_that_begin_a_message_or_follow_its_place(
+    imported: Callable[[str], Any],
+) -> None:
+    told = imported("run")._told
+    said = "ptxas refuses the PTX: line 52: Modifier 'x' on 'fence'\nline 60: the same"
+    assert told("compiler", "Modifier 'x' on", said) == "gap: Modifier 'x' on"
+    assert told("compiler", "ptxas refuses", said) == "gap: ptxas refuses"
+    assert told("compiler", "fence", said) == f"wrong: the compiler says: {said}"
+    assert told("compiler", "line 60", said) == f"wrong: the compiler says: {said}"
+    assert told("compiler", "Modifier", "") == "wrong: the compiler was to say: Modifier"
+    assert told("compiler", None, "") == "ok"
