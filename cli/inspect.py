@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ SUFFIXES = {
 
 _PRINTED = "debug-output"
 NOTHING_PRINTED = "nothing was printed"
-"""Stands where tracing a kernel printed nothing."""
+"""Stands where a kernel prints nothing, neither while it is traced nor when it runs."""
 
 _COMMENTS = {"ptx": "//", "sass": "//"}
 _CHOSEN = "pallasc.cli.inspect.views"
@@ -59,7 +60,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @_view("ptx", "Show the PTX.")
 @_view("sass", "Show the machine code, through nvdisasm.")
 @_view("resources", "Show registers, spills, stack, shared memory and barriers.")
-@_view("debug-output", "Show what tracing printed: that of debug=True, say.")
+@_view("debug-output", "Show what tracing printed, as with debug=True, and what a launch prints.")
 @_view("json", "Print the whole records of the artifacts as JSON.")
 @click.option(
     "-o",
@@ -184,10 +185,22 @@ def document(results: list[VariantResult], views: list[str]) -> str:
 
 
 def printed_view(result: VariantResult) -> str:
-    """Return what a variant printed while it was traced and lowered."""
+    """Return what a variant printed while it was traced and lowered, and prints when it runs."""
     from pallasc.compiler.printed import unpack
 
-    return unpack(result.printed).rstrip("\n") or NOTHING_PRINTED
+    parts = [unpack(result.printed).rstrip("\n"), *_launch_prints(result.artifact)]
+    return "\n".join(part for part in parts if part) or NOTHING_PRINTED
+
+
+def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
+    from pallasc.compiler.printed import formats
+
+    if artifact is None:
+        return
+    for key, name in {kernel.ptx: kernel.name for kernel in artifact.kernels if kernel.ptx}.items():
+        if found := formats(artifact.blob(key).decode()):
+            yield f"{name} prints when it runs:"
+            yield from (f"  {json.dumps(text, ensure_ascii=False)}" for text in found)
 
 
 def view_text(artifact: Artifact, view: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.compiler.diagnose import (
+    axis_hint,
     captured_output,
     definition,
     explain,
@@ -27,14 +28,16 @@ from pallasc.compiler.launch_limits import check_launches
 from pallasc.compiler.lower import Lowered, Signature, lower
 from pallasc.compiler.resources import kernel_resources
 from pallasc.compiler.topology import target_config
-from pallasc.compiler.translate import MESH_HINT, Translation, UnsupportedStepError, translate
+from pallasc.compiler.translate import Translation, UnsupportedStepError, translate
 from pallasc.errors import CompileError, Location
 from pallasc.specs.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
 from pallasc.specs.canonical import canonical_json, labelled_key
 from pallasc.specs.cubin import parse_cubin
 from pallasc.specs.drivers import minimum_driver
 from pallasc.specs.meshes import Mesh
-from pallasc.specs.plan import Binding, LaunchPlan, check_ranges, plan_to_json
+from pallasc.specs.plan import Binding, LaunchPlan
+from pallasc.specs.plan_json import plan_to_json
+from pallasc.specs.plan_rules import check_ranges
 from pallasc.specs.spec import Args
 from pallasc.specs.targets import Target
 
@@ -92,8 +95,7 @@ def lower_job(job: Job) -> Lowered:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
-        if not job.mesh and "unbound axis name" in explained.message:
-            explained.hint = explained.hint or MESH_HINT
+        explained.hint = explained.hint or axis_hint(explained.message, job.mesh)
         raise explained from error
 
 

@@ -43,13 +43,15 @@ _NOISE = re.compile(
     re.MULTILINE,
 )
 _OWN_FUNCTION = re.compile(r"function main at \S+ traced for jit")
+_PLACE_IN_JAX = re.compile(r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+")
 _ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
+_AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
 _MOST_LINES = 12
-_MOST_LETTERS = 240
+_MOST_LETTERS = 400
 
 
 def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
@@ -58,7 +60,8 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
         if isinstance(error, CompileError) and error.location is None:
             error.location = equation_place(error) or definition(function)
         return error
-    place = user_place(frames(error)) or equation_place(error) or definition(function)
+    place = _raised_place(error) or user_place(frames(error)) or equation_place(error)
+    place = place or definition(function)
     if (step := _unsupported(error)) is not None:
         return UnsupportedError(
             f"the function contains {step}, which cannot be launched from a cubin",
@@ -94,6 +97,27 @@ def explain_compilation(
     return CompileError(message, location=user_place(_places(output)) or definition(function))
 
 
+def _raised_place(error: BaseException) -> Location | None:
+    """Return the user's line that raised `error`, as one of a function inlined into a kernel may.
+
+    Of an operation that MLIR refuses, JAX adds the line as a frame if there are locations.
+    """
+    trace = traceback.extract_tb(error.__traceback__)
+    if not trace or not _is_users(trace[-1].filename):
+        return None
+    return Location(trace[-1].filename, trace[-1].lineno or 0)
+
+
+def axis_hint(message: str, mesh: object) -> str | None:
+    """Return what to do about an axis that JAX does not know, None where that is not the error."""
+    found = _AXIS.search(message)
+    if found is None:
+        return None
+    hint = "The axes of a kernel are named in grid_names, cluster_names and thread_name"
+    devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{found['axis']}: 4}}"
+    return f"{hint}{devices}."
+
+
 def equation_place(error: BaseException) -> Location | None:
     """Return the user's line of the innermost equation that was being lowered.
 
@@ -114,6 +138,8 @@ def operation_place(error: BaseException) -> Location | None:
     The passes are Python, and raise without a place; the operation that a pass was at is a local
     variable of its frames, with a location if the module was made with them.
     """
+    if (raised := _raised_place(error)) is not None:
+        return raised
     trace, found = error.__traceback__, None
     while trace is not None:
         if _MOSAIC in trace.tb_frame.f_code.co_filename:
@@ -230,6 +256,7 @@ def _message(error: BaseException) -> str:
     kind = type(error).__name__
     text = str(error).split("\nThe preceding stack trace")[0]
     text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
+    text = _PLACE_IN_JAX.sub("", text)
     body = shorten(_STATUS.sub("", text.strip()))
     if not body:
         return f"{kind}: {failed_line(error)}"

@@ -1,8 +1,9 @@
-"""What a kernel's tracing and lowering prints, kept for `pallasc inspect`.
+"""What a kernel prints, for `pallasc inspect`: while it is traced and lowered, and when it runs.
 
 `debug=True` makes Pallas print the traced kernel and its MLIR module. Paths and lines of source are
 in there, so it is no part of an artifact, which is the same everywhere; a manifest carries it,
-compressed.
+compressed. What `pl.debug_print` prints at each launch is in the PTX: calls of `vprintf` with
+formats in memory (CUDA C++ Programming Guide, "Formatted Output").
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -18,6 +20,10 @@ from typing import TextIO
 LONGEST_LETTERS = 1 << 20
 """Of a longer text, only the end is kept."""
 
+_FORMAT = re.compile(
+    r"^\.global \.align 1 \.b8 printfFormat_(?P<number>\d+)\[\d+\] = \{(?P<bytes>[\d, ]+)\};$",
+    re.MULTILINE,
+)
 _LEFT_OUT = "[the first {} letters are left out]\n"
 
 
@@ -67,3 +73,14 @@ def unpack(packed: object) -> str:
     except (ValueError, zlib.error):
         return ""
     return data.decode("utf-8", "replace")
+
+
+def formats(ptx: str) -> list[str]:
+    """Return what a kernel prints when it runs, as formats of C, in the order of its source."""
+    found = {int(one["number"]): one["bytes"] for one in _FORMAT.finditer(ptx)}
+    return [_text(found[number]) for number in sorted(found)]
+
+
+def _text(numbers: str) -> str:
+    data = bytes(int(number) for number in numbers.split(","))
+    return data.rstrip(b"\0").decode("utf-8", "replace")

@@ -7,7 +7,7 @@ file a thunk. Asynchronous thunks run where they start: a plan has one stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -17,11 +17,13 @@ from pallasc.compiler.allocations import (
     number_buffers,
     output_allocations,
 )
-from pallasc.compiler.host_stub import locate
+from pallasc.compiler.launch_parameters import check_signature, mosaic_parameter
 from pallasc.compiler.mosaic_kernel import MosaicKernel, read_mosaic_kernel
 from pallasc.compiler.peers import peer_table, uses_peers
 from pallasc.compiler.profiles import Regions, buffer_bytes
-from pallasc.compiler.tensor_maps import from_mosaic, from_xla
+from pallasc.compiler.slices import constant_start, numbered, packed, place
+from pallasc.compiler.tensor_maps import from_xla
+from pallasc.compiler.unknown_fields import refuse_unknown_fields
 from pallasc.compiler.unsupported import (
     UNSUPPORTED_HINT,
     describe_call,
@@ -31,7 +33,6 @@ from pallasc.compiler.unsupported import (
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.canonical import digest
 from pallasc.specs.cubin import Kernel, parse_cubin
-from pallasc.specs.peers import Peers
 from pallasc.specs.plan import (
     Buffer,
     Bytes,
@@ -54,8 +55,7 @@ _AT_RUN_TIME = "a slice at an offset that is computed at run time"
 MOST_STEPS = 4096
 """Steps that a plan may have because of loops."""
 
-MESH_HINT = "Declare the devices that run it together: mesh: {x: 4}."
-_RELOCATION_ABSOLUTE_64 = 1
+_MESH_HINT = "Declare the devices that run it together: mesh: {x: 4}."
 _STATEFUL = "rng_get_and_update_state"
 """XLA's kernel that keeps a state in its module: each launch would give something else."""
 
@@ -180,8 +180,8 @@ class _Translator:
 
     def copy(self, _: Any, body: Any, places: Places) -> None:
         copy = body.copy_thunk if hasattr(body, "copy_thunk") else body
-        source, source_offset = _place(copy.source_buffer.slice, places)
-        target, target_offset = _place(copy.destination_buffer.slice, places)
+        source, source_offset = place(copy.source_buffer.slice, places)
+        target, target_offset = place(copy.destination_buffer.slice, places)
         if copy.mem_size and (source, source_offset) != (target, target_offset):
             self.result.steps.append(
                 Copy(source, source_offset, target, target_offset, copy.mem_size)
@@ -195,7 +195,7 @@ class _Translator:
 
     def _fill(self, where: Any, places: Places, value: int, width: Literal[1, 4]) -> None:
         if where.size:
-            buffer, offset = _place(where, places)
+            buffer, offset = place(where, places)
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
     def kernel(self, thunk: Any, body: Any, places: Places) -> None:
@@ -227,7 +227,7 @@ class _Translator:
             thunk,
             cubin=spec.cubin.data,
             kernel=spec.kernel_name,
-            slices=_packed([argument.slice for argument in body.args], spec),
+            slices=packed([argument.slice for argument in body.args], spec),
             body=body,
             places=places,
             shape=(
@@ -247,7 +247,7 @@ class _Translator:
         maps = {entry.key: entry.value for entry in body.tma_metadata.arg_index_to_tma_info}
         parameters: list[Parameter] = []
         for index, piece in enumerate(slices):
-            buffer, offset = _place(piece, places)
+            buffer, offset = place(piece, places)
             if index in maps:
                 tensor_map = from_xla(maps[index], buffer=buffer, offset=offset)
                 parameters.append(Bytes(128, "", ((0, tensor_map),)))
@@ -267,7 +267,7 @@ class _Translator:
         if body.target_name != MOSAIC_TARGET:
             self._refuse(thunk, describe_call(body.target_name))
         if self.ranks == 1 and uses_peers(body):
-            self._refuse(thunk, "a Mosaic kernel over several devices", MESH_HINT)
+            self._refuse(thunk, "a Mosaic kernel over several devices", _MESH_HINT)
         slices = [
             item.shaped_slice.slice
             for item in (*body.operands, *body.results)
@@ -276,9 +276,9 @@ class _Translator:
         mosaic = self._mosaic(body.execution_state.state, len(slices))
         if mosaic.uses_nvshmem or (self.ranks == 1 and mosaic.uses_multimem):
             what = "a Mosaic kernel over several devices (NVSHMEM or multimem)"
-            self._refuse(thunk, what, MESH_HINT)
+            self._refuse(thunk, what, _MESH_HINT)
         launch = mosaic.launch
-        positions = [_place(piece, places) for piece in slices]
+        positions = [place(piece, places) for piece in slices]
         if mosaic.hash in self.regions:
             positions[-1] = self._profile(self.regions[mosaic.hash], mosaic)
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
@@ -293,7 +293,7 @@ class _Translator:
                 block=launch.block,
                 dynamic_smem_bytes=launch.dynamic_smem_bytes,
                 pdl=launch.pdl,
-                parameters=tuple(_parameter(a, positions) for a in launch.arguments),
+                parameters=tuple(mosaic_parameter(a, positions) for a in launch.arguments),
                 origin="mosaic",
                 label=thunk.thunk_info.profile_annotation,
                 peer_table=peer_table(body, positions, mosaic, self.ranks),
@@ -327,15 +327,15 @@ class _Translator:
         for index, ((buffer, offset), size) in enumerate(zip(list(positions), sizes, strict=True)):
             if offset % MOSAIC_ALIGNMENT == 0:
                 continue
-            place = (buffer, offset, size)
-            if place not in moved:
-                moved[place] = len(self.result.buffers)
+            piece = (buffer, offset, size)
+            if piece not in moved:
+                moved[piece] = len(self.result.buffers)
                 self.result.buffers.append(Buffer("temporary", size))
                 if index < operands and size:
-                    into.append(Copy(buffer, offset, moved[place], 0, size))
-            positions[index] = (moved[place], 0)
+                    into.append(Copy(buffer, offset, moved[piece], 0, size))
+            positions[index] = (moved[piece], 0)
             if index >= operands and size:
-                back.append(Copy(moved[place], 0, buffer, offset, size))
+                back.append(Copy(moved[piece], 0, buffer, offset, size))
         return into, back
 
     def _profile(self, regions: Regions, mosaic: MosaicKernel) -> tuple[int, int]:
@@ -354,12 +354,12 @@ class _Translator:
         inner = {}
         for index, (argument, offsets) in enumerate(zip(body.arguments, body.offsets, strict=True)):
             if argument.HasField("slice"):
-                buffer, start = _place(argument.slice, places)
+                buffer, start = place(argument.slice, places)
                 constants = [] if not offsets.HasField("offsets") else offsets.offsets.offsets
                 if any(o.HasField("slice_offset") or o.hlo_module_offset_idx for o in constants):
                     self._refuse(thunk, _AT_RUN_TIME)
                 shape = body.orig_shapes[index].shape if constants else None
-                inner[index] = (buffer, start + _slice_bytes(shape, constants))
+                inner[index] = (buffer, start + constant_start(shape, constants))
         self.run(body.embedded_thunk.thunks, inner)
 
     def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
@@ -371,12 +371,12 @@ class _Translator:
         inner = {}
         slices = [
             (p.slice_offsets, p.HasField("slice_config"), p.slice_config,
-             _numbered(body.parameter_buffers, p.parameter_number))
+             numbered(body.parameter_buffers, p.parameter_number))
             for p in body.parameters
         ]  # fmt: skip
         slices += [
             (r.update_offsets, r.HasField("update_config"), r.update_config,
-             _numbered(body.result_buffers, r.result_number))
+             numbered(body.result_buffers, r.result_number))
             for r in body.results
         ]  # fmt: skip
         if len(slices) != len(body.slice_allocations):
@@ -384,7 +384,7 @@ class _Translator:
                 f"a slice has {len(slices)} buffers and {len(body.slice_allocations)} allocations"
             )
         for index, (offsets, configured, config, piece) in enumerate(slices):
-            buffer, start = _place(piece, places)
+            buffer, start = place(piece, places)
             known = config if configured else None
             inner[index] = (buffer, start + self._slice_start(thunk, offsets, known))
         self.run(body.embedded_thunks.thunks, inner)
@@ -431,122 +431,6 @@ _HANDLERS = {
 }
 
 
-def _numbered(buffers: Sequence[Any], number: int) -> Any:
-    if not 0 <= number < len(buffers):
-        raise CompileError(f"a slice names buffer {number} of {len(buffers)}")
-    return buffers[number]
-
-
-def _place(piece: Any, places: Places) -> tuple[int, int]:
-    if piece.buffer_allocation_index not in places:
-        raise CompileError(f"a step uses allocation {piece.buffer_allocation_index}, not known")
-    buffer, offset = places[piece.buffer_allocation_index]
-    return buffer, offset + piece.offset
-
-
 def _dim3(message: Any) -> Dim3:
     point = message.coordinates
     return (max(1, point.x), max(1, point.y), max(1, point.z))
-
-
-def _packed(slices: list[Any], spec: Any) -> list[Any]:
-    """Return the slices in the order in which the kernel takes them."""
-    if not spec.HasField("kernel_args_packing_spec"):
-        return slices
-    result = []
-    for argument in spec.kernel_args_packing_spec.kernel_arguments:
-        kinds = [relocation.kind for relocation in argument.relocations]
-        if kinds != [_RELOCATION_ABSOLUTE_64] or len(argument.data) not in (0, 8):
-            raise CompileError(f"XLA's kernel {spec.kernel_name} packs an argument unknown here")
-        result.append(slices[argument.relocations[0].argument_index])
-    return result
-
-
-def _parameter(argument: Any, positions: list[tuple[int, int]]) -> Parameter:
-    """Turn a recorded argument of Mosaic's into a parameter of the plan."""
-    if argument.address is not None:
-        if locate(argument.address) == (len(positions), 0):
-            return Peers()
-        buffer, offset = _resolve(argument.address, positions)
-        return Pointer(buffer, offset)
-    maps = []
-    for at, tensor_map in argument.maps:
-        buffer, offset = _resolve(tensor_map.address, positions)
-        maps.append((at, from_mosaic(tensor_map, buffer=buffer, offset=offset)))
-    data = argument.data.hex() if any(argument.data) or not maps else ""
-    return Bytes(len(argument.data), data, tuple(maps))
-
-
-def _resolve(address: int, positions: list[tuple[int, int]]) -> tuple[int, int]:
-    index, inner = locate(address)
-    if index >= len(positions):
-        raise CompileError(f"the host function uses buffer {index} of {len(positions)}")
-    buffer, offset = positions[index]
-    return buffer, offset + inner
-
-
-def _slice_bytes(shape: Any, offsets: Sequence[Any]) -> int:
-    """Return the byte offset of constant element offsets into an array of `shape`."""
-    if shape is None:
-        return 0
-    stride = _ELEMENT_BYTES[shape.element_type]
-    total = 0
-    for dimension in shape.layout.minor_to_major:
-        total += offsets[dimension].const_offset * stride
-        stride *= shape.dimensions[dimension]
-    return total
-
-
-# Bytes of an element by `xla.PrimitiveType`; sub-byte types are not sliced in place.
-_ELEMENT_BYTES = {
-    1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4, 12: 8, 15: 8, 16: 2,
-    18: 16, 19: 1, 20: 1, 23: 1, 24: 1, 25: 1, 28: 1, 29: 1, 33: 1,
-}  # fmt: skip
-
-
-def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
-    """Check a launch's parameters against what the cubin says of its kernel.
-
-    Raises:
-        CompileError: the kernel is not in the cubin, or count or sizes differ.
-    """
-    kernel = kernels.get(launch.kernel)
-    if kernel is None:
-        raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
-    given = [p.size if isinstance(p, Bytes) else 8 for p in launch.parameters]
-    wanted = [parameter.size for parameter in kernel.parameters]
-    if given != wanted:
-        raise CompileError(
-            f"the plan passes parameters of {given} bytes to {launch.kernel}, "
-            f"whose signature has {wanted}"
-        )
-
-
-def refuse_unknown_fields(message: Any, *, deep: bool = True) -> None:
-    """Check that every field set in `message` is one that the schema knows.
-
-    Raises:
-        CompileError: one is not; the message names it by number.
-    """
-    from google.protobuf.unknown_fields import UnknownFieldSet
-
-    for unknown in UnknownFieldSet(message):
-        raise CompileError(
-            f"the executable sets field {unknown.field_number} of {message.DESCRIPTOR.name}, "
-            "which is not known here",
-            hint="Install a supported JAX version (`pallasc doctor` lists them).",
-        )
-    if deep:
-        for inner in _submessages(message):
-            refuse_unknown_fields(inner)
-
-
-def _submessages(message: Any) -> Iterator[Any]:
-    for descriptor, value in message.ListFields():
-        if descriptor.message_type is None or descriptor.message_type.name in _UNREAD:
-            continue
-        yield from value if hasattr(value, "add") else [value]
-
-
-_UNREAD = frozenset({"Shape", "AttributesMap", "Allocation", "Thunk"})
-"""Messages that carry more than is read here, or that are checked on their own."""

@@ -7,7 +7,8 @@ from typing import Any
 from pallasc.cli.artifact_text import ptx_text, resources_text, sass_text, summary_text
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import digest
-from pallasc.specs.plan import Copy, Fill, LaunchPlan, plan_to_json
+from pallasc.specs.plan import Copy, Fill, LaunchPlan
+from pallasc.specs.plan_json import plan_to_json
 
 PTX = b".version 9.0\n.target sm_90a\n"
 CUBINS = [b"first", b"second"]

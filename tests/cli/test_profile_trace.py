@@ -246,6 +246,10 @@ def test_inspect_shows_what_tracing_printed_of_a_hit(run: Callable[..., Any], ke
     assert (result.code, result.err) == (0, "")
     assert "debug_print" in result.out
     assert "module @" in result.out
+    assert result.out.splitlines()[-2:] == [
+        "body_mosaic_gpu_kernel prints when it runs:",
+        r'  "the sum is %f\n"',
+    ]
     assert run(*arguments, "-k", "profiled").out == "nothing was printed\n"
 
 

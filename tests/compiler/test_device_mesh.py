@@ -111,4 +111,4 @@ def test_a_collective_of_xla_is_refused_by_name(meshes: Any) -> None:
 def test_an_axis_without_a_mesh_is_explained(meshes: Any) -> None:
     error = meshes["without_a_mesh"].error
     assert "unbound axis name: x" in error["message"]
-    assert error["hint"] == "Declare the devices that run it together: mesh: {x: 4}."
+    assert error["hint"].endswith("; devices are declared in the spec: mesh: {x: 4}.")

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from pallasc.compiler import translate as module
-from pallasc.compiler.translate import check_signature, refuse_unknown_fields, translate
+from pallasc.compiler.launch_parameters import check_signature
+from pallasc.compiler.translate import translate
+from pallasc.compiler.unknown_fields import refuse_unknown_fields
 from pallasc.compiler.xla_schema import message_type
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.cubin import Kernel, Parameter, parse_cubin

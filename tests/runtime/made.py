@@ -33,8 +33,8 @@ from pallasc.specs.plan import (
     Pointer,
     Step,
     TensorMap,
-    plan_to_json,
 )
+from pallasc.specs.plan_json import plan_to_json
 from pallasc.specs.targets import resolve_target
 
 _ENTRIES = """

@@ -20,11 +20,10 @@ from pallasc.specs.plan import (
     LaunchPlan,
     Pointer,
     TensorMap,
-    check_ranges,
-    plan_from_json,
-    plan_to_json,
     tree_leaves,
 )
+from pallasc.specs.plan_json import plan_from_json, plan_to_json
+from pallasc.specs.plan_rules import check_ranges
 
 _MAP = TensorMap(
     buffer=0, offset=64, dtype="float16", dims=(64, 16), strides=(128,), box=(64, 8),

@@ -11,17 +11,8 @@ import pytest
 
 from pallasc.errors import CorruptError
 from pallasc.specs.peers import Peers, PeerTable
-from pallasc.specs.plan import (
-    Binding,
-    Buffer,
-    Bytes,
-    Launch,
-    LaunchPlan,
-    Pointer,
-    TensorMap,
-    plan_from_json,
-    plan_to_json,
-)
+from pallasc.specs.plan import Binding, Buffer, Bytes, Launch, LaunchPlan, Pointer, TensorMap
+from pallasc.specs.plan_json import plan_from_json, plan_to_json
 from pallasc.specs.profile import Profile
 
 _MAP = TensorMap(

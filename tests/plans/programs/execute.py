@@ -40,17 +40,8 @@ from pallasc.compiler import compile as compiling
 from pallasc.compiler.host_stub import locate
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.specs.arrays import ArraySpec, resolve_array
-from pallasc.specs.plan import (
-    Buffer,
-    Bytes,
-    Copy,
-    Fill,
-    Launch,
-    LaunchPlan,
-    Pointer,
-    Step,
-    plan_from_json,
-)
+from pallasc.specs.plan import Buffer, Bytes, Copy, Fill, Launch, LaunchPlan, Pointer, Step
+from pallasc.specs.plan_json import plan_from_json
 from pallasc.specs.targets import resolve_target
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"
