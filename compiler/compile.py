@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.compiler.diagnose import (
-    axis_hint,
     captured_output,
     definition,
     explain,
     explain_compilation,
+    hint,
     is_mosaic,
     operation_place,
     user_place,
@@ -95,7 +95,7 @@ def lower_job(job: Job) -> Lowered:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
-        explained.hint = explained.hint or axis_hint(explained.message, job.mesh)
+        explained.hint = explained.hint or hint(explained.message, job.mesh)
         raise explained from error
 
 

@@ -50,6 +50,11 @@ _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
+_NO_RULE = "assert rule is not None"
+_NO_CALL_HINT = (
+    "JAX 0.11 took Mosaic GPU from pl.pallas_call: use plgpu.kernel or pl.kernel, and "
+    "plgpu.emit_pipeline for blocks."
+)
 _MOST_LINES = 12
 _MOST_LETTERS = 400
 
@@ -108,14 +113,15 @@ def _raised_place(error: BaseException) -> Location | None:
     return Location(trace[-1].filename, trace[-1].lineno or 0)
 
 
-def axis_hint(message: str, mesh: object) -> str | None:
-    """Return what to do about an axis that JAX does not know, None where that is not the error."""
+def hint(message: str, mesh: object) -> str | None:
+    """Return what to do about an error that JAX words without a way out, None for others."""
+    if message == f"AssertionError: {_NO_RULE}":
+        return _NO_CALL_HINT
     found = _AXIS.search(message)
     if found is None:
         return None
-    hint = "The axes of a kernel are named in grid_names, cluster_names and thread_name"
     devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{found['axis']}: 4}}"
-    return f"{hint}{devices}."
+    return f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
 
 
 def equation_place(error: BaseException) -> Location | None:

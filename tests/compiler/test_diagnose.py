@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from pallasc.compiler.diagnose import (
     explain,
     explain_compilation,
     frames,
+    hint,
     is_mosaic,
     operation_place,
     shorten,
@@ -257,3 +260,34 @@ def test_output_below_python_is_captured_and_restored(capfd: pytest.CaptureFixtu
         assert output() == "from below\nand here\n"
     os.write(2, b"after\n")
     assert capfd.readouterr().err == "after\n"
+
+
+def test_a_hint_says_where_axes_are_named() -> None:
+    message = "NameError: Found an unbound axis name: rows. To fix this, please call jax.shard_map."
+    named = "The axes of a kernel are named in grid_names, cluster_names and thread_name"
+    assert hint(message, {}) == f"{named}; devices are declared in the spec: mesh: {{rows: 4}}."
+    assert hint(message, {"x": 2}) == f"{named}."
+    assert hint("NameError: no such name", {}) is None
+
+
+@pytest.mark.skipif(JAX < (0, 11), reason="until JAX 0.10 `pl.pallas_call` has Mosaic GPU")
+def test_a_call_that_jax_has_no_back_end_for_is_told_what_to_use(tmp_path: Path) -> None:
+    (tmp_path / "called.py").write_text(
+        "from jax.experimental import pallas as pl\n"
+        "from jax.experimental.pallas import mosaic_gpu as plgpu\n"
+        "def copy(x):\n"
+        "    def body(x_ref, out_ref):\n"
+        "        out_ref[...] = x_ref[...]\n"
+        "    parameters = plgpu.CompilerParams()\n"
+        "    return pl.pallas_call(body, out_shape=x, compiler_params=parameters)(x)\n"
+    )
+    (tmp_path / "called.yaml").write_text(
+        "schema: 1\n"
+        "kernels:\n"
+        '  - {name: copy, entry: "called.py:copy", targets: [sm_90a], args: {x: "f32[128]"}}\n'
+    )
+    command = [sys.executable, "-P", "-m", "pallasc", "build", "called.yaml", "--store", "store"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "called.py:7: AssertionError: assert rule is not None" in done.stderr
+    assert "use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks." in done.stderr
