@@ -70,9 +70,11 @@ class Executable:
     results: tuple[int, ...]
 
     @classmethod
-    def read(cls, data: bytes) -> Executable:
-        """Read a serialised executable that consists of Mosaic calls only."""
+    def read(cls, data: bytes) -> Executable | None:
+        """Read a serialised executable; None where it has steps that are no Mosaic calls."""
         proto = parse_executable(data)
+        if any(one.custom_call_thunk.target_name != "mosaic_gpu_v2" for one in proto.thunks):
+            return None
         found = proto.buffer_allocations.values
         entries = sorted(proto.output_info_map, key=lambda one: tuple(one.shape_index.indexes))
         leaves = [one for one in entries if one.shape_index.indexes or len(entries) == 1]
@@ -85,7 +87,6 @@ class Executable:
 
 def _call(thunk: Any) -> MosaicCall:
     body = thunk.custom_call_thunk
-    assert body.target_name == "mosaic_gpu_v2", "a step that is no Mosaic call"
     proto = message_type("MosaicGpuKernelProto").FromString(body.execution_state.state)
     slices = [one.shaped_slice.slice for one in (*body.operands, *body.results)]
     return MosaicCall(proto, tuple((s.buffer_allocation_index, s.offset) for s in slices))
