@@ -51,7 +51,7 @@ lint: $(VENV)/installed-dev ## look for mistakes and wrong formatting
 types: $(VENV)/installed-dev build/tree ## check the types
 	@$(BIN)/mypy
 
-docs: $(VENV)/installed-dev ## write the generated pages of docs/ again
+docs: $(VENV)/installed-dev ## write stale pages of docs/ again, and fail if there were any
 	@$(BIN)/python -P docs/generate.py
 
 docs-check: $(VENV)/installed-dev
@@ -59,7 +59,7 @@ docs-check: $(VENV)/installed-dev
 
 coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, write what came out
 	@$(BIN)/python -P tests/coverage/run.py --write
-	@$(BIN)/python -P docs/generate.py
+	@$(BIN)/python -P docs/generate.py --write
 
 bench: $(VENV)/installed-dev ## run the benchmarks; fail where one misses its goal
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \

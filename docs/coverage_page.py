@@ -15,13 +15,15 @@ each name that `jax.experimental.pallas.mosaic_gpu` exports beyond it, with the 
 Every kernel is built from a spec for each architecture where it makes sense: all that pallasc
 compiles for, or those that have what the kernel is about. What is looked for then was found in its
 PTX, SASS or launch plan on each of them; “all” stands for all eight. Where there are *numbers*,
-JAX's interpreter ran the kernel and agreed with a reference in NumPy. A gap stands there in the
-words of JAX, Mosaic or `ptxas`.
+JAX's interpreter ran the kernel and agreed with a reference in NumPy; where there are none, it said
+why not. A gap stands there in the words of JAX, Mosaic or `ptxas`. What is wrong in JAX compiles,
+but into something else than the kernel asks for; that it still does is checked as well.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels lie
 in `tests/coverage`; `make coverage` compiles them all for all architectures and writes the results
-again. The tests compile each kernel for two of its architectures, not the same two for each, and
-compare with those results; with `PALLASC_ALL_COVERAGE=1` they compile and compare all."""
+again. The tests run the interpreter on all, compile each kernel for one of its architectures and
+every second one for another, and compare with those results; with `PALLASC_ALL_COVERAGE=1` they
+compile and compare all."""
 
 _GROUPS = {
     "plgpu": "The module `plgpu`",
@@ -92,15 +94,15 @@ def coverage_page(note: str) -> str:
 
 
 def _totals(results: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = ["| JAX | kernels | compiled | gaps | numbers |", "| --- | --- | --- | --- | --- |"]
+    head = ["JAX", "kernels", "compiled", "wrong in JAX", "gaps", "numbers"]
+    lines = [head, ["---"] * len(head)]
     for held in results.values():
         cases = held["cases"].values()
-        outcomes = [outcome for case in cases for outcome in case["targets"].values()]
-        gaps = sum(outcome != "ok" for outcome in outcomes)
+        outcomes = [text.partition(":")[0] for case in cases for text in case["targets"].values()]
+        counts = [outcomes.count(kind) for kind in ("ok", "fault", "gap")]
         numbers = sum(case.get("numbers") == "ok" for case in cases)
-        counts = [len(cases), len(outcomes) - gaps, gaps, numbers]
-        lines.append(f"| {held['jax']} | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines)
+        lines.append([held["jax"], *map(str, [len(cases), *counts, numbers])])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _table(
@@ -128,19 +130,22 @@ def _cell(case: Mapping[str, Any] | None) -> str:
 
 
 def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
-    targets = sorted(case["targets"].items(), key=lambda one: _capability(one[0]))
-    good = [arch for arch, outcome in targets if outcome == "ok"]
-    if good:
-        numbers = case.get("numbers")
+    """Yield where a kernel compiles, where not and why, and why there are no numbers."""
+    where: dict[str, list[str]] = {}
+    for arch, outcome in sorted(case["targets"].items(), key=lambda one: _capability(one[0])):
+        where.setdefault(outcome, []).append(arch)
+    numbers = case.get("numbers", "")
+    if good := where.pop("ok", None):
         yield f"{_listed(good)}{' and *numbers*' if numbers == 'ok' else ''}"
-    gaps: dict[str, list[str]] = {}
-    for arch, outcome in targets:
-        if outcome != "ok":
-            gaps.setdefault(outcome.partition(": ")[2], []).append(arch)
-    for words, where in gaps.items():
-        yield f"**gap** {_listed(where)}: “{words}”"
-    numbers = case.get("numbers", "ok")
-    if numbers != "ok" and numbers.partition(": ")[2] not in gaps:
+    for outcome, architectures in where.items():
+        kind, _, words = outcome.partition(": ")
+        listed = _listed(architectures)
+        yield (
+            f"**wrong in JAX** {listed}: {words}"
+            if kind == "fault"
+            else f"**gap** {listed}: “{words}”"
+        )
+    if numbers.startswith("gap: ") and numbers not in where:
         yield f"no numbers: “{numbers.partition(': ')[2]}”"
 
 

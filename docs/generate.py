@@ -1,4 +1,7 @@
-"""Write the generated pages of docs/ again; with --check only tell whether they are current.
+"""Write the generated pages of docs/ again, and fail where one was not current.
+
+With --check nothing is written, with --write nothing fails. A page of results is not current either
+where the kernels in tests/coverage are others than those of the results.
 
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
 * `coverage.md`: what of Pallas compiles, from the results in tests/coverage
@@ -8,8 +11,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -114,20 +119,43 @@ def stale(folder: Path) -> list[str]:
     ]
 
 
+def declared() -> dict[str, list[str]]:
+    """Return the architectures that each kernel in tests/coverage is declared for."""
+    command = [sys.executable, "-P", str(coverage_page.RESULTS / "declared.py")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def unrecorded(kernels: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return in which results a kernel is missing, too many, or there for other architectures."""
+    lines = []
+    for version, results in coverage_page.all_results().items():
+        recorded = {name: sorted(case["targets"]) for name, case in results["cases"].items()}
+        lines += [
+            f"the results of JAX {version} are not those of the kernel {name}"
+            for name in sorted({*recorded, *kernels})
+            if recorded.get(name) != sorted(kernels.get(name, ()))
+        ]
+    return lines
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the pages, or check them."""
-    if list(arguments) == ["--check"]:
-        wrong = stale(DOCS)
-        for name in wrong:
-            print(f"docs/{name} is not current: run `make docs`.", file=sys.stderr)
-        return 1 if wrong else 0
-    if arguments:
-        print("usage: generate.py [--check]", file=sys.stderr)
+    if list(arguments) not in ([], ["--check"], ["--write"]):
+        print("usage: generate.py [--check | --write]", file=sys.stderr)
         return 2
-    for name in stale(DOCS):
-        (DOCS / name).write_text(pages()[name], encoding="utf-8")
-        print(f"wrote docs/{name}")
-    return 0
+    checks, writes = (f"--{name}" in arguments for name in ("check", "write"))
+    wrong = stale(DOCS)
+    for name in wrong:
+        if not checks:
+            (DOCS / name).write_text(pages()[name], encoding="utf-8")
+        done = "run `make docs`" if checks else "it is written again, look at it"
+        print(f"docs/{name} was not current: {done}.", file=sys.stderr)
+    lines = [] if writes else unrecorded(declared())
+    for line in lines:
+        print(f"tests/coverage: {line}: run `make coverage`.", file=sys.stderr)
+    return 1 if (wrong and not writes) or lines else 0
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """What a coverage case declares beside its spec: the entries it covers and what is looked for.
 
 A case is a function with two decorators: `@covers(…)` and, below it, `@pallasc.kernel(…)`, which
-declares it as any Python spec does. The spec's `reference`, where there is one, is compared with
-what JAX's interpreter computes.
+declares it as any Python spec does. The spec's `reference` is compared with what JAX's interpreter
+computes; a case without one has to say why: in the words of the interpreter, which cannot run it,
+or in those of the compiler, which takes it for no architecture.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,6 +62,7 @@ class Look:
         on: architectures on which it is looked for; all, if empty.
         jax: JAX versions likewise.
         beside: the case that it is compared with, "" where there is none.
+        fault: what JAX does instead, where it is known not to do what is looked for.
     """
 
     says: str
@@ -68,6 +70,7 @@ class Look:
     on: tuple[str, ...] = ()
     jax: tuple[str, ...] = ()
     beside: str = ""
+    fault: str = ""
 
     def applies(self, arch: str, version: str) -> bool:
         """Return whether it is looked for on this architecture with this JAX version."""
@@ -153,6 +156,11 @@ def same_artifact(as_: str, *, on: str = "", jax: str = "") -> Look:
     return compared("the same artifact as", holds, to=as_, on=on, jax=jax)
 
 
+def faulty(look: Look, *, does: str) -> Look:
+    """Look that something does not hold, because JAX does something else than it is asked for."""
+    return replace(look, fault=does)
+
+
 def _plain(pattern: str) -> str:
     """Return a regular expression as text for a table."""
     text = pattern.replace(r"\.\S*", ".…")
@@ -168,8 +176,10 @@ class Case:
         covers: entries, as `plgpu.Barrier`, `plgpu.CompilerParams(approx_math)`.
         looks: what to look for.
         gaps: how JAX's message begins where it does not compile, by JAX version, by architecture,
-            or by both: `"0.10"`, `"sm_80"`, `"0.10 sm_80"`. Both go first, then the version.
-        uninterpreted: likewise where JAX's interpreter cannot run it.
+            or by both: `"0.10"`, `"sm_80"`, `"0.10 sm_80"`. Both go first, then the version. In it
+            “…” stands for what differs from run to run.
+        uninterpreted: likewise what JAX's interpreter says where it cannot run it, by JAX version;
+            under "" what it says in every version.
         note: a remark for the table.
     """
 
@@ -186,6 +196,14 @@ class Case:
         keys = (f"{version} {arch}", version, arch)
         return next((self.gaps[key] for key in keys if key in self.gaps), None)
 
+    def unnumbered(self, version: str) -> str | None:
+        """Return how the interpreter's message begins, None where it has to run it."""
+        return self.uninterpreted.get(version, self.uninterpreted.get(""))
+
+    def is_interpreted(self, version: str) -> bool:
+        """Return whether there is something to interpret: it compiles for some architecture."""
+        return version not in self.gaps
+
 
 CASES: dict[str, Case] = {}
 """Every case of the modules that were imported, by name."""
@@ -195,10 +213,15 @@ def covers(
     *entries: str,
     looks: Sequence[Look] = (),
     gaps: Mapping[str, str] | None = None,
-    uninterpreted: Mapping[str, str] | None = None,
+    uninterpreted: Mapping[str, str] | str = "",
     note: str = "",
 ) -> Callable[[Function], Function]:
-    """Declare which entries the decorated kernel covers; the arguments are those of `Case`."""
+    """Declare which entries the decorated kernel covers; the arguments are those of `Case`.
+
+    Words that are `uninterpreted` without a version are those of every version.
+    """
+    unnumbered = {"": uninterpreted} if isinstance(uninterpreted, str) else uninterpreted
+    unnumbered = {version: words for version, words in unnumbered.items() if words}
 
     def register(function: Function) -> Function:
         file = function.__code__.co_filename.rpartition("/")[2]
@@ -206,7 +229,7 @@ def covers(
         held = CASES.get(name)
         if held is not None and held.file != file:
             raise ValueError(f"{file} and {held.file} both have a case {name}")
-        CASES[name] = Case(name, file, entries, tuple(looks), gaps or {}, uninterpreted or {}, note)
+        CASES[name] = Case(name, file, entries, tuple(looks), gaps or {}, unnumbered, note)
         return function
 
     return register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import metadata
 
 
@@ -23,13 +24,20 @@ def exports() -> dict[str, list[str]]:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    def public(module: object) -> list[str]:
-        return sorted(name for name in dir(module) if not name.startswith("_"))
-
     return {
-        "pl": public(pl),
-        "plgpu": public(plgpu),
+        "pl": _public(pl),
+        "plgpu": _public(plgpu),
         "plgpu.CompilerParams": sorted(f.name for f in dataclasses.fields(plgpu.CompilerParams)),
         "plgpu.kernel": sorted(inspect.signature(plgpu.kernel).parameters),
         "pl.kernel": sorted(inspect.signature(pl.kernel).parameters),
     }
+
+
+def _public(module: object) -> list[str]:
+    """Return a module's names, with those that it still has and calls deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        deprecated = [
+            name for name in vars(module).get("_deprecations", ()) if hasattr(module, name)
+        ]
+    return sorted({name for name in (*dir(module), *deprecated) if not name.startswith("_")})

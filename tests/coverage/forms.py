@@ -11,7 +11,28 @@ import numpy as np
 from architectures import BEFORE_HOPPER
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallasc.specs.plan import Copy, Fill
+from pallasc.specs.plan import Copy, Fill, Pointer
+
+NO_BLOCKS = {
+    "0.10": "assert all(bm.has_trivial_window() for bm in grid_mapping.block_mappings)",
+}
+"""What the interpreter says of blocks of `pl.pallas_call`."""
+
+NO_LAYOUTS = {"0.10": "assert isinstance(tref_aval, state_types.AbstractRef)"}
+"""What it says of loads in a layout."""
+
+NO_PREDICATES = "predicate not supported"
+"""What it says of copies that `emit_pipeline` makes under a condition."""
+
+NO_REFERENCES = {"0.10": "KeyError: None"}
+"""What it says of references that a kernel is given."""
+
+NO_SEMAPHORES = "nan + semaphore"
+"""What it says of semaphores."""
+
+
+NEAR = {"rtol": 1e-2, "atol": 1e-2}
+"""The tolerance of products of half precision."""
 
 
 def like(x: Any) -> jax.ShapeDtypeStruct:
@@ -51,6 +72,22 @@ def store(ref: Any, value: Any) -> None:
         plgpu.store(ref, value, optimized=False)
 
 
+def absent(name: str) -> dict[str, str]:
+    """Return the gap of a name that JAX 0.10 has not."""
+    return {"0.10": f"module 'jax.experimental.pallas.mosaic_gpu' has no attribute '{name}'"}
+
+
+def no_argument(function: str, name: str) -> dict[str, str]:
+    """Return the gap of a keyword argument that JAX 0.10 has not."""
+    return {"0.10": f"{function}() got an unexpected keyword argument '{name}'"}
+
+
+def gone(name: str) -> dict[str, str]:
+    """Return the gap of a name that neither JAX has."""
+    words = f"module 'jax.experimental.pallas' has no attribute '{name}'"
+    return dict.fromkeys(("0.10", "0.12"), words)
+
+
 def unfenced(modifier: str = "acquire") -> dict[str, str]:
     """Return the gap of semaphores before Hopper, whose PTX has a fence that comes with it."""
     words = f"Modifier '.{modifier}' on 'fence' requires .target sm_90 or higher"
@@ -72,16 +109,28 @@ def smem_bytes(plan: Any) -> int:
     return max(launch.dynamic_smem_bytes for launch in plan.launches)
 
 
+def buffers(launch: Any) -> set[int]:
+    """Return the buffers that a launch is given by address."""
+    return {one.buffer for one in launch.parameters if isinstance(one, Pointer)}
+
+
+def zeros(plan: Any) -> set[int]:
+    """Return the buffers that are constants of zeros."""
+    return {
+        number
+        for number, buffer in enumerate(plan.buffers)
+        if buffer.digest == sha256(bytes(buffer.size)).hexdigest()
+    }
+
+
 def zeroes(plan: Any) -> int:
     """Return how many bytes a plan sets to zero, by filling or from a constant."""
-    found = 0
-    for step in plan.steps:
-        if isinstance(step, Fill) and step.value == 0:
-            found += step.size
-        if isinstance(step, Copy):
-            constant = plan.buffers[step.source].digest
-            found += step.size if constant == sha256(bytes(step.size)).hexdigest() else 0
-    return found
+    steps = plan.steps
+    filled = sum(one.size for one in steps if isinstance(one, Fill) and one.value == 0)
+    constants = zeros(plan)
+    return filled + sum(
+        one.size for one in steps if isinstance(one, Copy) and one.source in constants
+    )
 
 
 def same(x: Any) -> Any:
@@ -98,3 +147,7 @@ def transposed(x: Any) -> Any:
 
 def product(a: Any, b: Any) -> Any:
     return np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+
+
+def exponentials(x: Any) -> Any:
+    return np.exp(x)

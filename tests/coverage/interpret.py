@@ -1,36 +1,46 @@
 """Run cases in JAX's interpreter of Mosaic kernels and compare them with their references.
 
 Usage: interpret.py OUTPUT [NAME...]. OUTPUT gets JSON: case -> "" where the numbers agree, else
-what is wrong. Only cases whose spec names a reference are run, each once.
+what is wrong. Each case is run once, except where there is nothing that compiles.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import declared
+import exported
 import jax
 import jax.numpy as jnp
 import numpy as np
+from covering import CASES
 
+from pallasc.compiler.assertions import failed_line
+from pallasc.compiler.device_mesh import jax_mesh, on_one_device
 from pallasc.compiler.entry import import_entry, import_function, static_value
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.spec import Variant
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception)\b", re.MULTILINE)
+_MOST_DEVICES = 2
 
 
 def main(output: str, *names: str) -> None:
     """Interpret the cases and write what came out."""
+    jax.config.update("jax_num_cpu_devices", _MOST_DEVICES)
+    version = exported.version()
     first: dict[str, Variant] = {}
     for variant in declared.variants(names):
-        if variant.reference is not None:
+        if CASES[variant.name].is_interpreted(version):
             first.setdefault(variant.name, variant)
     results = {name: interpret(variant) for name, variant in first.items()}
     Path(output).write_text(json.dumps(results))
@@ -38,28 +48,54 @@ def main(output: str, *names: str) -> None:
 
 def interpret(variant: Variant) -> str:
     """Return what is wrong with the numbers of a variant, "" if nothing is."""
-    params = importlib.import_module(f"{_INTERPRETER}.params")
-    interpreter = importlib.import_module(f"{_INTERPRETER}.interpret_pallas_call")
     function = import_function(variant.entry, variant.base_dir)
     static = {k: static_value(v, variant.base_dir) for k, v in variant.static.items()}
     given = _arrays(variant.args, np.random.default_rng(0))
-    try:
-        with params.force_gpu_interpret_mode(params.InterpretGPUParams(detect_races=True)):
-            result = _call(function, jax.tree.map(jnp.asarray, given), static)
-        if interpreter.get_races().races_found:
+    arrays = jax.tree.map(jnp.asarray, given)
+    with _interpreter() as races:
+        try:
+            result = _on_its_devices(lambda tree: _call(function, tree, static), variant)(arrays)
+            jax.block_until_ready(result)
+        except Exception as error:  # whatever the interpreter says is the result
+            return _message(error)
+        if races():
             return "the interpreter found a race"
-    except Exception as error:  # whatever the interpreter says is the result
-        return _message(error)
-    finally:
-        interpreter.reset_gpu_interpret_mode_state()
+    if variant.reference is None:
+        return "it runs, and there is no reference to compare it with"
     return _difference(result, _expected(variant, given, static), variant)
 
 
+@contextmanager
+def _interpreter() -> Iterator[Callable[[], bool]]:
+    """Have kernels interpreted, and leave JAX as it was; yields what tells whether there is a race.
+
+    A kernel may turn on checks, for itself alone.
+    """
+    params = importlib.import_module(f"{_INTERPRETER}.params")
+    interpreter = importlib.import_module(f"{_INTERPRETER}.interpret_pallas_call")
+    checks = jax.config.jax_pallas_enable_debug_checks
+    try:
+        with params.force_gpu_interpret_mode(params.InterpretGPUParams(detect_races=True)):
+            yield lambda: interpreter.get_races().races_found
+    finally:
+        interpreter.reset_gpu_interpret_mode_state()
+        jax.config.update("jax_pallas_enable_debug_checks", checks)
+
+
+def _on_its_devices(function: Callable[[Any], Any], variant: Variant) -> Callable[[Any], Any]:
+    """Return the function as it is run on the devices of a variant's mesh, if it has one."""
+    if not variant.mesh:
+        return function
+    return on_one_device(function, jax_mesh(variant.mesh, jax.devices()))
+
+
 def _message(error: Exception) -> str:
-    """Return what was raised; behind a callback that is the last line of a stack in text."""
-    if "CpuCallback error" in str(error):
-        return str(error).strip().splitlines()[-1]
-    return f"{type(error).__name__}: {error}"
+    """Return what was raised; behind a callback that ends stacks in text."""
+    text = str(error)
+    raised = [*_RAISED.finditer(text)] if "CpuCallback error" in text else []
+    if raised:
+        return text[raised[-1].start() :].strip()
+    return f"{type(error).__name__}: {text or failed_line(error)}"
 
 
 def _call(function: Any, given: Any, static: Mapping[str, Any]) -> Any:

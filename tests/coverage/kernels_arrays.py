@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from architectures import EVERYWHERE, HOPPER
 from covering import compared, covers, no_ptx, plan, ptx, same_artifact, sass
-from forms import lane, like, load, smem_bytes, vector, warpgroup
+from forms import NO_LAYOUTS, absent, lane, like, load, same, smem_bytes, vector, warpgroup
 from jax import lax
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -16,13 +17,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallasc
 
 
-def absent(name: str) -> dict[str, str]:
-    """Return the gap of a name that JAX 0.10 has not."""
-    return {"0.10": f"module 'jax.experimental.pallas.mosaic_gpu' has no attribute '{name}'"}
-
-
-@covers("plgpu.load", "plgpu.Layout", looks=[ptx(r"ld\.global")])
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
+@covers("plgpu.load", "plgpu.Layout", looks=[ptx(r"ld\.global")], uninterpreted=NO_LAYOUTS)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE, reference=same)
 def load_in_a_layout(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = load(x_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
@@ -31,7 +27,7 @@ def load_in_a_layout(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.store", looks=[ptx(r"st\.global")], gaps=absent("store"))
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=same)
 def store_unoptimized(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.store(out_gmem, x_gmem[...], optimized=False)
@@ -40,7 +36,7 @@ def store_unoptimized(x: jax.Array) -> jax.Array:
 
 
 @covers("plgpu.load", looks=[ptx(r"ld\.global")])
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE, reference=same)
 def plain_copy(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -55,8 +51,9 @@ def plain_copy(x: jax.Array) -> jax.Array:
         no_ptx(r"ld\.global\.v2"),
         compared("other code than", lambda own, other: own.ptx != other.ptx, to="plain_copy"),
     ],
+    uninterpreted={"0.10": "MLIR translation rule for primitive 'layout_cast' not found"},
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE, reference=same)
 def cast_of_a_layout(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = plgpu.layout_cast(x_gmem[...], plgpu.Layout.WG_STRIDED((64, 64), 1))
@@ -69,9 +66,10 @@ def cast_of_a_layout(x: jax.Array) -> jax.Array:
     "plgpu.Tiling",
     "plgpu.Layout",
     looks=[same_artifact("rows_of_a_known_layout")],
+    uninterpreted=NO_LAYOUTS,
     note="`Layout.TILED` from their own parts",
 )
-@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE, reference=same)
 def rows_of_a_tiled_layout(x: jax.Array) -> jax.Array:
     tiled = plgpu.Layout.TILED(
         plgpu.Tiling(((64,), (16,), (8,), (1,))),
@@ -82,8 +80,8 @@ def rows_of_a_tiled_layout(x: jax.Array) -> jax.Array:
     return rows(x, tiled)
 
 
-@covers("plgpu.Layout", looks=[ptx(r"ld\.global")])
-@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE)
+@covers("plgpu.Layout", looks=[ptx(r"ld\.global")], uninterpreted=NO_LAYOUTS)
+@pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE, reference=same)
 def rows_of_a_known_layout(x: jax.Array) -> jax.Array:
     return rows(x, plgpu.Layout.WGMMA.reduce(1))
 
@@ -100,6 +98,7 @@ def rows(x: jax.Array, layout: Any) -> jax.Array:
 @covers(
     "plgpu.print_layout",
     looks=[same_artifact("plain_copy")],
+    uninterpreted="MLIR translation rule for primitive 'print_layout' not found",
     note="prints while the kernel is lowered, and leaves nothing in it",
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
@@ -112,8 +111,16 @@ def printed_layout(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers("plgpu.broadcasted_iota", looks=[ptx(r"tid\.x")])
-@pallasc.kernel(args={"x": "i32[64, 64]"}, targets=EVERYWHERE)
+def numbers_of_rows(x: Any) -> Any:
+    return np.broadcast_to(np.arange(64, dtype=np.int32)[:, None], x.shape)
+
+
+@covers(
+    "plgpu.broadcasted_iota",
+    looks=[ptx(r"tid\.x")],
+    uninterpreted={"0.10": "MLIR translation rule for primitive 'layout_cast' not found"},
+)
+@pallasc.kernel(args={"x": "i32[64, 64]"}, targets=EVERYWHERE, reference=numbers_of_rows)
 def iota(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         rows = plgpu.broadcasted_iota(jnp.int32, (64, 64), 0, layout=plgpu.Layout.WGMMA)
@@ -122,7 +129,12 @@ def iota(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers("plgpu.sum", looks=[ptx(r"shfl\.sync")], gaps=absent("sum"))
+@covers(
+    "plgpu.sum",
+    looks=[ptx(r"shfl\.sync")],
+    gaps=absent("sum"),
+    uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_sum' not found"},
+)
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def sum_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -131,7 +143,12 @@ def sum_of_a_vector(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=vector())(x)
 
 
-@covers("plgpu.max", looks=[ptx(r"max\.(NaN\.)?f32", says="max.f32")], gaps=absent("max"))
+@covers(
+    "plgpu.max",
+    looks=[ptx(r"max\.(NaN\.)?f32", says="max.f32")],
+    gaps=absent("max"),
+    uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_max' not found"},
+)
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def max_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -140,7 +157,12 @@ def max_of_a_vector(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=vector())(x)
 
 
-@covers("plgpu.min", looks=[ptx(r"min\.(NaN\.)?f32", says="min.f32")], gaps=absent("min"))
+@covers(
+    "plgpu.min",
+    looks=[ptx(r"min\.(NaN\.)?f32", says="min.f32")],
+    gaps=absent("min"),
+    uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_min' not found"},
+)
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def min_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -149,7 +171,14 @@ def min_of_a_vector(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=vector())(x)
 
 
-@covers("plgpu.prod", looks=[ptx(r"mul\.(rn\.)?f32", says="mul.f32")], gaps=absent("prod"))
+@covers(
+    "plgpu.prod",
+    looks=[ptx(r"mul\.(rn\.)?f32", says="mul.f32")],
+    gaps=absent("prod"),
+    uninterpreted={
+        "0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_prod' not found"
+    },
+)
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def product_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -161,6 +190,7 @@ def product_of_a_vector(x: jax.Array) -> jax.Array:
 @covers(
     "plgpu.atomic_add",
     looks=[ptx(r"(red|atom)\.\S*add\.f32", says="red….add.f32")],
+    uninterpreted="Invalid shape for `swap`.",
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def atomic_add(x: jax.Array) -> jax.Array:
@@ -180,6 +210,7 @@ def atomic_add(x: jax.Array) -> jax.Array:
         ptx(rf"(red|atom)\.\S*{what}\.", says=f"red….{what}")
         for what in ("max", "min", "and", "or", "xor")
     ],
+    uninterpreted="Invalid shape for `swap`.",
 )
 @pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE)
 def other_atomics(x: jax.Array) -> jax.Array:
@@ -198,6 +229,10 @@ def other_atomics(x: jax.Array) -> jax.Array:
     "plgpu.RefType",
     "plgpu.ShapeDtypeStruct",
     looks=[ptx(r"neg\.f32|sub\.(rn\.)?f32", says="neg.f32/sub.f32")],
+    uninterpreted={
+        "0.10": "MLIR translation rule for primitive 'inline_mgpu_p' not found",
+        "0.12": "GPU interpret mode does not support `inline_mgpu`.",
+    },
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def code_of_mosaic(x: jax.Array) -> jax.Array:
@@ -217,7 +252,8 @@ def code_of_mosaic(x: jax.Array) -> jax.Array:
 @covers(
     "plgpu.mma",
     looks=[ptx(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16"), sass(r"HMMA\.16816\.F32")],
-    gaps={"0.10": "MMA_ACC"},
+    gaps={"0.10": "AttributeError: MMA_ACC"},
+    uninterpreted={"0.12": "MLIR translation rule for primitive 'mma' not found"},
 )
 @pallasc.kernel(args={"a": "bf16[64, 16]", "b": "bf16[8, 16]"}, targets=EVERYWHERE)
 def mma_of_ampere(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -238,9 +274,10 @@ def mma_of_ampere(a: jax.Array, b: jax.Array) -> jax.Array:
     "plgpu.REGS",
     "plgpu.MemorySpace",
     looks=[plan("no shared memory for it", lambda plan: smem_bytes(plan) < 64 * 64 * 4)],
+    uninterpreted=NO_LAYOUTS,
     note="where accumulators lie",
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=HOPPER)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=HOPPER, reference=same)
 def memory_space_of_an_accumulator(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, acc: Any) -> None:
         assert jax.typeof(acc).memory_space is plgpu.REGS

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 from architectures import TENSOR_MEMORY
 from covering import covers, plan, ptx, sass
-from forms import lane, load, plus_one, product, store, warpgroup
+from forms import NEAR, lane, load, plus_one, product, same, store, warpgroup
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 
-NEAR = {"rtol": 1e-2, "atol": 1e-2}
 NO_TMEM = {"0.10": "Unsupported memory space: tmem"}
+NO_SCALES = NO_TMEM | {"0.12": "async_copy_scales_to_tmem source must be an SMEM ref"}
 F32 = jax.ShapeDtypeStruct((128, 128), jnp.float32)
 
 
@@ -87,8 +87,14 @@ def tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
     "plgpu.tcgen05_mma",
     "plgpu.warp_map",
     looks=[ptx(r"tcgen05\.commit\.cta_group::1\.mbarrier::arrive")],
+    uninterpreted=NO_TMEM,
 )
-@pallasc.kernel(args={"a": "f16[128, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY)
+@pallasc.kernel(
+    args={"a": "f16[128, 64]", "b": "f16[64, 128]"},
+    targets=TENSOR_MEMORY,
+    reference=product,
+    tolerance=NEAR,
+)
 def commit_of_a_tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(
         a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
@@ -154,6 +160,7 @@ def tensor_memory(x: jax.Array) -> jax.Array:
     "plgpu.async_load_tmem",
     looks=[ptx(r"tcgen05\.ld\.red\.sync\.aligned")],
     gaps={"0.10": "async_load_tmem() got an unexpected keyword argument 'reduce'"},
+    uninterpreted={"0.12": "Interpret mode does not support load reduce"},
 )
 @pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_103a", "sm_110a"])
 def load_that_reduces(x: jax.Array) -> Any:
@@ -183,6 +190,7 @@ def load_that_reduces(x: jax.Array) -> Any:
         ptx(r"tcgen05\.alloc\.cta_group::2"),
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
+    uninterpreted=NO_TMEM | {"0.12": "collective_axis not supported yet"},
 )
 @pallasc.kernel(args={"a": "f16[256, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY)
 def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -224,6 +232,7 @@ def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
         ptx(r"tcgen05\.cp\.cta_group::1\.32x128b\.warpx4"),
         ptx(r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4\.block_scale"),
     ],
+    uninterpreted=NO_SCALES,
 )
 @pallasc.kernel(
     args={
@@ -280,6 +289,7 @@ def scaled_product(a: jax.Array, b: jax.Array, a_scale: jax.Array, b_scale: jax.
     "plgpu.async_copy_sparse_metadata_to_tmem",
     "plgpu.format_tcgen05_sparse_metadata",
     looks=[ptx(r"tcgen05\.mma\.sp\.cta_group::1\.kind::f16"), ptx(r"tcgen05\.cp\.cta_group::1")],
+    uninterpreted=NO_SCALES,
 )
 @pallasc.kernel(
     args={"a": "f16[128, 64]", "b": "f16[128, 128]", "places": "u2[128, 32, 2]"},
@@ -320,8 +330,9 @@ def sparse_product(a: jax.Array, b: jax.Array, places: jax.Array) -> jax.Array:
 @covers(
     "plgpu.async_copy_smem_to_tmem",
     looks=[ptx(r"tcgen05\.cp\.cta_group::1\.128x")],
+    uninterpreted=NO_TMEM,
 )
-@pallasc.kernel(args={"x": "f16[128, 128]"}, targets=TENSOR_MEMORY)
+@pallasc.kernel(args={"x": "f16[128, 128]"}, targets=TENSOR_MEMORY, reference=same)
 def copy_to_tensor_memory(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, tmem: Any, ready: Any, done: Any) -> None:
         fetch(ready, (x_gmem, smem))

@@ -6,18 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from architectures import BEFORE_HOPPER, EVERYWHERE, SINCE_HOPPER, TENSOR_MEMORY
+import numpy as np
+from architectures import BEFORE_HOPPER, SINCE_HOPPER, TENSOR_MEMORY
 from covering import covers, plan, ptx, sass
-from forms import lane, like, maps, plus_one, same, smem_bytes, vector
+from forms import like, maps, plus_one, same, smem_bytes
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
-
-
-def turned(x: Any) -> Any:
-    return x.transpose(1, 0, 2)
 
 
 @covers(
@@ -91,6 +88,7 @@ def copies_of_whole_arrays(x: jax.Array) -> jax.Array:
         ptx(r"cp\.async\.wait_group\s+0"),
     ],
     gaps={"0.10": "copy_gmem_to_smem() missing 1 required positional argument: 'barrier'"},
+    uninterpreted={"0.12": "Interpret mode does not support copy_gmem_to_smem without a barrier."},
 )
 @pallasc.kernel(args={"x": "f32[128, 128]"}, targets=BEFORE_HOPPER)
 def copies_before_hopper(x: jax.Array) -> jax.Array:
@@ -129,7 +127,7 @@ def waits_for_reads_only(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[2, 128]"}, targets=SINCE_HOPPER, reference=same)
 def copies_in_one_group(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any) -> None:
         smem[0] = x_gmem[0]
@@ -147,6 +145,7 @@ def copies_in_one_group(x: jax.Array) -> jax.Array:
 @covers(
     "plgpu.copy_smem_to_gmem",
     looks=[ptx(r"cp\.reduce\.async\.bulk\S*\.add", says="cp.reduce.async.bulk….add")],
+    uninterpreted="reduction_op not supported",
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER)
 def copy_that_adds(x: jax.Array) -> jax.Array:
@@ -160,8 +159,12 @@ def copy_that_adds(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
 
 
-@covers("plgpu.async_prefetch", looks=[ptx(r"cp\.async\.bulk\.prefetch\.tensor\.2d\.L2\.global")])
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+@covers(
+    "plgpu.async_prefetch",
+    looks=[ptx(r"cp\.async\.bulk\.prefetch\.tensor\.2d\.L2\.global")],
+    uninterpreted={"0.10": "ref must be a reference"},
+)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=same)
 def prefetch(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.async_prefetch(x_gmem.at[:64, :64])
@@ -170,86 +173,8 @@ def prefetch(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers(
-    "plgpu.TilingTransform",
-    "plgpu.SwizzleTransform",
-    "plgpu.Transform",
-    looks=[
-        plan("a swizzle of 128 bytes", lambda plan: maps(plan)[0].swizzle == 128),
-        plan("a tiled tensor map", lambda plan: len(maps(plan)[0].dims) == 4),
-    ],
-)
-@pallasc.kernel(args={"x": "f16[64, 128]"}, targets=SINCE_HOPPER, reference=plus_one)
-def tiled_and_swizzled(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
-        plgpu.copy_gmem_to_smem(x_gmem, x_smem, loaded)
-        plgpu.barrier_wait(loaded)
-        x_smem[...] = x_smem[...] + 1
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(x_smem, out_gmem)
-        plgpu.wait_smem_to_gmem(0)
-
-    transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-    assert all(plgpu.Transform in type(one).__mro__ for one in transforms)
-    scratch = [plgpu.SMEM((64, 128), jnp.float16, transforms=transforms), plgpu.Barrier()]
-    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch, compiler_params=lane())(x)
-
-
-@covers(
-    "plgpu.TransposeTransform",
-    gaps=dict.fromkeys(
-        ("0.10", "0.12"),
-        "module 'jax.experimental.pallas.mosaic_gpu' has no attribute 'TransposeTransform'",
-    ),
-    note="`Ref.transpose` took its place, see `transposed_reference`",
-)
-@pallasc.kernel(args={"x": "f16[64, 128]"}, targets=EVERYWHERE)
-def transpose_transform(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        out_gmem[...] = x_gmem[...]
-
-    spec = plgpu.BlockSpec(transforms=[plgpu.TransposeTransform((1, 0))])
-    return pl.pallas_call(body, out_shape=like(x), in_specs=[spec])(x)
-
-
-@covers(
-    "plgpu.TransposeTransform",
-    looks=[ptx(r"cp\.async\.bulk\.tensor\.3d\.shared::(cluster|cta)\.global")],
-    uninterpreted={"0.10": "Unsupported transform: TransposeTransform"},
-)
-@pallasc.kernel(args={"x": "f32[2, 2, 64]"}, targets=SINCE_HOPPER, reference=turned)
-def transposed_reference(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
-        order = (1, 0, 2)
-        view = plgpu.transpose_ref(x_smem, order) if old else x_smem.transpose(order)
-        plgpu.copy_gmem_to_smem(x_gmem, view, loaded)
-        plgpu.barrier_wait(loaded)
-        plgpu.copy_smem_to_gmem(x_smem, out_gmem)
-        plgpu.wait_smem_to_gmem(0)
-
-    old = jax.__version_info__ < (0, 12)
-    scratch = [plgpu.SMEM(x.shape, jnp.float32), plgpu.Barrier()]
-    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
-
-
-@covers(
-    "plgpu.OOBFillMode",
-    looks=[
-        ptx(r"cp\.async\.bulk\.tensor\.1d"),
-        plan("a map that ends with the array", lambda plan: maps(plan)[0].dims == (208,)),
-    ],
-)
-@pallasc.kernel(args={"start": "i32[]", "x": "i8[208]"}, targets=SINCE_HOPPER)
-def copy_out_of_bounds(start: jax.Array, x: jax.Array) -> jax.Array:
-    def body(start_gmem: Any, x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
-        window = x_gmem.at[pl.ds(start_gmem[...], 128)]
-        mode = plgpu.OOBFillMode.ZEROS
-        plgpu.copy_gmem_to_smem(window, x_smem, loaded, oob_mode=mode)
-        plgpu.barrier_wait(loaded)
-        out_gmem[...] = x_smem[...]
-
-    scratch = [plgpu.SMEM((128,), jnp.int8), plgpu.Barrier()]
-    return plgpu.kernel(body, out_type=vector(dtype=jnp.int8), scratch_types=scratch)(start, x)
+def first_columns(x: Any) -> Any:
+    return np.stack([x[:, :32]] * 2)
 
 
 @covers(
@@ -261,7 +186,7 @@ def copy_out_of_bounds(start: jax.Array, x: jax.Array) -> jax.Array:
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER, reference=first_columns)
 def multicast_copy(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
         plgpu.copy_gmem_to_smem(x_gmem.at[:, pl.ds(0, 32)], x_smem, loaded, collective_axes="c")
@@ -284,6 +209,7 @@ def multicast_copy(x: jax.Array) -> jax.Array:
         ptx(r"cp\.async\.bulk\.tensor\.2d.*\.cta_group::2"),
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
+    uninterpreted={"0.10": "nan + cluster_barrier", "0.12": "RACE DETECTED"},
 )
 @pallasc.kernel(args={"x": "f16[256, 64]"}, targets=TENSOR_MEMORY)
 def partitioned_copy(x: jax.Array) -> jax.Array:
@@ -317,62 +243,3 @@ def partitioned_copy(x: jax.Array) -> jax.Array:
         cluster=(2,),
         cluster_names=("c",),
     )(x)
-
-
-@covers(
-    "plgpu.im2col_ref",
-    looks=[
-        ptx(r"cp\.async\.bulk\.tensor\.4d\.shared::(cluster|cta)\.global\.im2col"),
-        plan("an im2col tensor map", lambda plan: maps(plan)[0].im2col is not None),
-    ],
-    gaps={"0.10": "module 'jax.experimental.pallas.mosaic_gpu' has no attribute 'im2col_ref'"},
-)
-@pallasc.kernel(args={"x": "f16[1, 8, 8, 64]"}, targets=SINCE_HOPPER)
-def im2col(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
-        view = plgpu.im2col_ref(x_gmem, window_shape=(3, 3), padding=((1, 1), (1, 1)))
-        plgpu.copy_gmem_to_smem(view.at[pl.ds(0, 64), 0, 0, :], x_smem, loaded)
-        plgpu.barrier_wait(loaded)
-        plgpu.copy_smem_to_gmem(x_smem, out_gmem)
-        plgpu.wait_smem_to_gmem(0)
-
-    out = jax.ShapeDtypeStruct((64, 64), jnp.float16)
-    scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()]
-    return plgpu.kernel(body, out_type=out, scratch_types=scratch, compiler_params=lane())(x)
-
-
-@covers(
-    "plgpu.RefUnion",
-    looks=[plan("one buffer for both", lambda plan: smem_bytes(plan) < 2 * 32768)],
-)
-@pallasc.kernel(args={"x": "f32[64, 128]"}, targets=SINCE_HOPPER)
-def two_references_to_one_place(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, union: Any) -> None:
-        first, second = union
-        first[...] = x_gmem[...]
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(first, out_gmem)
-        plgpu.wait_smem_to_gmem(0)
-        second[...] = jnp.zeros((64, 128), jnp.int32)
-
-    one, other = (plgpu.SMEM((64, 128), dtype) for dtype in (jnp.float32, jnp.int32))
-    return plgpu.kernel(body, out_type=like(x), scratch_types=[plgpu.RefUnion(one, other)])(x)
-
-
-@covers(
-    "plgpu.find_swizzle",
-    "plgpu.TilingTransform",
-    looks=[plan("a swizzle of 64 bytes", lambda plan: maps(plan)[0].swizzle == 64)],
-)
-@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, reference=same)
-def found_swizzle(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any) -> None:
-        plgpu.copy_gmem_to_smem(x_gmem, x_smem, loaded)
-        plgpu.barrier_wait(loaded)
-        plgpu.copy_smem_to_gmem(x_smem, out_gmem)
-        plgpu.wait_smem_to_gmem(0)
-
-    swizzle = plgpu.find_swizzle(32 * 16)
-    transforms = (plgpu.TilingTransform((8, swizzle // 2)), plgpu.SwizzleTransform(swizzle))
-    scratch = [plgpu.SMEM((64, 32), jnp.float16, transforms=transforms), plgpu.Barrier()]
-    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch, compiler_params=lane())(x)

@@ -5,13 +5,14 @@ Such kernels are compiled and shown; launching them is refused until there is a 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import compared, covers, plan, ptx
-from forms import like, unfenced
+from forms import NO_SEMAPHORES, like, unfenced
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -19,6 +20,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallasc
 
 PEERS = plan("a table of 2 peers", lambda plan: table(plan).ranks == 2)
+OUTPUT = plan(
+    "the output is in that table",
+    lambda plan: plan.outputs[0].buffer in {buffer for buffer, _ in table(plan).arrays},
+)
+SYMMETRIC = plan("an array in symmetric memory", lambda plan: table(plan).symmetric)
 MULTICAST = plan("multicast memory", lambda plan: table(plan).multicast)
 
 
@@ -41,7 +47,8 @@ def meet(semaphore: Any) -> None:
 
 @covers(
     "plgpu.multimem_store",
-    looks=[ptx(r"multimem\.st\.\S*global"), PEERS, MULTICAST],
+    looks=[ptx(r"multimem\.st\.\S*global"), PEERS, MULTICAST, SYMMETRIC],
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def store_on_all_devices(x: jax.Array) -> jax.Array:
@@ -70,15 +77,12 @@ def store_without_a_mesh(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers(
-    "plgpu.multimem_load_reduce",
-    looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.add"), PEERS, MULTICAST],
-)
-@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
-def sum_over_all_devices(x: jax.Array) -> jax.Array:
+def reduced(x: jax.Array, operation: Any) -> jax.Array:
+    """Return what an operation makes of the arrays of all devices."""
+
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
-        total = plgpu.multimem_load_reduce(x_gmem, collective_axes="d", reduction_op="add")
-        out_gmem[...] = plgpu.layout_cast(total, plgpu.Layout.WG_STRIDED((64, 32), vec_size=4))
+        found = plgpu.multimem_load_reduce(x_gmem, collective_axes="d", reduction_op=operation)
+        out_gmem[...] = plgpu.layout_cast(found, plgpu.Layout.WG_STRIDED((64, 32), vec_size=4))
         meet(semaphore)
 
     scratch = [plgpu.SemaphoreType.REGULAR(())]
@@ -86,18 +90,37 @@ def sum_over_all_devices(x: jax.Array) -> jax.Array:
 
 
 @covers(
-    "plgpu.remote_ref",
-    "plgpu.PeerMemRef",
-    looks=[ptx(r"cp\.async\.bulk"), PEERS],
+    "plgpu.multimem_load_reduce",
+    looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.add"), PEERS, MULTICAST],
+    uninterpreted=NO_SEMAPHORES,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
-def memory_of_another_device(x: jax.Array) -> jax.Array:
+@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+def sum_over_all_devices(x: jax.Array) -> jax.Array:
+    return reduced(x, "add")
+
+
+@covers(
+    "plgpu.multimem_load_reduce",
+    looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.max"), PEERS, MULTICAST],
+    uninterpreted=NO_SEMAPHORES,
+    note="`reduction_op`",
+)
+@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+def most_of_all_devices(x: jax.Array) -> jax.Array:
+    return reduced(x, "max")
+
+
+def copied(x: jax.Array, *, to_another: bool) -> jax.Array:
+    """Return `x`, or what another device makes of it, copied by TMA."""
+
     def body(x_gmem: Any, out_gmem: Any, smem: Any, semaphore: Any) -> None:
         smem[...] = x_gmem[...]
         plgpu.commit_smem()
-        other = plgpu.remote_ref(out_gmem, 1 - lax.axis_index("d"))
-        assert any(isinstance(one, plgpu.PeerMemRef) for one in other.transforms)
-        plgpu.copy_smem_to_gmem(smem, other)
+        target = out_gmem
+        if to_another:
+            target = plgpu.remote_ref(out_gmem, 1 - lax.axis_index("d"))
+            assert any(isinstance(one, plgpu.PeerMemRef) for one in target.transforms)
+        plgpu.copy_smem_to_gmem(smem, target)
         plgpu.wait_smem_to_gmem(0)
         meet(semaphore)
 
@@ -106,8 +129,39 @@ def memory_of_another_device(x: jax.Array) -> jax.Array:
 
 
 @covers(
+    "plgpu.copy_smem_to_gmem", looks=[ptx(r"cp\.async\.bulk"), PEERS], uninterpreted=NO_SEMAPHORES
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+def memory_of_this_device(x: jax.Array) -> jax.Array:
+    return copied(x, to_another=False)
+
+
+def more_addresses(own: Any, other: Any) -> bool:
+    """Return whether a kernel reads more addresses from the table of peers."""
+    own_count, other_count = (len(re.findall(r"ld\.global\S*64", one.ptx)) for one in (own, other))
+    return own_count > other_count
+
+
+@covers(
+    "plgpu.remote_ref",
+    "plgpu.PeerMemRef",
+    looks=[
+        ptx(r"cp\.async\.bulk"),
+        PEERS,
+        OUTPUT,
+        compared("more addresses read than in", more_addresses, to="memory_of_this_device"),
+    ],
+    uninterpreted=NO_SEMAPHORES,
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+def memory_of_another_device(x: jax.Array) -> jax.Array:
+    return copied(x, to_another=True)
+
+
+@covers(
     "plgpu.multicast_ref",
-    looks=[ptx(r"cp\.async\.bulk"), PEERS, MULTICAST],
+    looks=[ptx(r"cp\.async\.bulk"), PEERS, MULTICAST, SYMMETRIC],
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def memory_of_all_devices(x: jax.Array) -> jax.Array:
@@ -125,6 +179,7 @@ def memory_of_all_devices(x: jax.Array) -> jax.Array:
 @covers(
     "plgpu.semaphore_signal_multicast",
     looks=[ptx(r"multimem\.red\.\S*add"), PEERS, MULTICAST],
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def signal_on_all_devices(x: jax.Array) -> jax.Array:
@@ -143,6 +198,7 @@ def signal_on_all_devices(x: jax.Array) -> jax.Array:
     "plgpu.SemaphoreSignal",
     looks=[ptx(r"(red|atom)\.\S*sys\S*add"), PEERS],
     gaps=unfenced("release"),
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def signals_to_another_device(x: jax.Array) -> jax.Array:
@@ -179,6 +235,7 @@ def scaled(x: jax.Array, **fields: Any) -> jax.Array:
     "plgpu.CompilerParams",
     looks=[PEERS, plan("a barrier before the launch", lambda plan: table(plan).barrier)],
     gaps=unfenced(),
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def devices_that_meet(x: jax.Array) -> jax.Array:
@@ -194,6 +251,7 @@ def without(field: str) -> dict[str, str]:
     "plgpu.CompilerParams(skip_device_barrier)",
     looks=[PEERS, plan("no barrier before the launch", lambda plan: not table(plan).barrier)],
     gaps={**without("skip_device_barrier"), **unfenced()},
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def no_barrier_of_devices(x: jax.Array) -> jax.Array:
@@ -211,6 +269,7 @@ def no_barrier_of_devices(x: jax.Array) -> jax.Array:
         ),
     ],
     gaps={**without("is_multi_process"), **unfenced()},
+    uninterpreted=NO_SEMAPHORES,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
 def several_processes(x: jax.Array) -> jax.Array:

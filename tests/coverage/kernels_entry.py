@@ -9,12 +9,14 @@ from unittest.mock import patch
 import jax
 from architectures import EVERYWHERE
 from covering import covers, plan, same_artifact
-from forms import like, plus_one
+from forms import absent, like, plus_one
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 
-CALLBACK = "the function contains a host callback (io_callback)"
+CALLBACK = (
+    "the function contains a host callback (io_callback), which cannot be launched from a cubin"
+)
 
 
 @covers(
@@ -46,15 +48,10 @@ def called_by_torch(x: jax.Array) -> Any:
     looks=[same_artifact("smallest_kernel")],
     note="what it wraps compiles ahead of time, and `pallasc.open_artifact` takes torch's tensors",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def wrapped_for_torch(x: jax.Array) -> jax.Array:
     wrapped = plgpu.as_torch_kernel(smallest_kernel)
     return wrapped.__wrapped__(x)
-
-
-def absent(name: str) -> dict[str, str]:
-    """Return the gap of a name that JAX 0.10 has not."""
-    return {"0.10": f"module 'jax.experimental.pallas.mosaic_gpu' has no attribute '{name}'"}
 
 
 @covers(

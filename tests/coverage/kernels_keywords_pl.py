@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 from architectures import EVERYWHERE
 from covering import covers, plan, printed, ptx, same_artifact
-from forms import like, plus_one
+from forms import NO_REFERENCES, exponentials, like, plus_one
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
-
-NO_REFERENCES = {"0.10": "KeyError: None"}
 
 
 def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -38,20 +36,24 @@ def entry_of_a_body(x: jax.Array) -> jax.Array:
     looks=[same_artifact("entry_of_a_body")],
     note="the factory form: no body, then a decorator",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_from_a_factory(x: jax.Array) -> jax.Array:
     return pl.kernel(out_type=like(x), mesh=plgpu.Mesh())(body)(x)
 
 
 @covers(
     "pl.kernel(body)",
-    gaps=dict.fromkeys(("0.10", "0.12"), "NotImplementedError"),
+    gaps=dict.fromkeys(("0.10", "0.12"), "NotImplementedError: raise NotImplementedError()"),
     note="several bodies, each with a mesh",
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def entry_of_two_bodies(x: jax.Array) -> jax.Array:
     meshes = [plgpu.Mesh(), plgpu.Mesh(grid=(2,), grid_names=("i",))]
     return pl.kernel([body, body], like(x), mesh=meshes)(x)
+
+
+def more_and_twice(x: Any) -> Any:
+    return {"more": x + 1, "twice": x * 2}
 
 
 @covers(
@@ -63,7 +65,7 @@ def entry_of_two_bodies(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=more_and_twice)
 def entry_with_a_tree_of_outputs(x: jax.Array) -> Any:
     @pl.kernel(out_type={"more": like(x), "twice": like(x)}, mesh=plgpu.Mesh())
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -79,7 +81,7 @@ def entry_with_a_tree_of_outputs(x: jax.Array) -> Any:
     gaps={"0.12": "Scratch operands are not supported by the Mosaic GPU mpmd_map lowering"},
     note="`plgpu.kernel` has it, and `pl.run_scoped` does the same",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_with_scratch(x: jax.Array) -> jax.Array:
     scratch = [plgpu.SMEM((128,), jnp.float32)]
 
@@ -110,7 +112,7 @@ def entry_with_a_scope(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.kernel(compiler_params)", looks=[ptx(r"ex2\.approx")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
 def entry_with_parameters(x: jax.Array) -> jax.Array:
     parameters = plgpu.CompilerParams(approx_math=True)
 
@@ -130,7 +132,7 @@ def entry_with_parameters(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_in_the_interpreter(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), interpret=True)(x)
 
@@ -140,7 +142,7 @@ def entry_in_the_interpreter(x: jax.Array) -> jax.Array:
     looks=[same_artifact("entry_of_a_body")],
     note="XLA's scheduler reads it, which leaves nothing of it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_with_costs(x: jax.Array) -> jax.Array:
     costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), cost_estimate=costs)(x)
@@ -155,7 +157,7 @@ def entry_with_costs(x: jax.Array) -> jax.Array:
     ],
     note="`pallasc inspect --debug-output` shows it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_that_is_shown(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), debug=True)(x)
 
@@ -164,7 +166,7 @@ def entry_that_is_shown(x: jax.Array) -> jax.Array:
     "pl.kernel(name)",
     looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_with_a_name(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), name="add_one")(x)
 
@@ -174,7 +176,7 @@ def entry_with_a_name(x: jax.Array) -> jax.Array:
     looks=[same_artifact("entry_of_a_body")],
     note="this back end takes it and leaves nothing of it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def entry_with_metadata(x: jax.Array) -> jax.Array:
     return pl.kernel(body, like(x), mesh=plgpu.Mesh(), metadata={"author": "nobody"})(x)
 

@@ -8,13 +8,15 @@ import jax
 import jax.numpy as jnp
 from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import covers, plan, printed, ptx, same_artifact
-from forms import like, plus_one, smem_bytes, vector
+from forms import exponentials, like, plus_one, same, smem_bytes, vector
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 
-INTERPRETER = "the function contains a host callback (io_callback)"
+INTERPRETER = (
+    "the function contains a host callback (io_callback), which cannot be launched from a cubin"
+)
 
 
 def no_keyword(name: str, *versions: str) -> dict[str, str]:
@@ -38,7 +40,7 @@ def kernel_of_a_body(x: jax.Array) -> jax.Array:
     looks=[same_artifact("kernel_of_a_body")],
     note="the factory form: no body, then a decorator",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def kernel_from_a_factory(x: jax.Array) -> jax.Array:
     return plgpu.kernel(out_type=like(x))(body)(x)
 
@@ -49,7 +51,7 @@ def kernel_from_a_factory(x: jax.Array) -> jax.Array:
     gaps=no_keyword("out_shape", "0.12"),
     note="`out_type` took its place",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def kernel_with_an_out_shape(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_shape=like(x))(x)
 
@@ -97,7 +99,7 @@ def through_smem(x: jax.Array, **keywords: Any) -> jax.Array:
         ptx(r"mbarrier\.init"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=same)
 def kernel_with_scratch(x: jax.Array) -> jax.Array:
     return through_smem(x, scratch_types=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()])
 
@@ -107,7 +109,7 @@ def kernel_with_scratch(x: jax.Array) -> jax.Array:
     looks=[same_artifact("kernel_with_scratch")],
     note="by name",
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=same)
 def kernel_with_named_scratch(x: jax.Array) -> jax.Array:
     scratch = {"smem": plgpu.SMEM(x.shape, x.dtype), "loaded": plgpu.Barrier()}
     return through_smem(x, scratch_types=scratch)
@@ -119,13 +121,13 @@ def kernel_with_named_scratch(x: jax.Array) -> jax.Array:
     gaps=no_keyword("scratch_shapes", "0.12"),
     note="`scratch_types` took its place",
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=same)
 def kernel_with_scratch_shapes(x: jax.Array) -> jax.Array:
     return through_smem(x, scratch_shapes=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()])
 
 
 @covers("plgpu.kernel(compiler_params)", looks=[ptx(r"ex2\.approx")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
 def kernel_with_parameters(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = jnp.exp(x_gmem[...])
@@ -157,7 +159,7 @@ def kernel_in_the_interpreter(x: jax.Array) -> jax.Array:
     gaps=no_keyword("debug", "0.10"),
     note="`pallasc inspect --debug-output` shows it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def kernel_that_is_shown(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), debug=True)(x)
 
@@ -167,7 +169,7 @@ def kernel_that_is_shown(x: jax.Array) -> jax.Array:
     looks=[plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel)],
     note="`kernel_name`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def kernel_with_a_name(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), kernel_name="add_one")(x)
 
@@ -178,7 +180,51 @@ def kernel_with_a_name(x: jax.Array) -> jax.Array:
     gaps=no_keyword("cost_estimate", "0.10"),
     note="XLA's scheduler reads it, which leaves nothing of it",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def kernel_with_costs(x: jax.Array) -> jax.Array:
     costs = pl.CostEstimate(flops=128, bytes_accessed=1024, transcendentals=0)
     return plgpu.kernel(body, out_type=like(x), cost_estimate=costs)(x)
+
+
+def added(x: Any, y: Any) -> Any:
+    return x, x + y
+
+
+NO_EFFECTS = {"0.10": "`JaxprInputEffect` … does not have a corresponding jaxpr input."}
+
+
+@covers(
+    "plgpu.kernel",
+    looks=[
+        plan("the reference is an output", lambda plan: len(plan.outputs) == 2),
+        ptx(r"st\.global"),
+    ],
+    gaps=NO_EFFECTS,
+    note="a reference as an argument, by `jax.new_ref`",
+)
+@pallasc.kernel(args={"x": "f32[128]", "y": "f32[128]"}, targets=EVERYWHERE, reference=added)
+def kernel_given_a_reference(x: jax.Array, y: jax.Array) -> Any:
+    y_ref = jax.new_ref(y)
+
+    def body(x_gmem: Any, y_gmem: Any, out_gmem: Any) -> None:
+        y_gmem[...] = y_gmem[...] + x_gmem[...]
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x, y_ref), jax.freeze(y_ref)
+
+
+@covers(
+    "plgpu.kernel",
+    looks=[same_artifact("kernel_given_a_reference")],
+    gaps=NO_EFFECTS,
+    note="a reference that the body closes over",
+)
+@pallasc.kernel(args={"x": "f32[128]", "y": "f32[128]"}, targets=EVERYWHERE, reference=added)
+def kernel_closing_over_a_reference(x: jax.Array, y: jax.Array) -> Any:
+    y_ref = jax.new_ref(y)
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        y_ref[...] = y_ref[...] + x_gmem[...]
+        out_gmem[...] = x_gmem[...]
+
+    return plgpu.kernel(body, out_type=like(x))(x), jax.freeze(y_ref)

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from architectures import EVERYWHERE, HOPPER, SINCE_HOPPER
 from covering import compared, covers, fewer, no_ptx, plan, ptx, same_artifact
-from forms import like, maps
+from forms import NEAR, NO_BLOCKS, exponentials, like, maps, plus_one, product
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -27,7 +28,7 @@ def exponential(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers("plgpu.CompilerParams", looks=[ptx(r"fma\.rn"), no_ptx(r"shared_profiler")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
 def default_parameters(x: jax.Array) -> jax.Array:
     return exponential(x)
 
@@ -36,7 +37,7 @@ def default_parameters(x: jax.Array) -> jax.Array:
     "plgpu.CompilerParams(approx_math)",
     looks=[ptx(r"ex2\.approx"), fewer(r"fma\.rn", than="default_parameters")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
 def approximate_mathematics(x: jax.Array) -> jax.Array:
     return exponential(x, approx_math=True)
 
@@ -58,7 +59,7 @@ def blocks(x: jax.Array, **fields: Any) -> jax.Array:
     )(x)
 
 
-NO_CALL = {"0.12": "AssertionError"}
+NO_CALL = {"0.12": "AssertionError: assert rule is not None"}
 NO_CALL_NOTE = (
     "`pl.pallas_call` takes no parameters of this back end since 0.11; `emit_pipeline` does"
 )
@@ -68,6 +69,7 @@ NO_CALL_NOTE = (
     "plgpu.CompilerParams(dimension_semantics)",
     looks=[plan("16 blocks", lambda plan: math.prod(plan.launches[0].grid) == 16)],
     gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
     note=NO_CALL_NOTE,
 )
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
@@ -79,6 +81,7 @@ def parallel_blocks(x: jax.Array) -> jax.Array:
     "plgpu.CompilerParams(dimension_semantics)",
     looks=[plan("4 blocks instead of 16", lambda plan: plan.launches[0].grid == (4, 1, 1))],
     gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
     note=NO_CALL_NOTE,
 )
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
@@ -96,6 +99,7 @@ def sequential_blocks(x: jax.Array) -> jax.Array:
         )
     ],
     gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
     note=NO_CALL_NOTE,
 )
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
@@ -113,7 +117,7 @@ def smem_bytes(found: Any) -> int:
     gaps={"0.12": "dimension_semantics= is not supported by the unpipelined lowering"},
     note="the dimensions of `plgpu.kernel` are parallel anyway",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
 def parallel_kernel(x: jax.Array) -> jax.Array:
     return exponential(x, dimension_semantics=[])
 
@@ -124,7 +128,7 @@ def parallel_kernel(x: jax.Array) -> jax.Array:
     note="`plgpu.kernel` takes it and leaves nothing of it; `emit_pipeline` has one of its own, "
     "see `pipeline`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=exponentials)
 def concurrent_steps_of_a_kernel(x: jax.Array) -> jax.Array:
     return exponential(x, max_concurrent_steps=2)
 
@@ -159,7 +163,7 @@ def through_smem(x: jax.Array, **fields: Any) -> jax.Array:
 
 
 @covers("plgpu.CompilerParams", looks=[ptx(r"bar\.sync")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def automatic_barriers(x: jax.Array) -> jax.Array:
     return through_smem(x)
 
@@ -168,7 +172,7 @@ def automatic_barriers(x: jax.Array) -> jax.Array:
     "plgpu.CompilerParams(unsafe_no_auto_barriers)",
     looks=[fewer(r"bar\.sync|barrier\.\S*sync", than="automatic_barriers")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def no_automatic_barriers(x: jax.Array) -> jax.Array:
     return through_smem(x, unsafe_no_auto_barriers=True)
 
@@ -186,8 +190,12 @@ def total(x: jax.Array, **fields: Any) -> jax.Array:
     )(x)
 
 
+def totals(x: Any) -> Any:
+    return np.full((128,), x.sum(), np.float32)
+
+
 @covers("plgpu.CompilerParams", looks=[ptx(r"shfl\.sync")])
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE, reference=totals)
 def reduction(x: jax.Array) -> jax.Array:
     return total(x)
 
@@ -202,7 +210,7 @@ def reduction(x: jax.Array) -> jax.Array:
         )
     ],
 )
-@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[1024]"}, targets=EVERYWHERE, reference=totals)
 def reduction_with_more_scratch(x: jax.Array) -> jax.Array:
     return total(x, reduction_scratch_bytes=2048 + 4096)
 
@@ -226,7 +234,7 @@ def scoped(x: jax.Array, **fields: Any) -> jax.Array:
         plan("a profile with the region `work`", lambda plan: "work" in plan.profiles[0].names),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def profile(x: jax.Array) -> jax.Array:
     return scoped(x, profile_space=8, profile_dir="traces")
 
@@ -241,7 +249,7 @@ def four_times_the_traces(own: Any, other: Any) -> bool:
     "plgpu.TraceScope",
     looks=[compared("four times the traces of", four_times_the_traces, to="profile")],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def profile_of_warps(x: jax.Array) -> jax.Array:
     scope = plgpu.TraceScope.WARP
     return scoped(x, profile_space=8, profile_dir="traces", profile_trace_scope=scope)
@@ -265,8 +273,12 @@ def repeated(x: jax.Array, **fields: Any) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), compiler_params=plgpu.CompilerParams(**fields))(x)
 
 
+def plus_four(x: Any) -> Any:
+    return x + 4
+
+
 @covers("plgpu.CompilerParams(profile_space)", looks=[ptx("%clock")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_four)
 def profile_of_a_loop(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces")
 
@@ -278,7 +290,7 @@ def profile_of_a_loop(x: jax.Array) -> jax.Array:
     ],
     gaps=without("profile_bounds_check"),
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_four)
 def profile_within_bounds(x: jax.Array) -> jax.Array:
     return repeated(x, profile_space=2, profile_dir="traces", profile_bounds_check=True)
 
@@ -286,21 +298,28 @@ def profile_within_bounds(x: jax.Array) -> jax.Array:
 def square(x: jax.Array, transforms: Any, **fields: Any) -> jax.Array:
     """Return `x @ x` by `wgmma` on shared memory with transforms, with the given parameters."""
 
-    def body(x_gmem: Any, out_gmem: Any, left: Any, right: Any, acc: Any, loaded: Any) -> None:
+    def body(x_gmem: Any, out_gmem: Any, left: Any, right: Any, loaded: Any) -> None:
         plgpu.copy_gmem_to_smem(x_gmem, left, loaded)
         plgpu.copy_gmem_to_smem(x_gmem, right, loaded)
         plgpu.barrier_wait(loaded)
-        plgpu.wgmma(acc, left, right)
-        plgpu.wgmma_wait(0)
-        out_gmem[...] = acc[...]
+
+        def multiply(acc: Any) -> Any:
+            plgpu.wgmma(acc, left, right)
+            return acc[...]
+
+        out_gmem[...] = pl.run_scoped(multiply, plgpu.ACC(x.shape))
 
     smem = plgpu.SMEM(x.shape, x.dtype, transforms=transforms)
     return plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct(x.shape, jnp.float32),
-        scratch_types=[smem, smem, plgpu.ACC(x.shape), plgpu.Barrier(num_arrivals=2)],
+        scratch_types=[smem, smem, plgpu.Barrier(num_arrivals=2)],
         compiler_params=plgpu.CompilerParams(**fields),
     )(x)
+
+
+def squared(x: Any) -> Any:
+    return product(x, x)
 
 
 @covers(
@@ -309,7 +328,7 @@ def square(x: jax.Array, transforms: Any, **fields: Any) -> jax.Array:
     looks=[plan("a swizzle of 64 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {64})],
     note="transforms are those that the kernel names",
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER)
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER, reference=squared, tolerance=NEAR)
 def lane_semantics(x: jax.Array) -> jax.Array:
     transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(64))
     return square(x, transforms, lowering_semantics=plgpu.LoweringSemantics.Lane)
@@ -335,6 +354,6 @@ def lane_semantics_of_plain_memory(x: jax.Array) -> jax.Array:
     looks=[plan("a swizzle of 128 bytes", lambda plan: {m.swizzle for m in maps(plan)} == {128})],
     note="Mosaic finds the transforms",
 )
-@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER)
+@pallasc.kernel(args={"x": "f16[64, 64]"}, targets=HOPPER, reference=squared, tolerance=NEAR)
 def warpgroup_semantics(x: jax.Array) -> jax.Array:
     return square(x, (), lowering_semantics=plgpu.LoweringSemantics.Warpgroup)

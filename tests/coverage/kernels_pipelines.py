@@ -6,16 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from architectures import SINCE_HOPPER
 from covering import compared, covers, plan, ptx
-from forms import lane, like, maps, plus_one, warpgroup
+from forms import NO_PREDICATES, lane, like, maps, plus_one, warpgroup
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
-
-NO_PREDICATE = {"0.10": "predicate not supported", "0.12": "predicate not supported"}
 
 
 def row(i: Any) -> Any:
@@ -31,7 +30,7 @@ def row(i: Any) -> Any:
             "room for two steps", lambda plan: plan.launches[0].dynamic_smem_bytes >= 2 * 2 * 16384
         ),
     ],
-    uninterpreted=NO_PREDICATE,
+    uninterpreted=NO_PREDICATES,
 )
 @pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def pipeline(x: jax.Array) -> jax.Array:
@@ -57,6 +56,7 @@ def pipeline(x: jax.Array) -> jax.Array:
             "another order of waits than", lambda own, other: own.ptx != other.ptx, to="pipeline"
         ),
     ],
+    uninterpreted=NO_PREDICATES,
     note="`transforms` and `delay_release`",
 )
 @pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
@@ -82,8 +82,9 @@ def pipeline_of_tiles(x: jax.Array) -> jax.Array:
         ptx(r"setmaxnreg\.inc\.sync\.aligned\.u32"),
         plan("three warpgroups", lambda plan: plan.launches[0].block == (384, 1, 1)),
     ],
+    uninterpreted={"0.12": "RACE DETECTED"},
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def specialized_pipeline(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(index: Any, x_smem: Any) -> None:
@@ -105,8 +106,12 @@ def specialized_pipeline(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def zeros(x: Any) -> Any:
+    return np.zeros_like(x)
+
+
 @covers("plgpu.PipelinePipeline", looks=[ptx(r"setmaxnreg\.dec\.sync\.aligned\.u32\s+40")])
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=zeros)
 def pipelines_in_a_row(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(_: Any, x_smem: Any) -> None:

@@ -7,9 +7,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from architectures import EVERYWHERE, HOPPER, SINCE_HOPPER
+from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import covers, fewer, no_ptx, plan, ptx, same_artifact
-from forms import like, load, maps, plus_one, smem_bytes, unfenced, vector, warpgroup, zeroes
+from forms import (
+    NO_LAYOUTS,
+    gone,
+    like,
+    load,
+    plus_one,
+    same,
+    smem_bytes,
+    vector,
+)
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -17,13 +26,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallasc
 
 
-def absent(name: str) -> dict[str, str]:
-    """Return the gap of a name that neither JAX has."""
-    words = f"module 'jax.experimental.pallas' has no attribute '{name}'"
-    return dict.fromkeys(("0.10", "0.12"), words)
-
-
-@covers("pl.load", gaps=absent("load"), note="indexing took its place, see `swapped`")
+@covers("pl.load", gaps=gone("load"), note="indexing took its place, see `swapped`")
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def old_load(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -32,7 +35,7 @@ def old_load(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers("pl.store", gaps=absent("store"), note="indexing took its place, see `swapped`")
+@covers("pl.store", gaps=gone("store"), note="indexing took its place, see `swapped`")
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def old_store(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -41,7 +44,7 @@ def old_store(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
-@covers("pl.swap", gaps=absent("swap"), note="`jax.ref.swap` took its place, see `swapped`")
+@covers("pl.swap", gaps=gone("swap"), note="`jax.ref.swap` took its place, see `swapped`")
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def old_swap(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
@@ -68,7 +71,9 @@ def swapped(x: jax.Array) -> jax.Array:
 
 @covers(
     "pl.broadcast_to",
-    gaps=dict.fromkeys(("0.10", "0.12"), "Unimplemented primitive"),
+    gaps=dict.fromkeys(
+        ("0.10", "0.12"), "Unimplemented primitive in Pallas Mosaic GPU lowering: broadcast_to"
+    ),
     note="`jnp.broadcast_to` takes its place, see `broadcast_rows`",
 )
 @pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE)
@@ -86,7 +91,7 @@ def rows(x: Any) -> Any:
 @covers(
     "pl.broadcast_to",
     looks=[ptx(r"(?s)(st\.global.*){16}", says="st.global"), no_ptx(r"ld\.global\.v")],
-    uninterpreted={"0.10": "AssertionError"},
+    uninterpreted=NO_LAYOUTS,
     note="by `jnp.broadcast_to` or `lax.broadcast_in_dim`",
 )
 @pallasc.kernel(args={"x": "f32[64]"}, targets=EVERYWHERE, reference=rows)
@@ -113,7 +118,7 @@ def checked(x: jax.Array) -> jax.Array:
     looks=[ptx("__assertfail"), ptx("102, 105, 114, 115, 116", says="the message itself")],
     note="with `jax_pallas_enable_debug_checks`, which the kernel sets here",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=same)
 def check(x: jax.Array) -> jax.Array:
     jax.config.update("jax_pallas_enable_debug_checks", True)
     return checked(x)
@@ -124,13 +129,13 @@ def check(x: jax.Array) -> jax.Array:
     looks=[no_ptx("__assertfail"), same_artifact("no_check")],
     note="without that setting, nothing is left of the check",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=same)
 def check_left_out(x: jax.Array) -> jax.Array:
     return checked(x)
 
 
 @covers("pl.debug_check", looks=[no_ptx("__assertfail")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=same)
 def no_check(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -145,7 +150,7 @@ def no_check(x: jax.Array) -> jax.Array:
         ptx("102, 105, 114, 115, 116", says="the text itself"),
     ],
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=same)
 def prints(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         pl.debug_print("first: {}", x_gmem[0])
@@ -155,7 +160,7 @@ def prints(x: jax.Array) -> jax.Array:
 
 
 NO_DOT = {
-    "0.10": "Unimplemented primitive",
+    "0.10": "Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general",
     "0.12": "pl.dot was deprecated in JAX v0.11.0, and removed in JAX v0.12.0.",
 }
 
@@ -167,60 +172,6 @@ def pallas_dot(a: jax.Array, b: jax.Array) -> jax.Array:
         out_gmem[...] = pl.dot(a_gmem[...], b_gmem[...])
 
     return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32))(a, b)
-
-
-@covers(
-    "pl.get_global",
-    "pl.semaphore_signal",
-    "pl.semaphore_wait",
-    looks=[
-        ptx(r"(atom|red)\.\S*add", says="atom….add"),
-        ptx(r"ld\.(relaxed|acquire|volatile)|atom\.\S*cas", says="ld.acquire/atom….cas"),
-        plan("4 bytes of zeros for it", lambda plan: zeroes(plan) == 4),
-    ],
-    gaps=unfenced(),
-)
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
-def semaphore_of_all_blocks(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        semaphore = pl.get_global(plgpu.SemaphoreType.REGULAR)
-
-        @pl.when(lax.axis_index("i") == 0)
-        def signal() -> None:
-            out_gmem[...] = x_gmem[...]
-            pl.semaphore_signal(semaphore, 2)
-
-        @pl.when(lax.axis_index("i") == 1)
-        def wait() -> None:
-            pl.semaphore_wait(semaphore, 2)
-
-    return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
-
-
-def threes(_: Any) -> Any:
-    return np.full((128,), 3, np.int32)
-
-
-@covers(
-    "pl.semaphore_read",
-    "pl.semaphore_signal",
-    "pl.semaphore_wait",
-    looks=[
-        ptx(r"red\.release\.sys\.global\.add\.u32"),
-        ptx(r"ld\.acquire\.sys\.u32"),
-        ptx(r"atom\.\S*global\.cas\.b32"),
-    ],
-    gaps=unfenced(),
-    uninterpreted=dict.fromkeys(("0.10", "0.12"), "nan + semaphore"),
-)
-@pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE, reference=threes)
-def value_of_a_semaphore(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
-        pl.semaphore_signal(semaphore, 3)
-        out_gmem[...] = lax.broadcast(pl.semaphore_read(semaphore), (128,))
-        pl.semaphore_wait(semaphore, 3)
-
-    return plgpu.kernel(body, out_type=like(x), scratch_types=[plgpu.SemaphoreType.REGULAR(())])(x)
 
 
 def row_by_row(x: jax.Array, **options: Any) -> jax.Array:
@@ -258,63 +209,6 @@ def loop(x: jax.Array) -> jax.Array:
 @pallasc.kernel(args={"x": "f32[8, 128]"}, targets=EVERYWHERE, reference=plus_one)
 def unrolled_loop(x: jax.Array) -> jax.Array:
     return row_by_row(x, unroll=True)
-
-
-@covers("pl.max_contiguous", gaps=absent("max_contiguous"), note="it was for Triton alone")
-@pallasc.kernel(args={"x": "f32[256]"}, targets=EVERYWHERE)
-def contiguous(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        start = pl.max_contiguous(lax.axis_index("i") * 128, 128)
-        out_gmem[pl.ds(start, 128)] = x_gmem[pl.ds(start, 128)]
-
-    return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
-
-
-def product_of_a_window(start: jax.Array, a: jax.Array, b: jax.Array, multiple: int) -> jax.Array:
-    """Return 64 rows of `a`, from those whose number is in `start`, times `b`."""
-
-    def body(start_gmem: Any, a_gmem: Any, b_gmem: Any, out_gmem: Any, *scratch: Any) -> None:
-        a_smem, b_smem, acc, loaded = scratch
-        plgpu.copy_gmem_to_smem(a_gmem, a_smem, loaded)
-        plgpu.copy_gmem_to_smem(b_gmem, b_smem, loaded)
-        plgpu.barrier_wait(loaded)
-        first = start_gmem[0]
-        if multiple > 1:
-            first = pl.multiple_of(first, multiple)
-        plgpu.wgmma(acc, a_smem.at[pl.ds(first, 64)], b_smem)
-        plgpu.wgmma_wait(0)
-        out_gmem[...] = acc[...]
-
-    return plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32),
-        scratch_types=[
-            plgpu.SMEM((128, 64), jnp.float16),
-            plgpu.SMEM((64, 64), jnp.float16),
-            plgpu.ACC((64, 64)),
-            plgpu.Barrier(num_arrivals=2),
-        ],
-        compiler_params=warpgroup(),
-    )(start, a, b)
-
-
-WINDOW = {"start": "i32[1]", "a": "f16[128, 64]", "b": "f16[64, 64]"}
-
-
-@covers("pl.multiple_of", looks=[ptx(r"wgmma\.mma_async")])
-@pallasc.kernel(args=WINDOW, targets=HOPPER)
-def window_of_whole_tiles(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-    return product_of_a_window(start, a, b, 64)
-
-
-@covers(
-    "pl.multiple_of",
-    gaps=dict.fromkeys(("0.10", "0.12"), "Failed to infer a possible set of layouts."),
-    note="without it",
-)
-@pallasc.kernel(args=WINDOW, targets=HOPPER)
-def window_that_starts_anywhere(start: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-    return product_of_a_window(start, a, b, 1)
 
 
 @covers(
@@ -355,51 +249,3 @@ def conditions(x: jax.Array) -> jax.Array:
             out_gmem[row] = x_gmem[row] + 1
 
     return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
-
-
-def window(x: jax.Array, index: Any) -> jax.Array:
-    """Return 64 rows of `x` by way of shared memory."""
-
-    def body(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any) -> None:
-        plgpu.copy_gmem_to_smem(x_gmem.at[index], smem, loaded)
-        plgpu.barrier_wait(loaded)
-        out_gmem[...] = smem[...]
-
-    return plgpu.kernel(
-        body,
-        out_type=jax.ShapeDtypeStruct((64, 128), jnp.float32),
-        scratch_types=[plgpu.SMEM((64, 128), jnp.float32), plgpu.Barrier()],
-    )(x)
-
-
-def second_half(x: Any) -> Any:
-    return x[64:128]
-
-
-@covers(
-    "pl.dslice",
-    looks=[
-        plan("a box of 64 rows", lambda plan: {m.box for m in maps(plan)} == {(128, 64)}),
-    ],
-)
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=second_half)
-def window_by_dslice(x: jax.Array) -> jax.Array:
-    return window(x, pl.dslice(64, 64))
-
-
-@covers("pl.Slice", looks=[same_artifact("window_by_dslice")])
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER, reference=second_half)
-def window_by_slice(x: jax.Array) -> jax.Array:
-    return window(x, pl.Slice(64, 64))
-
-
-@covers(
-    "pl.dslice",
-    "pl.Slice",
-    looks=[plan("a box of 64 rows", lambda plan: {m.box for m in maps(plan)} == {(128, 64)})],
-    gaps={"0.10": "Strided slices not implemented"},
-    note="`stride` is lost: JAX 0.12 copies rows that follow each other",
-)
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=SINCE_HOPPER)
-def window_with_a_stride(x: jax.Array) -> jax.Array:
-    return window(x, pl.dslice(0, 64, 2))

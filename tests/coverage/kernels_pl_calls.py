@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import compared, covers, no_ptx, plan, ptx, same_artifact
-from forms import like, maps, plus_one, vector
+from forms import NO_BLOCKS, NO_PREDICATES, NO_REFERENCES, like, maps, plus_one, vector
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 
-NO_CALL = {"0.12": "AssertionError"}
+NO_CALL = {"0.12": "AssertionError: assert rule is not None"}
 NO_CALL_NOTE = "0.11 took this back end from `pl.pallas_call`; see `pipeline_of_plain_blocks`"
 
 
@@ -39,7 +39,7 @@ def block_plus_one(x_smem: Any, out_smem: Any) -> None:
         ptx(r"cp\.async\.bulk\.tensor\.2d\.shared"),
     ],
     gaps=NO_CALL,
-    uninterpreted={"0.10": "AssertionError"},
+    uninterpreted=NO_BLOCKS,
     note=NO_CALL_NOTE,
 )
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
@@ -54,7 +54,13 @@ def call_over_blocks(x: jax.Array) -> jax.Array:
     )(x)
 
 
-@covers("pl.GridSpec", looks=[same_artifact("call_over_blocks")], gaps=NO_CALL, note=NO_CALL_NOTE)
+@covers(
+    "pl.GridSpec",
+    looks=[same_artifact("call_over_blocks")],
+    gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
+    note=NO_CALL_NOTE,
+)
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
 def call_over_a_grid(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
@@ -72,6 +78,7 @@ def call_over_a_grid(x: jax.Array) -> jax.Array:
         plan("the kernel reads what it writes", lambda plan: {m.buffer for m in maps(plan)} == {1}),
     ],
     gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
     note="`input_output_aliases`",
 )
 @pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
@@ -88,10 +95,41 @@ def call_in_place(x: jax.Array) -> jax.Array:
 
 
 @covers(
+    "pl.pallas_call",
+    looks=[
+        plan("a kernel of that name", lambda plan: "add_one" in plan.launches[0].kernel),
+        ptx(r"st\.shared"),
+    ],
+    gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
+    note="`scratch_shapes`, `name`, `cost_estimate` and `metadata`",
+)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
+def call_with_more_keywords(x: jax.Array) -> jax.Array:
+    def body(x_smem: Any, out_smem: Any, smem: Any) -> None:
+        smem[...] = x_smem[...]
+        out_smem[...] = smem[...] + 1
+
+    return pl.pallas_call(
+        body,
+        out_shape=like(x),
+        grid=(4, 4),
+        in_specs=[blocks()],
+        out_specs=blocks(),
+        scratch_shapes=[plgpu.SMEM((64, 64), jnp.float32)],
+        name="add_one",
+        cost_estimate=pl.CostEstimate(flops=65536, bytes_accessed=524288, transcendentals=0),
+        metadata={"author": "nobody"},
+        compiler_params=plgpu.CompilerParams(),
+    )(x)
+
+
+@covers(
     "pl.program_id",
     "pl.num_programs",
     looks=[ptx(r"%ctaid\.x"), plan("four blocks", lambda plan: plan.launches[0].grid[0] == 4)],
     gaps=NO_CALL,
+    uninterpreted=NO_BLOCKS,
     note="see `place_in_a_grid`",
 )
 @pallasc.kernel(args={"x": "i32[512]"}, targets=SINCE_HOPPER)
@@ -110,12 +148,17 @@ def place_in_a_call(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def numbered(x: Any) -> Any:
+    return x + np.arange(4, dtype=np.int32)[:, None]
+
+
 @covers(
     "pl.program_id",
     looks=[ptx(r"%ctaid\.x"), same_artifact("place_in_a_kernel")],
+    uninterpreted={"0.10": "result 0 differs by …", "0.12": "RACE DETECTED"},
     note="deprecated in 0.12; `lax.axis_index` takes its place",
 )
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE, reference=numbered)
 def program_of_a_kernel(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         row = pl.program_id(0)
@@ -125,7 +168,7 @@ def program_of_a_kernel(x: jax.Array) -> jax.Array:
 
 
 @covers("pl.program_id", looks=[ptx(r"%ctaid\.x")], note="`lax.axis_index` in its place")
-@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "i32[4, 128]"}, targets=EVERYWHERE, reference=numbered)
 def place_in_a_kernel(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         row = lax.axis_index("i")
@@ -153,9 +196,6 @@ def place_in_a_grid(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
 
 
-NO_REFERENCES = {"0.10": "KeyError: None"}
-
-
 def row(i: Any) -> Any:
     return i, 0
 
@@ -175,13 +215,19 @@ def pipelined(x: jax.Array, spec: Any) -> jax.Array:
 @covers(
     "pl.BlockSpec",
     looks=[plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)})],
+    uninterpreted=NO_PREDICATES,
 )
 @pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, pl.BlockSpec((64, 64), row))
 
 
-@covers("plgpu.BlockSpec", "pl.BlockSpec", looks=[same_artifact("pipeline_of_plain_blocks")])
+@covers(
+    "plgpu.BlockSpec",
+    "pl.BlockSpec",
+    looks=[same_artifact("pipeline_of_plain_blocks")],
+    uninterpreted=NO_PREDICATES,
+)
 @pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
 def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, plgpu.BlockSpec((64, 64), row))
@@ -249,8 +295,8 @@ def into_an_empty_array(x: jax.Array) -> jax.Array:
     return written(x, pl.empty(x.shape, x.dtype))
 
 
-@covers("pl.empty_like", looks=[same_artifact("into_an_empty_array")])
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@covers("pl.empty_like", looks=[same_artifact("into_an_empty_array")], uninterpreted=NO_REFERENCES)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def into_an_array_like_another(x: jax.Array) -> jax.Array:
     return written(x, pl.empty_like(vector(128)))
 
@@ -264,8 +310,9 @@ def into_an_array_like_another(x: jax.Array) -> jax.Array:
             to="into_an_empty_array",
         )
     ],
+    uninterpreted=NO_REFERENCES,
     note="with zeros in the place of an empty array",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
 def into_zeros(x: jax.Array) -> jax.Array:
     return written(x, jnp.zeros_like(x))

@@ -3,8 +3,8 @@
 Usage: run.py [--write | --merge] [--output FILE] [--sample] [--store FOLDER] [NAME...]. With
 `--write` the results of this JAX version, `results-<version>.json`, are written where every case is
 as declared; what is not is printed. `--merge` replaces those of the named cases alone. With
-`--sample` each case is built for the first of its architectures and one more, not for all. A store
-that is named is kept, and `pallasc inspect` shows what is in it.
+`--sample` each case is built for the first of its architectures, and every second one for one more.
+A store that is named is kept, and `pallasc inspect` shows what is in it.
 """
 
 # ruff: noqa: E402 - modules of this folder are imported by name, as a spec's own are.
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ sys.path.insert(0, str(FOLDER))
 
 import declared
 import exported
-from covering import CASES, Case, Found, Look
+import outcomes
+from covering import CASES, Case, Found
 
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
@@ -46,18 +48,9 @@ def results(
     if sample:
         wanted = _sample(architectures)
         chosen = [one for one in chosen if one.target.arch in wanted[one.name]]
-    output = folder / "numbers.json"
-    command = [sys.executable, "-P", FOLDER / "interpret.py", output, *names]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])
-    with (folder / "interpreter.log").open("w+") as log:
-        with subprocess.Popen(command, env=environment, stderr=log) as interpreter:
-            report = build(chosen, store=Store(store), timeout_s=_MOST_S)
-        if interpreter.returncode:
-            log.seek(0)
-            raise SystemExit(f"run.py: the interpreter failed:\n{log.read()}")
+    with _interpreting(names, folder) as numbers:
+        report = build(chosen, store=Store(store), timeout_s=_MOST_S)
     version = exported.version()
-    numbers = json.loads(output.read_text())
     built = _by_case(report.results)
     found = _found(report.results)
     return {
@@ -71,6 +64,29 @@ def results(
             for name in sorted(architectures)
         },
     }
+
+
+@contextmanager
+def _interpreting(names: Sequence[str], folder: Path) -> Iterator[dict[str, str]]:
+    """Run the interpreter beside what is done within; its numbers are there at the end."""
+    numbers: dict[str, str] = {}
+    output, written = folder / "numbers.json", folder / "interpreter.log"
+    command = [sys.executable, "-P", FOLDER / "interpret.py", output, *names]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # each runs but once
+    environment["PYTHONPATH"] = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])
+    with written.open("w") as log:
+        interpreter = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        yield numbers
+        with suppress(subprocess.TimeoutExpired):
+            interpreter.wait(_MOST_S)
+    finally:
+        interpreter.kill()
+        interpreter.wait()
+    if interpreter.returncode:
+        raise SystemExit(f"run.py: the interpreter failed:\n{written.read_text()}")
+    numbers.update(json.loads(output.read_text()))
 
 
 def _sample(by_case: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
@@ -123,67 +139,20 @@ def _result(
     case: Case,
     built: Sequence[VariantResult],
     found: Mapping[str, Mapping[str, Found]],
-    numbers: str | None,
+    said: str | None,
     version: str,
 ) -> dict[str, Any]:
     targets: dict[str, str] = {}
     for one in built:
         arch = one.variant.target.arch
-        outcome = _outcome(case, one, found.get(arch, {}), version)
+        own = None if one.artifact is None else found[arch][_label(one.variant)]
+        message = one.error.message if one.error else one.status
         if targets.get(arch, "ok") == "ok":
-            targets[arch] = outcome
+            targets[arch] = outcomes.outcome(case, arch, version, message, own)
     result: dict[str, Any] = {"targets": dict(sorted(targets.items()))}
-    if numbers is not None:
-        words = case.uninterpreted.get(version, case.gaps.get(version))
-        result["numbers"] = _told("interpreter", words, numbers)
+    if said is not None:
+        result["numbers"] = outcomes.numbers(case, version, said)
     return result
-
-
-def _outcome(case: Case, built: VariantResult, found: Mapping[str, Found], version: str) -> str:
-    arch = built.variant.target.arch
-    words = case.gap(version, arch)
-    if built.artifact is None:
-        return _told("compiler", words, built.error.message if built.error else built.status)
-    if words is not None:
-        return f"wrong: it compiles, and was to say: {words}"
-    own = found[_label(built.variant)]
-    wrong = [_look(look, own) for look in case.looks if look.applies(arch, version)]
-    return "; ".join(f"wrong: {text}" for text in wrong if text) or "ok"
-
-
-def _look(look: Look, found: Found) -> str:
-    try:
-        return look.wrong(found)
-    except Exception as error:  # what is looked for is not even there
-        return f"{look.says}: {type(error).__name__}: {error}"
-
-
-def _told(who: str, words: str | None, said: str) -> str:
-    """Compare what was said with the words that were expected, which say why there is a gap."""
-    if not said:
-        return "ok" if words is None else f"wrong: the {who} was to say: {words}"
-    if words is None or not any(text.startswith(words) for text in _beginnings(said)):
-        return f"wrong: the {who} says: {said}"
-    return f"gap: {words}"
-
-
-def _beginnings(said: str) -> Iterator[str]:
-    """Yield a message, and what follows the class of an error or the line where it was found."""
-    yield said
-    first, *more = said.split("\n", 1)
-    while ": " in first:
-        first = first.partition(": ")[2]
-        yield "\n".join([first, *more])
-
-
-def wrong(all_results: Mapping[str, Any]) -> list[str]:
-    """Return a line for everything that is not as declared."""
-    lines = []
-    for name, case in all_results["cases"].items():
-        for where, outcome in [*case["targets"].items(), ("interpreter", case.get("numbers", ""))]:
-            if outcome.startswith("wrong"):
-                lines.append(f"{case['file']} {name} {where}: {outcome}")
-    return lines
 
 
 def _text(all_results: Mapping[str, Any]) -> str:
@@ -205,7 +174,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="pallasc-coverage-") as folder:
         store = options.store or Path(folder) / "store"
         came_out = results(options.names, Path(folder), store, sample=options.sample)
-    lines = wrong(came_out)
+    lines = outcomes.wrong(came_out)
     print(*lines, sep="\n", end="\n" if lines else "", file=sys.stderr)
     if options.output:
         options.output.write_text(_text(came_out))

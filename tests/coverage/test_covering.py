@@ -102,25 +102,79 @@ def test_everywhere_is_everything_that_pallasc_compiles_for(
     assert {*architectures.BEFORE_HOPPER, *architectures.SINCE_HOPPER} == set(DEFAULT_MODELS)
 
 
-def test_a_sample_has_the_first_architecture_and_meets_all(
+def test_a_sample_has_the_first_architecture_of_each_and_meets_all(
     imported: Callable[[str], Any],
 ) -> None:
     declared = imported("declared")
     by_case = {f"case {number}": ["a", "b", "c", "d"] for number in range(6)} | {"one": ["e"]}
     sample = declared.sample(by_case)
     assert sample.pop("one") == {"e"}
-    assert all(len(found) == 2 and "a" in found for found in sample.values())
+    assert all("a" in found for found in sample.values())
+    assert sorted(map(len, sample.values())) == [1, 1, 1, 2, 2, 2]
     assert set().union(*sample.values()) == {"a", "b", "c", "d"}
 
 
 def test_a_gap_is_told_in_the_words_that_begin_a_message_or_follow_its_place(
     imported: Callable[[str], Any],
 ) -> None:
-    told = imported("run")._told
+    told = imported("outcomes").told
     said = "ptxas refuses the PTX: line 52: Modifier 'x' on 'fence'\nline 60: the same"
     assert told("compiler", "Modifier 'x' on", said) == "gap: Modifier 'x' on"
     assert told("compiler", "ptxas refuses", said) == "gap: ptxas refuses"
     assert told("compiler", "fence", said) == f"wrong: the compiler says: {said}"
     assert told("compiler", "line 60", said) == f"wrong: the compiler says: {said}"
+    assert told("compiler", "Modifier … on 'fence'", said) == "gap: Modifier … on 'fence'"
+    assert told("compiler", "ptxas … the same", said) == f"wrong: the compiler says: {said}"
     assert told("compiler", "Modifier", "") == "wrong: the compiler was to say: Modifier"
     assert told("compiler", None, "") == "ok"
+
+
+def test_a_fault_is_a_look_that_fails_as_declared(imported: Callable[[str], Any]) -> None:
+    covering, outcomes = imported("covering"), imported("outcomes")
+    look = covering.faulty(covering.ptx("stride"), does="the stride is lost")
+    assert outcomes.verdict(look, _found("ret;")) == "fault: the stride is lost"
+    held = outcomes.verdict(look, _found("stride"))
+    assert held == "wrong: PTX `stride`, and was to be a fault"
+    broken = covering.faulty(covering.compared("other", bool, to="other"), does="it fails")
+    assert outcomes.verdict(broken, _found("ret;")).startswith("wrong: other `other`: KeyError")
+
+
+def test_what_is_wrong_hides_a_fault(imported: Callable[[str], Any]) -> None:
+    outcomes = imported("outcomes")
+    assert outcomes.worst(["fault: one", "wrong: other"]) == ["wrong: other"]
+    assert outcomes.worst(["fault: one"]) == ["fault: one"]
+
+
+def test_what_the_interpreter_says_may_be_of_one_version(covering: Any) -> None:
+    def case() -> None: ...
+
+    covering.covers("plgpu.x", uninterpreted="no")(case)
+    assert covering.CASES["case"].unnumbered("0.12") == "no"
+    covering.covers("plgpu.x", uninterpreted={"0.10": "no"}, gaps={"0.12": "x"})(case)
+    declared = covering.CASES["case"]
+    assert [declared.unnumbered(version) for version in ("0.10", "0.12")] == ["no", None]
+    assert [declared.is_interpreted(version) for version in ("0.10", "0.12")] == [True, False]
+
+
+def test_a_kernel_that_runs_without_a_reference_is_not_as_declared(
+    covering: Any, imported: Callable[[str], Any]
+) -> None:
+    def case() -> None: ...
+
+    covering.covers("plgpu.x", uninterpreted={"0.10": "no"})(case)
+    numbers, declared = imported("outcomes").numbers, covering.CASES["case"]
+    said = "it runs, and there is no reference to compare it with"
+    assert numbers(declared, "0.12", said) == f"wrong: the interpreter says: {said}"
+    assert numbers(declared, "0.10", "ValueError: no") == "gap: no"
+    assert numbers(declared, "0.12", "") == "ok"
+
+
+def test_what_a_callback_raised_is_told_without_the_stacks_before_it(
+    imported: Callable[[str], Any],
+) -> None:
+    said = imported("interpret")._message
+    stacks = "INTERNAL: CpuCallback error calling callback: Traceback:\n  File one\n"
+    error = RuntimeError(f"{stacks}ValueError: one\n\nTraceback:\nTypeError: two\n  of them\n")
+    assert said(error) == "TypeError: two\n  of them"
+    assert said(RuntimeError("CpuCallback error")) == "RuntimeError: CpuCallback error"
+    assert said(ValueError("alone")) == "ValueError: alone"
