@@ -183,6 +183,7 @@ NOT_REMEMBERED = {
 }
 
 
+@pytest.mark.once
 def test_a_fault_in_recording_fails_no_build(project: Any, results: Any) -> None:
     for name, text in {**ODD, **HELPERS}.items():
         project.write(f"{name}.py", text)

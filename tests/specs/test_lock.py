@@ -8,7 +8,6 @@ import random
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -373,16 +372,14 @@ def test_how_toolchains_differ_is_said_in_words(
     assert differences(locked, now) == clauses
 
 
-def test_reading_and_comparing_ten_thousand_entries_takes_no_time(tmp_path: Path) -> None:
-    """Takes some 25 ms; the bound is for slow and busy machines."""
+def test_a_lock_of_ten_thousand_entries_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "pallasc.lock"
     variants = {f"matmul[m={i},layout=row major]@b200": entry(str(i)) for i in range(10_000)}
     write_lock(path, Lock({"jax": JAX}, variants))
-    began = time.process_time()
     lock = read_lock(path)
     assert lock is not None
+    assert lock.variants == variants
     assert compare(lock.variants, variants, whole=True) == []
-    assert time.process_time() - began < 0.15
 
 
 def test_a_lock_in_the_form_that_is_written_needs_no_yaml(tmp_path: Path) -> None:
