@@ -39,7 +39,7 @@ demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came 
 	$(BIN)/pallasc inspect $(DEMO_SPEC) --resources
 	$(BIN)/pallasc build $(DEMO_SPEC)
 
-test: $(VENV)/installed-dev ## run the tests on all cores (PYTEST_ARGS="-k name" for some)
+test: $(VENV)/installed-dev ## run the tests on all cores (PYTEST_ARGS="-n auto -k name" for some)
 	@$(BIN)/python -P -m pytest $(PYTEST_ARGS)
 
 check: lint types docs-check test ## run everything that must pass: lint, types, docs, tests

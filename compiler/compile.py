@@ -150,6 +150,12 @@ def compile_job(
     kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
     check_architecture(translation, kernels, job.target.arch)
     plan = build_plan(translation, lowered.signature, job.mesh)
+    if not plan.outputs and not plan.steps:
+        raise CompileError(
+            "the function returns nothing, so nothing is left of it.",
+            location=definition(job.function),
+            hint="Return the results of its kernels.",
+        )
     try:
         check_launches(plan, kernels, job.target)
     except CompileError as error:

@@ -50,6 +50,9 @@ _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
 _AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
+_OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
+_RENAMED = {"out_shape": "out_type", "scratch_shapes": "scratch_types"}
+_ARGUMENT = re.compile(r"unexpected keyword argument '(?P<name>\w+)'")
 _NO_RULE = "assert rule is not None"
 _NO_CALL_HINT = (
     "JAX 0.11 took Mosaic GPU from pl.pallas_call: use plgpu.kernel or pl.kernel, and "
@@ -117,6 +120,9 @@ def hint(message: str, mesh: object) -> str | None:
     """Return what to do about an error that JAX words without a way out, None for others."""
     if message == f"AssertionError: {_NO_RULE}":
         return _NO_CALL_HINT
+    argument = _ARGUMENT.search(message)
+    if argument is not None and argument["name"] in _RENAMED:
+        return f"This version of JAX calls it {_RENAMED[argument['name']]}."
     found = _AXIS.search(message)
     if found is None:
         return None
@@ -270,7 +276,7 @@ def _message(error: BaseException) -> str:
         return f"{kind}: {_MLIR_NAME.sub('', found['text'])}"
     if kind == "NotImplementedError" and not re.search(r"\s", body):
         body += " is not supported here"
-    return body if kind.endswith("RuntimeError") else f"{kind}: {body}"
+    return body if kind in _OF_XLA else f"{kind}: {body}"
 
 
 def shorten(text: str) -> str:

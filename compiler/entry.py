@@ -17,12 +17,13 @@ from pallasc.specs.modules import load_module
 from pallasc.specs.spelling import suggestion
 
 
-def import_entry(entry: str, base_dir: str) -> Any:
+def import_entry(entry: str, base_dir: str, *, called: str = "entry") -> Any:
     """Return the object that `package.module:name` or `file.py:name` names.
 
     Args:
         entry: the entry point.
         base_dir: the spec's folder, which can be imported from too.
+        called: what the spec calls it: "entry", "$ref" or "$call".
 
     Raises:
         SpecError: the module cannot be imported, or has no such name.
@@ -31,18 +32,18 @@ def import_entry(entry: str, base_dir: str) -> Any:
     if parts.is_file:
         module: Any = load_module(Path(base_dir) / parts.source)
     else:
-        module = _import_module(parts.source, base_dir, entry)
-    return _attribute(module, parts.attribute, entry)
+        module = _import_module(parts.source, base_dir, f"{called} {entry!r}")
+    return _attribute(module, parts.attribute, f"{called} {entry!r}")
 
 
-def _import_module(name: str, base_dir: str, entry: str) -> Any:
+def _import_module(name: str, base_dir: str, shown: str) -> Any:
     if base_dir not in sys.path:
         sys.path.insert(0, base_dir)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise SpecError(
-            f"entry {entry!r} cannot be imported: {type(error).__name__}: {error}",
+            f"{shown} cannot be imported: {type(error).__name__}: {error}",
             location=_last_place(error),
             hint=_import_hint(error),
         ) from error
@@ -65,7 +66,7 @@ def _import_hint(error: BaseException) -> str | None:
     return None
 
 
-def _attribute(module: Any, dotted: str, entry: str) -> Any:
+def _attribute(module: Any, dotted: str, shown: str) -> Any:
     found = module
     for name in dotted.split("."):
         try:
@@ -73,21 +74,21 @@ def _attribute(module: Any, dotted: str, entry: str) -> Any:
         except AttributeError as error:
             known = [public for public in dir(found) if not public.startswith("_")]
             raise SpecError(
-                f"entry {entry!r}: {getattr(found, '__name__', found)!s} has no {name!r}.",
+                f"{shown}: {getattr(found, '__name__', found)!s} has no {name!r}.",
                 hint=suggestion(name, known),
             ) from error
     return found
 
 
-def import_function(entry: str, base_dir: str) -> Callable[..., Any]:
+def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Callable[..., Any]:
     """Return the function that `entry` names.
 
     Raises:
         SpecError: it cannot be imported, or cannot be called.
     """
-    found = import_entry(entry, base_dir)
+    found = import_entry(entry, base_dir, called=called)
     if not callable(found):
-        raise SpecError(f"entry {entry!r} is a {type(found).__name__} and cannot be called.")
+        raise SpecError(f"{called} {entry!r} is a {type(found).__name__} and cannot be called.")
     function: Callable[..., Any] = found
     return function
 
@@ -105,11 +106,11 @@ def static_value(value: Any, base_dir: str) -> Any:
     if not isinstance(value, Mapping):
         return value
     if "$ref" in value:
-        return import_entry(value["$ref"], base_dir)
+        return import_entry(value["$ref"], base_dir, called="$ref")
     arguments = {key: static_value(item, base_dir) for key, item in value.items() if key != "$call"}
     if "$call" not in value:
         return arguments
-    function = import_function(value["$call"], base_dir)
+    function = import_function(value["$call"], base_dir, called="$call")
     try:
         return function(**arguments)
     except Exception as error:

@@ -276,7 +276,7 @@ def check_extra(block: Block, folder: Path) -> Iterator[str]:
 SHELL: dict[str, Check] = {
     "make demo": check_demo,
     "make test": check_make_test,
-    'pip install "pallasc[cuda13]"': check_extra,
+    'pip install ".[cuda13]"': check_extra,
 }
 
 

@@ -88,7 +88,7 @@ def test_a_record_says_for_what_it_was_compiled(build: Any, arch: str) -> None:
 
 
 def test_a_function_without_kernels_needs_any_supported_driver(build: Any) -> None:
-    record = build("signatures")["nothing"].record
+    record = build("signatures")["given_back"].record
     assert record["kernels"] == []
     assert record["minimum_driver"] == {"cuda": "12.0", "linux": "525.60.13"}
 

@@ -47,6 +47,10 @@ def nothing(x: Any) -> Any:
     return None
 
 
+def given_back(x: Any) -> Any:
+    return x
+
+
 def one_of_none(x: Any) -> Any:
     return None, k(x), None
 
@@ -88,6 +92,7 @@ def wide(x: Any) -> Any:
 _X = "f32[16]"
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "trees": (trees, {"x": _X}, {}),
+    "given_back": (given_back, {"x": _X}, {}),
     "nothing": (nothing, {"x": _X}, {}),
     "one_of_none": (one_of_none, {"x": "f32[128]"}, {}),
     "updated_in_place": (updated_in_place, {"x": "f32[128]"}, {}),
