@@ -97,23 +97,17 @@ def command(
     from pallasc.cli.bench_text import bench_json, bench_text
     from pallasc.cli.figures import check_flops
     from pallasc.cli.launching import check_single, collect, parse_inputs
+    from pallasc.cli.meant import read_meant
     from pallasc.cli.measurements import Conditions, measure
     from pallasc.cli.output import json_text
     from pallasc.runtime.devices import get_device
 
     files = parse_inputs(inputs)
+    meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)
+    meant.check_inputs(files)
+    check_flops(flops, meant.variants)
     device = get_device(ordinal)
-    chosen = collect(
-        specs,
-        device,
-        targets=targets,
-        expression=expression,
-        every=every,
-        store_root=store_root,
-        jobs=jobs,
-        ptxas=ptxas,
-        check=lambda variants: check_flops(flops, variants),
-    )
+    chosen = collect(meant, device, every=every, jobs=jobs, ptxas=ptxas)
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)

@@ -156,7 +156,7 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
             click.echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
         click.echo(
             f"{count(found.records, 'record')}, {count(found.blobs, 'blob')}, "
-            f"{count(found.manifests, 'manifest')}, {count(found.bytes, 'byte')}: "
+            f"{count(found.manifests, 'manifest')}, read {count(found.bytes, 'byte')}: "
             f"{count(len(found.findings), 'finding')}"
         )
     return 0 if all(finding.repaired for finding in found.findings) else 5
@@ -226,20 +226,22 @@ def pin_command(
       pallasc cache pin release-1.2 --remove
     """
     from pallasc.cache.pins import pin, pins
+    from pallasc.cache.stats import artifacts
     from pallasc.cli.output import json_text
+    from pallasc.cli.pin_text import pin_lines
 
-    store = _store(store_root)
+    store, done = _store(store_root), ""
     if what is None:
         found = pins(store)
     elif remove:
-        found = _unpin(store, what)
+        found, done = _unpin(store, what), "removed"
     else:
-        found = [pin(store, key, label=label) for key in _keys(store, what)]
+        found, done = [pin(store, key, label=label) for key in _keys(store, what)], "pinned"
     if as_json:
         click.echo(json_text({"pins": [item.to_json() for item in found]}))
-    else:
-        lines = [f"{item.key}  {item.label}".rstrip() for item in found]
-        click.echo("\n".join(lines), nl=bool(lines))
+    elif found:
+        about = {item.key: item.variants for item in artifacts(store)}
+        click.echo("\n".join(pin_lines(found, about, done)))
 
 
 @command.command("audit", cls=Command, short_help="Compile again, and compare byte for byte.")

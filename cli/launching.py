@@ -14,6 +14,7 @@ from pallasc.errors import DeviceError, SelectionError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.cli.meant import Meant
     from pallasc.compiler.report import Report
     from pallasc.runtime.devices import Device
     from pallasc.runtime.routes import Route
@@ -207,48 +208,26 @@ def build_missing(
 
 
 def collect(
-    specs: Sequence[str],
-    device: Device,
-    *,
-    targets: Sequence[str],
-    expression: str | None,
-    every: bool,
-    store_root: Path | None,
-    jobs: int | None,
-    ptxas: Path | None,
-    check: Callable[[Sequence[Variant]], None] = lambda variants: None,
+    meant: Meant, device: Device, *, every: bool, jobs: int | None, ptxas: Path | None
 ) -> list[Chosen] | int:
-    """Return what is launched of specs or of bundles, or the exit status where a build failed.
+    """Return what is launched, or the exit status where a build failed.
 
     Args:
-        specs: files and folders of specs, or bundles.
+        meant: what was asked for.
         device: where it is launched.
-        targets: models and architectures that are meant.
-        expression: which variants are meant.
         every: several points of a kernel are wanted.
-        store_root: the store; like the next two, nothing for a bundle.
-        jobs: worker processes.
+        jobs: worker processes; like the next one, nothing for a bundle.
         ptxas: the assembler.
-        check: is given the variants before anything is compiled.
 
     Raises:
-        PallascError: as reading, compiling and choosing do.
+        PallascError: as compiling and choosing do.
     """
-    from pallasc.cli.bundled import bundle_files, read_bundled
-    from pallasc.cli.selection import load_variants, open_store
-
-    bundles = bundle_files(specs)
-    if bundles:
-        pairs = read_bundled(bundles, targets=targets, expression=expression)
-        fit = fitting([variant for variant, _ in pairs], device, every=every)
-        check(fit)
+    fit = fitting(meant.variants, device, every=every)
+    if meant.store is None:
         kept = set(map(id, fit))
+        pairs = zip(meant.variants, meant.artifacts, strict=True)
         return choose([pair for pair in pairs if id(pair[0]) in kept], device)
-    store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    variants = fitting(variants, device, every=every)
-    check(variants)
-    report = build_missing(variants, store, jobs=jobs, ptxas=ptxas)
+    report = build_missing(fit, meant.store, jobs=jobs, ptxas=ptxas)
     if report.exit_code:
         return report.exit_code
     made = [(one.variant, one.artifact) for one in report.results]

@@ -1,8 +1,13 @@
-"""Help texts: click wraps paragraphs, and keeps those that are laid out by hand."""
+"""Commands as click has them, but for two things.
+
+Help texts keep what is laid out by hand, and every mistake of usage knows whose help to read.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -14,12 +19,32 @@ class Command(click.Command):
     def __init__(self, *, help: str | None = None, **kwargs: Any) -> None:
         super().__init__(help=keep_layout(help or ""), **kwargs)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        with _about(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _about(ctx):
+            return super().invoke(ctx)
+
 
 class Group(click.Group):
     """A group of commands whose help keeps its layout too."""
 
     def __init__(self, *, help: str | None = None, **kwargs: Any) -> None:
         super().__init__(help=keep_layout(help or ""), **kwargs)
+
+
+@contextmanager
+def _about(ctx: click.Context) -> Iterator[None]:
+    """Say of a mistake of usage which command it is about; click's parser leaves that out."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
 
 
 def keep_layout(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,13 +48,8 @@ def make_inputs(
     """
     from pallasc.cli.npy import read_array
     from pallasc.cli.values import random_bytes
-    from pallasc.specs.spelling import suggestion
 
-    paths = [one.path for one in signature.inputs]
-    for path in files:
-        if path not in paths:
-            hint = suggestion(path, paths, otherwise="Its arrays")
-            raise ArgumentError(f"{name} has no input {path!r}.", hint=hint)
+    check_names(files, [one.path for one in signature.inputs], name)
     made = []
     for one, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
         file = files.get(one.path)
@@ -64,6 +59,25 @@ def make_inputs(
             data = read_array(file, one.dtype, one.shape, f"{name}: {one.path}")
         made.append(Value(one, data, file))
     return made
+
+
+def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:
+    """Check that a kernel takes the arrays that files are given for.
+
+    Args:
+        files: the paths of those arrays.
+        paths: those of all its inputs.
+        name: what the kernel is called in messages.
+
+    Raises:
+        ArgumentError: it takes none of some path.
+    """
+    from pallasc.specs.spelling import suggestion
+
+    for path in files:
+        if path not in paths:
+            hint = suggestion(path, paths, otherwise="Its arrays")
+            raise ArgumentError(f"{name} has no input {path!r}.", hint=hint)
 
 
 class Operands:

@@ -34,7 +34,8 @@ def traceback_option(*, hidden: bool = True) -> Callable[[F], F]:
         expose_value=False,
         hidden=hidden,
         callback=_want_traceback,
-        help="Show Python's traceback of an error as well, for a bug report.",
+        help="Show Python's traceback of an error that ends the command, for a bug report; kernels "
+        "that fail to compile have none.",
     )
 
 

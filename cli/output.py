@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
+        file = next((one for one in path.parents if os.path.isfile(one)), None)
+        reason = error.strerror if file is None else f"{file} is a file, not a folder"
         raise SpecError(
-            f"{path} cannot be written: {error.strerror}.", hint="Give --output another path."
+            f"{path} cannot be written: {reason}.", hint="Give --output another path."
         ) from error
     click.echo(f"wrote {path}", err=True)

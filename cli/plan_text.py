@@ -134,7 +134,7 @@ def _tensor_map(tensor_map: TensorMap) -> str:
         _place(tensor_map.buffer, tensor_map.offset),
         tensor_map.dtype,
         f"dims={_dim(tensor_map.dims)}",
-        f"strides={_dim(tensor_map.strides)}",
+        f"strides_bytes={_dim(tensor_map.strides)}",
         f"box={_dim(tensor_map.box)}",
         f"swizzle={tensor_map.swizzle}",
     ]

@@ -88,23 +88,17 @@ def command(
                rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
     from pallasc.cli.launching import check_single, collect, parse_inputs
+    from pallasc.cli.meant import read_meant
     from pallasc.cli.outcome_text import outcome_json, outcome_text
     from pallasc.cli.outcomes import Launcher, check, launch_all
     from pallasc.cli.profile_trace import TraceFile
     from pallasc.runtime.devices import get_device
 
     files = parse_inputs(inputs)
+    meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)
+    meant.check_inputs(files)
     device = get_device(ordinal)
-    chosen = collect(
-        specs,
-        device,
-        targets=targets,
-        expression=expression,
-        every=every,
-        store_root=store_root,
-        jobs=jobs,
-        ptxas=ptxas,
-    )
+    chosen = collect(meant, device, every=every, jobs=jobs, ptxas=ptxas)
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)

@@ -81,7 +81,10 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
         _platform(),
         *_jax_items(cuda),
         *(_tool_item(tool, cuda, ptxas if tool.name == "ptxas" else None) for tool in _TOOLS),
-        *(_library(*library, cuda=cuda) for library in _LIBRARIES),
+        *(_library(*library, fix=_install(cuda)) for library in _LIBRARIES),
+        _library(
+            "cryptography", "only signatures need it", False, fix='pip install "pallasc[sign]"'
+        ),
         _driver(),
     ]
 
@@ -158,11 +161,11 @@ def jax_problem(name: str, versions: dict[str, str]) -> str:
     return f"JAX is {jax}: they must have one version" if jax not in ("", versions[name]) else ""
 
 
-def _library(name: str, purpose: str, needed: bool, *, cuda: int) -> Item:
+def _library(name: str, purpose: str, needed: bool, *, fix: str) -> Item:
     version = _version(name)
     if version:
         return Item(name, version, purpose, needed)
-    return Item(name, "", purpose, needed, problem="missing", fix=_install(cuda))
+    return Item(name, "", purpose, needed, problem="missing", fix=fix)
 
 
 def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:

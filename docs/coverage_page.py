@@ -130,7 +130,7 @@ def _cell(case: Mapping[str, Any] | None) -> str:
 
 
 def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where a kernel compiles, where not and why, and why there are no numbers."""
+    """Yield where a kernel compiles, where not and why; numbers, or why there are none."""
     where: dict[str, list[str]] = {}
     for arch, outcome in sorted(case["targets"].items(), key=lambda one: _capability(one[0])):
         where.setdefault(outcome, []).append(arch)
@@ -145,6 +145,8 @@ def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
             if kind == "fault"
             else f"**gap** {listed}: “{words}”"
         )
+    if numbers == "ok" and not good:
+        yield "the interpreter's *numbers* are right"
     if numbers.startswith("gap: ") and numbers not in where:
         yield f"no numbers: “{numbers.partition(': ')[2]}”"
 

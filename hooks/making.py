@@ -79,7 +79,12 @@ def make(
         raise
     with open_bundle(data) as bundle:
         archs = sorted({entry.arch for entry in bundle.entries()})
-        say(f"{setting.place}: {len(bundle)} variants for {', '.join(archs)}, {len(data):,} bytes")
+        count = _variants(len(bundle))
+        say(f"{setting.place}: {count} for {', '.join(archs)}, {len(data):,} bytes")
+
+
+def _variants(number: int) -> str:
+    return "1 variant" if number == 1 else f"{number:,} variants"
 
 
 def _data(setting: Setting, root: Path, say: Say) -> bytes:
@@ -122,7 +127,7 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
         expression=setting.select,
         frozen=setting.source == "frozen",
     )
-    say(f"{setting.place}: {len(wanted.variants)} variants")
+    say(f"{setting.place}: {_variants(len(wanted.variants))}")
     # Without being asked to, only a frozen build minds the lock file.
     minds = setting.lock is not None or setting.source == "frozen"
     lock = lock_file(setting, root) if minds else None

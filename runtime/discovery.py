@@ -214,7 +214,7 @@ def _nothing_found(package: str, spec: ModuleSpec | None, items: list[str]) -> T
     return ToolError(
         f"there are no kernels for {package}: no *{SUFFIX} in {own}; none for it in {developed}; "
         f"and no provider, which would be an entry point named {package} in {GROUP}.",
-        hint=f"Install {package} anew, or a provider of kernels for it for this GPU."
+        hint=f"Install the package that has the kernels of {package} for this GPU, if there is one."
         if spec
         else "Check the name, and that this is the environment that it was installed into.",
     )

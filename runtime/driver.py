@@ -41,7 +41,8 @@ _INIT_HINTS = {
     999: "Run nvidia-smi; restarting the machine often helps.",
 }
 _INSTALL = (
-    "Install the NVIDIA driver, 525.60.13 or newer; in a container, start it with --gpus all."
+    "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
+    "built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus all."
 )
 
 _EARLIER = "It comes from an earlier asynchronous error: this process cannot use the GPU any more."

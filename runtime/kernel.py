@@ -59,7 +59,8 @@ class Kernel:
         skip_frames(_ENTRANCES)
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.name} with {len(self.variants)} variants>"
+        number = len(self.variants)
+        return f"<Kernel {self.name} with {number} variant{'s' if number > 1 else ''}>"
 
     @untraced
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:

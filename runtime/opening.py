@@ -25,8 +25,8 @@ Entry = tuple[str, Mapping[str, Scalar], Artifact]
 _MOST_SHOWN = 8
 
 
-class _NoSuchKernelError(ArgumentError, KeyError):
-    """A name that no kernel has; `Kernels.get` answers with its default."""
+class NoSuchKernelError(ArgumentError, KeyError):
+    """No kernel has this name: an `ArgumentError`, and a `KeyError` as of any mapping."""
 
 
 class Kernels(Mapping[str, Kernel]):
@@ -78,7 +78,7 @@ class Kernels(Mapping[str, Kernel]):
         """Return a kernel.
 
         Raises:
-            ArgumentError: none has this name.
+            NoSuchKernelError: none has this name; `get` answers with its default then.
             CorruptError: the manifest of a bundle is damaged.
             SelectionError: two bundles have different artifacts of a variant.
         """
@@ -86,7 +86,7 @@ class Kernels(Mapping[str, Kernel]):
         if found is None:
             hint = suggestion(name, self._names, otherwise="Kernels")
             where = f" in {', '.join(map(str, self.origins))}" if self.origins else ""
-            raise _NoSuchKernelError(f"there is no kernel {name!r}{where}.", hint=hint)
+            raise NoSuchKernelError(f"there is no kernel {name!r}{where}.", hint=hint)
         return found
 
     def __contains__(self, name: object) -> bool:

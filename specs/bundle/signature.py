@@ -123,9 +123,9 @@ def check_signatures(
         raise CorruptError(f"{name} is not signed.", hint="Get a signed one, or sign it.")
     found = [one for one in signatures if one.key_id in keys]
     if not found:
+        trusts = f"trusted are {_listed(keys)}" if keys else "no keys are trusted here"
         raise CorruptError(
-            f"{name} is signed by {_listed(one.key_id for one in signatures)}, and trusted are "
-            f"{_listed(keys) or 'no keys'}.",
+            f"{name} is signed by {_listed(one.key_id for one in signatures)}, and {trusts}.",
             hint="Trust the key if you know whose it is, else do not use the bundle.",
         )
     for one in found:

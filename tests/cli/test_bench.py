@@ -121,6 +121,15 @@ def test_wrong_operations_are_refused(flops: str, text: str, gpu: Any, bench: Ru
     assert result.err.startswith(f"error: {text}")
 
 
+def test_wrong_operations_are_refused_before_a_gpu_is_looked_for(
+    gpu: Any, bench: RunCommand
+) -> None:
+    gpu.devices()
+    result = bench("-k", "dtype=f32", "--flops", "{2 * q}")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: unknown parameter 'q' in {2 * q}.")
+
+
 def test_several_variants_are_refused(gpu: Any, bench: RunCommand) -> None:
     result = bench()
     assert (result.code, gpu.launches) == (2, [])

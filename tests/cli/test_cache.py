@@ -105,7 +105,9 @@ def test_verify_finds_damage_and_repair_lets_it_heal(
     run: RunCommand, own: tuple[Path, Path]
 ) -> None:
     spec, store = own
-    assert run("cache", "verify", "--store", store).code == 0
+    whole = run("cache", "verify", "--store", store)
+    assert whole.code == 0
+    assert re.search(r" manifests?, read [0-9,]+ bytes: 0 findings$", whole.out.strip())
     blob = _blob(store)
     data = bytearray(blob.read_bytes())
     data[len(data) // 2] ^= 1
@@ -127,14 +129,17 @@ def test_prune_spares_what_is_pinned(run: RunCommand, own: tuple[Path, Path]) ->
         variant["action_key"]
         for variant in json.loads(run("build", spec, "--store", store, "--json").out)["variants"]
     ]
-    assert run("cache", "pin", keys[0], "--label", "kept", "--store", store).code == 0
-    assert run("cache", "pin", "--store", store).out == f"{keys[0]}  kept\n"
+    pinned = run("cache", "pin", keys[0], "--label", "kept", "--store", store)
+    line = f"{keys[0]}  add (dtype=f32, m=1024, h100-sxm)  kept\n"
+    assert (pinned.code, pinned.out) == (0, f"pinned  {line}")
+    assert run("cache", "pin", "--store", store).out == line
     dry = run("cache", "clear", "--dry-run", "--store", store)
     assert "would remove 1 record," in dry.out
     assert run("cache", "clear", "--store", store).code == 0
     left = json.loads(run("cache", "stats", "--store", store, "--json").out)
     assert (left["entries"], left["pins"]) == (1, 1)
-    assert run("cache", "pin", "kept", "--remove", "--store", store).code == 0
+    gone = run("cache", "pin", "kept", "--remove", "--store", store)
+    assert (gone.code, gone.out) == (0, f"removed  {line}")
     assert run("cache", "pin", "--store", store).out == ""
 
 
@@ -221,8 +226,10 @@ def test_a_pin_that_is_none_cannot_be_removed(run: RunCommand, own: tuple[Path, 
 
 
 def test_a_pin_is_removed_by_the_start_of_its_key(run: RunCommand, own: tuple[Path, Path]) -> None:
-    key = run("cache", "pin", "add", "--store", own[1]).out[:64]
-    assert run("cache", "pin", key[:6], "--remove", "--store", own[1]).out == f"{key}\n"
+    key = run("cache", "pin", "add", "--store", own[1]).out.split()[1]
+    gone = run("cache", "pin", key[:6], "--remove", "--store", own[1]).out
+    assert gone.startswith(f"removed  {key}  add (")
+    assert gone.count("\n") == 1
     assert key not in run("cache", "pin", "--store", own[1]).out
 
 

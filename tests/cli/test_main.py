@@ -98,6 +98,23 @@ def test_a_missing_argument_names_the_command_whose_help_to_read(run: RunCommand
     assert result.err.startswith("error: Missing argument")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "k.yaml", "--profile"], "Option '--profile' requires an argument."),
+        (["run", "k.yaml", "--input", "x"], "--input 'x' is not NAME=FILE."),
+        (["bundle", "list", "k.pallasc", "--target"], "Option '--target' requires an argument."),
+    ],
+)
+def test_a_mistake_in_an_option_names_the_command_whose_help_to_read(
+    run: RunCommand, arguments: list[str], text: str
+) -> None:
+    command = " ".join(word for word in arguments[:-1] if word.isalpha())
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"error: {text}\n  See pallasc {command} --help.\n"
+
+
 def test_an_unknown_option_is_a_usage_mistake(run: RunCommand) -> None:
     result = run("list", "kernels.yaml", "--jsno")
     assert result.code == 2

@@ -106,8 +106,10 @@ def test_a_launch_without_cluster_and_pdl_leaves_them_out() -> None:
             Bytes(256, "", ((0, MAP), (128, replace(MAP, buffer=1, offset=8, swizzle=0)))),
             [
                 "param 0: 256 bytes: 2 tensor maps",
-                "  at 0: buffer 0 float16 dims=(64,1024) strides=(8192) box=(64,128) swizzle=128",
-                "  at 128: buffer 1+8 float16 dims=(64,1024) strides=(8192) box=(64,128) swizzle=0",
+                "  at 0: buffer 0 float16 dims=(64,1024) strides_bytes=(8192) box=(64,128)"
+                " swizzle=128",
+                "  at 128: buffer 1+8 float16 dims=(64,1024) strides_bytes=(8192) box=(64,128)"
+                " swizzle=0",
             ],
         ),
         (
@@ -130,8 +132,8 @@ def test_a_launch_without_cluster_and_pdl_leaves_them_out() -> None:
             ),
             [
                 "param 0: 128 bytes: 1 tensor map",
-                "  at 0: buffer 0 float16 dims=(64,1024) strides=(8192) box=(64,128) swizzle=128"
-                " element_strides=(1,2) interleave=16 l2_promotion=256 nan_fill"
+                "  at 0: buffer 0 float16 dims=(64,1024) strides_bytes=(8192) box=(64,128)"
+                " swizzle=128 element_strides=(1,2) interleave=16 l2_promotion=256 nan_fill"
                 " im2col channels=4 pixels=8",
             ],
         ),

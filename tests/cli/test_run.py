@@ -202,8 +202,9 @@ def test_a_wrong_option_is_refused(
     assert result.err.startswith(text)
 
 
-def test_files_are_for_one_variant_only(gpu: Any, launch: RunCommand) -> None:
-    result = launch("--all", "--input", "x=x.npy")
+def test_files_are_for_one_variant_only(gpu: Any, launch: RunCommand, tmp_path: Path) -> None:
+    file = _save(tmp_path / "x.npy", np.zeros((1024, 4096), np.float32))
+    result = launch("--all", "--input", f"x={file}")
     assert (result.code, gpu.launches) == (2, [])
     assert result.err.startswith("error: --input is for one variant, and 2 are launched.")
 
@@ -236,6 +237,34 @@ def test_without_a_gpu_the_driver_is_quoted(gpu: Any, launch: RunCommand) -> Non
     assert result.err.startswith(
         "error: the NVIDIA driver does not start: cuInit answers CUDA_ERROR_NO_DEVICE (100), "
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--input", "z=/none.npy"], f"error: {F32} has no input 'z'.\n  Its arrays: x, y."),
+        (["--input", "x=/none.npy"], "error: /none.npy cannot be read: No such file"),
+        (["-k", "dtype=f16"], "error: -k 'dtype=f16' selects none of 2 variants."),
+    ],
+)
+def test_a_wrong_option_is_told_before_a_gpu_is_looked_for(
+    arguments: list[str], text: str, gpu: Any, launch: RunCommand
+) -> None:
+    gpu.devices()
+    result = launch("-k", "dtype=f32", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(text)
+
+
+def test_a_spec_that_is_not_there_is_told_before_a_gpu_is_looked_for(
+    gpu: Any, run: RunCommand, tmp_path: Path
+) -> None:
+    gpu.devices()
+    for name in ("nosuch.yaml", "nosuch.pallasc"):
+        result = run("run", tmp_path / name)
+        assert (result.code, result.out) == (2, "")
+        assert name in result.err
+        assert "NVIDIA" not in result.err
 
 
 def test_a_launch_that_fails_names_the_variant(gpu: Any, launch: RunCommand) -> None:

@@ -79,3 +79,18 @@ def test_an_untested_jax_is_a_problem() -> None:
 def test_what_is_not_needed_keeps_nothing_from_compiling() -> None:
     driver = Item("driver", "", "launches", needed=False, problem="none")
     assert problem_of([driver]) is None
+
+
+def test_what_signs_is_listed_with_its_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(name: str) -> str:
+        if name == "cryptography":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", without)
+    item = _by_name(inventory())["cryptography"]
+    assert (item.needed, item.problem, item.fix) == (
+        False,
+        "missing",
+        'pip install "pallasc[sign]"',
+    )

@@ -163,7 +163,7 @@ def faulty(look: Look, *, does: str) -> Look:
 
 def _plain(pattern: str) -> str:
     """Return a regular expression as text for a table."""
-    text = pattern.replace(r"\.\S*", ".…")
+    text = re.sub(r"(?<!\\)\.\*\??|\\S[*+]\??", "…", pattern)
     text = re.sub(r"\\([.\[\]()+*])", r"\1", text)
     return text.replace(r"\s+", " ").replace(r"\b", "").replace(r"\d+", "N").replace("|", "/")
 

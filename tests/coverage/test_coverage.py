@@ -11,6 +11,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -115,6 +116,21 @@ def test_a_gap_is_told_in_more_than_the_class_of_an_error() -> None:
     }
     assert outcomes
     assert [one for one in outcomes if one.count(" ") == 1] == []
+
+
+def test_what_is_looked_for_is_told_without_regular_expressions(page: ModuleType) -> None:
+    cases = [case for held in page.all_results().values() for case in held["cases"].values()]
+    looks = {look for case in cases for look in case["looked_for"]}
+    assert looks
+    assert [look for look in looks if re.search(r"\\|\.[*+]|\)[*+?{]", look)] == []
+
+
+def test_the_page_shows_as_many_numbers_as_it_counts(page: ModuleType) -> None:
+    for held in page.all_results().values():
+        counted = [name for name, case in held["cases"].items() if case.get("numbers") == "ok"]
+        shown = [name for name, case in held["cases"].items() if "*numbers*" in page._cell(case)]
+        assert counted
+        assert shown == counted
 
 
 def test_every_entry_has_a_kernel(page: ModuleType) -> None:

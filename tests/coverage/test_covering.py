@@ -72,6 +72,22 @@ def test_patterns_read_well_in_a_table(covering: Any) -> None:
     assert covering.no_ptx(r"@!?%p\d+\s+bra", says="bra").says == "PTX without `bra`"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"try_cancel\S*multicast::cluster", "try_cancel…multicast::cluster"),
+        (r"global\S*\.max", "global….max"),
+        (r"(red|atom)\.\S*sys\S*?add", "(red/atom).…sys…add"),
+        (r"st\.async\..*mbarrier", "st.async.…mbarrier"),
+        (r"\.2d.*?\.cta_group::2", ".2d….cta_group::2"),
+    ],
+)
+def test_what_may_stand_between_is_an_ellipsis_in_a_table(
+    pattern: str, text: str, covering: Any
+) -> None:
+    assert covering.ptx(pattern).says == f"PTX `{text}`"
+
+
 def test_two_cases_of_one_name_are_refused(covering: Any) -> None:
     def case() -> None: ...
 

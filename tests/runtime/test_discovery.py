@@ -245,7 +245,9 @@ def test_what_was_looked_at_is_said_where_nothing_is_found(
         f"{PATH}, which is not set; and no provider, which would be an entry point named mylib in "
         "pallasc.bundles."
     )
-    assert caught.value.hint == "Install mylib anew, or a provider of kernels for it for this GPU."
+    assert caught.value.hint == (
+        "Install the package that has the kernels of mylib for this GPU, if there is one."
+    )
     _develop(monkeypatch, tmp_path)
     with pytest.raises(ToolError, match=f"none for it in {tmp_path} "):
         find_bundles("mylib")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pallasc.errors import DriverError, OutOfMemoryError
 from pallasc.runtime.driver import STICKY, open_driver, version_text
+from pallasc.specs.drivers import minimum_driver
 
 _OPEN = """
 from pallasc.errors import PallascError
@@ -66,9 +68,19 @@ def test_no_driver_at_all() -> None:
     )
     assert done.stdout == (
         "DeviceError 4 no NVIDIA driver here: libcuda.so.1 cannot be loaded.\n"
-        "  Install the NVIDIA driver, 525.60.13 or newer; in a container, start it with --gpus "
+        "  Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for "
+        "those built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus "
         "all.\n"
     )
+
+
+def test_the_drivers_to_install_are_those_that_artifacts_ask_for(fresh_process: Any) -> None:
+    before, newest = (
+        {minimum_driver(toolkit=toolkit, sm=sm)["linux"] for sm in sms}
+        for toolkit, sms in (("12.9", (80, 86, 89, 90)), ("13.0", (80, 90, 100, 103, 110, 120)))
+    )
+    hint = fresh_process(_OPEN, driver=11080).stdout
+    assert set(re.findall(r"\d+\.\d+\.\d+", hint)) == before | newest
 
 
 def _real_driver() -> bool:

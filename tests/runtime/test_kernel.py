@@ -13,7 +13,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.lookup import stored_artifact
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.opening import Kernels, open_artifact
+from pallasc.runtime.opening import Kernels, NoSuchKernelError, open_artifact
 from pallasc.specs.plan import Copy, Fill
 
 
@@ -269,9 +269,19 @@ def test_kernels_are_found_by_name(runtime: Any) -> None:
     assert list(kernels) == ["matmul"]
     assert "matmul" in kernels
     assert kernels.get("other") is None
-    with pytest.raises(ArgumentError, match="there is no kernel 'matmull'") as caught:
+    with pytest.raises(NoSuchKernelError, match="there is no kernel 'matmull'") as caught:
         kernels["matmull"]
-    assert "matmul" in str(caught.value)
+    assert str(caught.value) == "there is no kernel 'matmull'.\n  Did you mean 'matmul'?"
+    assert isinstance(caught.value, ArgumentError)
+    assert isinstance(caught.value, KeyError)
+
+
+def test_a_kernel_shows_how_many_variants_it_has(runtime: Any) -> None:
+    kernel = _matmuls()["matmul"]
+    number = len(kernel.variants)
+    assert number > 1
+    assert repr(kernel) == f"<Kernel matmul with {number} variants>"
+    assert repr(open_artifact(made.add())) == "<Kernel three with 1 variant>"
 
 
 def test_an_artifact_is_called_as_its_first_kernel(runtime: Any) -> None:

@@ -165,7 +165,7 @@ def test_the_machine_demands_a_signature_whatever_the_program_says(
             pallasc.open_bundle(path, require_signature=require)
         assert str(config) in str(caught.value.hint)
     path = write(signed(plain, OWN))
-    with pytest.raises(CorruptError, match="trusted are no keys"):
+    with pytest.raises(CorruptError, match="no keys are trusted here"):
         pallasc.open_bundle(path)
     _key_file(config, PUBLIC)
     assert len(pallasc.open_bundle(path)) == 1
