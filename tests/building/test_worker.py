@@ -31,7 +31,7 @@ KERNELS = {
         "    os.write(2, b'{\"ok\": false}\\n')\n"
         "    return x * 4\n"
     ),
-    "closes": "import os\ndef run(x): os.closerange(3, 5000)\n",
+    "closes": "import os\ndef run(x):\n    os.closerange(3, 5000)\n    return x * 6\n",
     "forks": (
         "import os, signal\n"
         "def run(x):\n"
