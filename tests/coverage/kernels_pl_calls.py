@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from architectures import EVERYWHERE, SINCE_HOPPER
+from architectures import BEFORE_HOPPER, EVERYWHERE, SINCE_HOPPER
 from covering import compared, covers, no_ptx, plan, ptx, same_artifact
 from forms import NO_BLOCKS, NO_PREDICATES, NO_REFERENCES, like, maps, plus_one, vector
 from jax import lax
@@ -24,6 +24,11 @@ NO_CALL_NOTE = "0.11 took this back end from `pl.pallas_call`; see `pipeline_of_
 def blocks() -> Any:
     """Return the spec of blocks of 64 x 64."""
     return pl.BlockSpec((64, 64), lambda i, j: (i, j))
+
+
+def origins(plan: Any) -> list[str]:
+    """Return who wrote the kernel of each launch."""
+    return [launch.origin for launch in plan.launches]
 
 
 def block_plus_one(x_smem: Any, out_smem: Any) -> None:
@@ -52,6 +57,23 @@ def call_over_blocks(x: jax.Array) -> jax.Array:
         out_specs=blocks(),
         compiler_params=plgpu.CompilerParams(),
     )(x)
+
+
+@covers(
+    "pl.pallas_call",
+    looks=[
+        plan("a kernel of Mosaic's", lambda plan: origins(plan) == ["mosaic"], jax="0.10"),
+        plan("a kernel of XLA's, by Triton", lambda plan: origins(plan) == ["xla"], jax="0.12"),
+    ],
+    gaps=dict.fromkeys(
+        (f"0.10 {arch}" for arch in BEFORE_HOPPER),
+        "'nvvm.cp.async.bulk.wait_group' op is not supported on …",
+    ),
+    note="without `compiler_params`",
+)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=plus_one)
+def call_without_parameters(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(block_plus_one, out_shape=like(x))(x)
 
 
 @covers(
