@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import BEFORE_HOPPER
+from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.specs.plan import Copy, Fill, Pointer
@@ -151,3 +152,26 @@ def product(a: Any, b: Any) -> Any:
 
 def exponentials(x: Any) -> Any:
     return np.exp(x)
+
+
+def exchanged(x: jax.Array, **options: Any) -> jax.Array:
+    """Return what each of two blocks stores into the shared memory of the other one."""
+
+    def body(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any) -> None:
+        block = lax.axis_index("c")
+        value = load(x_gmem.at[block], layout=plgpu.Layout.WGMMA, optimized=False)
+        plgpu.async_store_smem(
+            value, smem, stored, cluster_idx=1 - block, cluster_dim="c", **options
+        )
+        plgpu.barrier_wait(stored)
+        out_gmem[block] = load(smem, layout=plgpu.Layout.WGMMA)
+
+    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
+    return plgpu.kernel(
+        body,
+        out_type=like(x),
+        scratch_types=[plgpu.SMEM((64, 32), x.dtype, transforms=transforms), plgpu.Barrier()],
+        cluster=(2,),
+        cluster_names=("c",),
+        compiler_params=lane(),
+    )(x)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import SINCE_BLACKWELL, SINCE_HOPPER, TENSOR_MEMORY
 from covering import covers, faulty, plan, ptx
-from forms import lane, like, load, maps, no_argument, same, store, vector, warpgroup
+from forms import exchanged, lane, like, maps, no_argument, same, store, vector, warpgroup
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -27,24 +27,7 @@ import pallasc
 )
 @pallasc.kernel(args={"x": "i32[2, 64, 32]"}, targets=SINCE_HOPPER)
 def addition_to_the_neighbour(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any) -> None:
-        block = lax.axis_index("c")
-        value = load(x_gmem.at[block], layout=plgpu.Layout.WGMMA, optimized=False)
-        plgpu.async_store_smem(
-            value, smem, stored, cluster_idx=1 - block, cluster_dim="c", atomic="add"
-        )
-        plgpu.barrier_wait(stored)
-        out_gmem[block] = load(smem, layout=plgpu.Layout.WGMMA)
-
-    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
-    return plgpu.kernel(
-        body,
-        out_type=like(x),
-        scratch_types=[plgpu.SMEM((64, 32), jnp.int32, transforms=transforms), plgpu.Barrier()],
-        cluster=(2,),
-        cluster_names=("c",),
-        compiler_params=lane(),
-    )(x)
+    return exchanged(x, atomic="add")
 
 
 @covers(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from architectures import SINCE_HOPPER
 from covering import covers, plan, ptx, sass
-from forms import absent, lane, like, load, plus_one, same, vector
+from forms import absent, exchanged, lane, like, plus_one, same, vector
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -160,22 +160,7 @@ def memory_of_the_neighbour(x: jax.Array) -> jax.Array:
 )
 @pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER)
 def store_to_the_neighbour(x: jax.Array) -> jax.Array:
-    def body(x_gmem: Any, out_gmem: Any, smem: Any, stored: Any) -> None:
-        block = lax.axis_index("c")
-        value = load(x_gmem.at[block], layout=plgpu.Layout.WGMMA, optimized=False)
-        plgpu.async_store_smem(value, smem, stored, cluster_idx=1 - block, cluster_dim="c")
-        plgpu.barrier_wait(stored)
-        out_gmem[block] = load(smem, layout=plgpu.Layout.WGMMA)
-
-    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
-    return plgpu.kernel(
-        body,
-        out_type=like(x),
-        scratch_types=[plgpu.SMEM((64, 32), jnp.float32, transforms=transforms), plgpu.Barrier()],
-        cluster=(2,),
-        cluster_names=("c",),
-        compiler_params=lane(),
-    )(x)
+    return exchanged(x)
 
 
 @covers(
