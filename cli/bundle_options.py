@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,9 +101,11 @@ def read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
         SpecError: a file cannot be read, holds no key, or something else than keys.
     """
     from pallasc.errors import SpecError
-    from pallasc.runtime import trust
+    from pallasc.specs.bundle import trust
 
-    found = tuple(key for one in keys for key in trust.read_keys(one))
+    # On a command line a path is relative to the current folder, as everywhere in a shell.
+    named = [key if key.startswith("ed25519:") else os.path.abspath(key) for key in keys if key]
+    found = trust.read_keys(named)
     if keys and not found:
         raise SpecError(
             f"there is no key in {', '.join(keys)}.", hint="Give what pallasc bundle keygen wrote."

@@ -86,7 +86,7 @@ def command(
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
     """Return the keys that signed it, of those that had to."""
     from pallasc.cli.bundle_options import read_keys
-    from pallasc.runtime.trust import read_policy
+    from pallasc.specs.bundle.trust import read_policy
 
     policy = read_policy(require_signature=require)
     found = {}

@@ -56,8 +56,8 @@ def read_bundled(
         ToolError: a signature is demanded, and the cryptography package is missing.
     """
     from pallasc.cli.bundle_options import chosen_entries
-    from pallasc.runtime.trust import read_policy
     from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
 
     policy = read_policy()
     found = []

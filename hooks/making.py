@@ -99,8 +99,13 @@ def _data(setting: Setting, root: Path, say: Say) -> bytes:
 
 
 def _ready(file: Path) -> bytes:
-    """Return the bytes of a bundle that was made before, read as a whole and verified."""
+    """Return the bytes of a bundle that was made before, read as a whole and verified.
+
+    Where the machine demands signatures, it must have one before ours is added: signing says that
+    the bundle was made here, or by somebody who is trusted here.
+    """
     from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
 
     try:
         data = file.read_bytes()
@@ -110,6 +115,7 @@ def _ready(file: Path) -> bytes:
             hint="Make it first: pallasc bundle create writes it.",
         ) from error
     with open_bundle(data) as bundle:
+        read_policy().check(bundle)
         bundle.verify()
     return data
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from pallasc.errors import SelectionError
 from pallasc.runtime.candidates import Candidate, Facts, Origin
 from pallasc.runtime.discovery import Found
-from pallasc.runtime.trust import Policy
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Entry, is_name
 from pallasc.specs.bundle.source import MemorySource
+from pallasc.specs.bundle.trust import Policy
 from pallasc.specs.lazy import cached_property
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def find_bundles(package: str | ModuleType) -> list[Found]:
         SpecError: `PALLASC_BUNDLE_PATH` names what does not exist.
     """
     name = package if isinstance(package, str) else package.__name__
-    if not all(part.isidentifier() for part in name.split(".")):
+    if not _is_name(name):
         raise ArgumentError(
             f"{name!r} is not the name of a package.", hint="Give the name that import takes."
         )
@@ -82,6 +82,21 @@ def find_bundles(package: str | ModuleType) -> list[Found]:
     return list(once.values())
 
 
+def package_folders(package: str | ModuleType) -> list[Traversable]:
+    """Return the folders of a package, in a zip file perhaps; none where it is not installed.
+
+    Raises:
+        ToolError: it is a module and no package.
+    """
+    spec = _spec_of(package)
+    return [] if spec is None else _folders(spec)
+
+
+def _is_name(text: str) -> bool:
+    """Tell whether text could be the import name of a package."""
+    return all(part.isidentifier() for part in text.split("."))
+
+
 def normalized(name: str) -> str:
     """Return a name as distributions are compared (PEP 503): `my-lib` for `My_Lib`."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -93,7 +108,7 @@ def normalized(name: str) -> str:
 def _developed(package: str, item: str) -> list[Path]:
     """Return the bundles for a package that an item of `PALLASC_BUNDLE_PATH` names."""
     owner, is_named, rest = item.partition("=")
-    if is_named and all(part.isidentifier() for part in owner.split(".")):
+    if is_named and _is_name(owner):
         if owner != package:
             return []
         place = _existing(rest)
@@ -130,7 +145,7 @@ def _is_of(package: str, file: Path) -> bool:
 def _check_somebodys(file: Path) -> None:
     """Check that a file is named after some package: nobody would ever load it otherwise."""
     owner = file.name.removesuffix(SUFFIX).partition("-")[0]
-    if all(part.isidentifier() for part in owner.split(".")) and _spec_of(owner) is not None:
+    if _is_name(owner) and _spec_of(owner) is not None:
         return
     raise SpecError(
         f"{file}, which {PATH} names, is not named after a package.",
@@ -161,6 +176,14 @@ def _own(package: str, spec: ModuleSpec | None) -> Iterator[tuple[str, Traversab
 
 def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
     """Yield the files directly inside a package, in the order of their names."""
+    for folder in _folders(spec):
+        if folder.is_dir():
+            files = (one for one in folder.iterdir() if one.is_file())
+            yield from sorted(files, key=lambda one: one.name)
+
+
+def _folders(spec: ModuleSpec) -> list[Traversable]:
+    """Return the folders of a package, in a zip file perhaps."""
     places = spec.submodule_search_locations
     if places is None:
         raise ToolError(
@@ -171,10 +194,7 @@ def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
     if not any(folder.is_dir() for folder in folders):
         reader = getattr(spec.loader, "get_resource_reader", lambda name: None)(spec.name)
         folders = [] if reader is None else [reader.files()]
-    for folder in folders:
-        if folder.is_dir():
-            files = (one for one in folder.iterdir() if one.is_file())
-            yield from sorted(files, key=lambda one: one.name)
+    return folders
 
 
 def _provided(package: str) -> Iterator[tuple[str, Traversable]]:
@@ -194,7 +214,7 @@ def _provider_name(entry: EntryPoint) -> str:
 
 def _bundles_of(entry: EntryPoint, provider: str, package: str) -> list[Traversable]:
     module, _, wanted = (part.strip() for part in entry.value.partition(":"))
-    spec = _spec_of(module)
+    spec = _spec_of(module) if _is_name(module) else None
     files = [] if spec is None else list(_contents(spec))
     found = [one for one in files if one.name.endswith(SUFFIX) and wanted in ("", one.name)]
     if not found:

@@ -17,7 +17,7 @@ from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
     from pallasc.runtime.bundles import Bundles
-    from pallasc.runtime.trust import Keys
+    from pallasc.specs.bundle.trust import Keys
 
 Entry = tuple[str, Mapping[str, Scalar], Artifact]
 """A variant that can be opened: name of the kernel, its parameters, what was compiled."""
@@ -165,12 +165,12 @@ def open_bundle(
         path: the file.
         checks: as for `Kernel`.
         trusted: keys of which one must have signed the bundle: public keys, their text, paths of
-            files of keys, or of folders with `*.pub`.
+            files of keys, or of folders with `*.pub`. Paths must be absolute.
         require_signature: demand a signature also without `trusted`, by a key that this machine
             trusts. The environment variable `PALLASC_REQUIRE_SIGNATURE=1` always demands that.
 
     Raises:
-        SpecError: the file cannot be read.
+        SpecError: the file or one of keys cannot be read, or the path of one is relative.
         CorruptError: it is no bundle, is damaged, or not signed as is demanded.
         ToolError: a signature is demanded, and the cryptography package is missing.
     """
@@ -178,7 +178,7 @@ def open_bundle(
 
     from pallasc.runtime.bundles import Bundles
     from pallasc.runtime.discovery import Found
-    from pallasc.runtime.trust import read_policy
+    from pallasc.specs.bundle.trust import read_policy
 
     file = Path(path)
     policy = read_policy(trusted, require_signature)
@@ -200,7 +200,8 @@ def load(
     Args:
         package: its import name, or the package.
         checks: as for `Kernel`.
-        trusted: as for `open_bundle`; every bundle must be signed.
+        trusted: as for `open_bundle`; every bundle must be signed. Relative paths are looked for in
+            the package, and nowhere else.
         require_signature: as for `open_bundle`.
 
     Raises:
@@ -211,11 +212,13 @@ def load(
         CorruptError: a bundle is damaged, or not signed as is demanded.
     """
     from pallasc.runtime.bundles import Bundles
-    from pallasc.runtime.discovery import find_bundles
-    from pallasc.runtime.trust import read_policy
+    from pallasc.runtime.discovery import find_bundles, package_folders
+    from pallasc.specs.bundle.trust import read_policy
 
-    policy = read_policy(trusted, require_signature)
-    return Kernels(checks=checks, bundles=Bundles(find_bundles(package), policy))
+    found = find_bundles(package)
+    beside = () if trusted is None else package_folders(package)
+    policy = read_policy(trusted, require_signature, beside=beside)
+    return Kernels(checks=checks, bundles=Bundles(found, policy))
 
 
 def _name(artifact: Artifact) -> str:

@@ -21,9 +21,9 @@ from pallasc.runtime.candidates import Origin
 from pallasc.runtime.devices import active, capabilities, get_device
 from pallasc.runtime.discovery import PATH, Found
 from pallasc.runtime.opening import Kernels
-from pallasc.runtime.trust import Policy
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.source import OpenFile
+from pallasc.specs.bundle.trust import Policy
 from pallasc.specs.bundle.writer import write_bundle
 
 TARGETS = ("h100-sxm", "h200", "b200", "a100-sxm")

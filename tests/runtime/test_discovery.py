@@ -141,6 +141,8 @@ def test_a_bundle_that_is_named_twice_is_found_once(site: Site) -> None:
         ("mylib_sm90:b.pallasc", ["a.pallasc"], "its mylib_sm90 has no b.pallasc"),
         ("mylib_gone", ["a.pallasc"], "its mylib_gone cannot be found"),
         ("mylib_gone.deep", ["a.pallasc"], "its mylib_gone.deep cannot be found"),
+        (".mylib_sm90", ["a.pallasc"], "its .mylib_sm90 cannot be found"),
+        ("..", ["a.pallasc"], "its .. cannot be found"),
     ],
 )
 def test_a_provider_without_its_bundle_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 
 import pallasc
 from pallasc.errors import CorruptError, SpecError, ToolError
-from pallasc.runtime.trust import REQUIRE, TRUSTED, machine_keys, read_keys, read_policy
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.signature import PublicKey, generate_key, public_key, signed
+from pallasc.specs.bundle.trust import REQUIRE, TRUSTED, machine_keys, read_keys, read_policy
 from pallasc.specs.bundle.writer import build_bundle
 
 pytest.importorskip("cryptography")
@@ -240,3 +241,87 @@ def test_a_missing_package_is_named_with_what_to_run(
         pallasc.open_bundle(path, trusted=PUBLIC)
     assert caught.value.hint == "Run: pip install 'pallasc[sign]'"
     assert len(pallasc.open_bundle(path)) == 1
+
+
+# ---- where keys are looked for
+
+
+@pytest.mark.parametrize("form", ["attacker.pub", "", ".", "./attacker.pub", "keys"])
+@pytest.mark.parametrize("require", [None, True])
+def test_no_key_is_looked_for_in_the_current_folder(
+    write: Callable[[bytes], Path],
+    plain: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    require: bool | None,
+) -> None:
+    """A file of that name in the folder of a stranger must not make his bundle a trusted one."""
+    _key_file(tmp_path / "elsewhere", OTHER_PUBLIC, name="attacker.pub")
+    _key_file(tmp_path / "elsewhere" / "keys", OTHER_PUBLIC)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    path = write(signed(plain, OTHER))
+    for trusted in (form, [form], [OTHER_PUBLIC, form]):
+        with pytest.raises(SpecError, match="keys are not looked for in the current folder") as got:
+            pallasc.open_bundle(path, trusted=trusted, require_signature=require)  # type: ignore[arg-type]
+        assert f"the argument trusted is {form!r}" in str(got.value)
+
+
+def test_relative_paths_in_the_environment_are_refused(
+    write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _key_file(tmp_path, OTHER_PUBLIC)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(TRUSTED, "a.pub")
+    with pytest.raises(SpecError, match=f"{TRUSTED} is 'a.pub'"):
+        pallasc.open_bundle(write(signed(plain, OTHER)), require_signature=True)
+
+
+def test_a_relative_folder_of_configuration_is_ignored(
+    write: Callable[[bytes], Path], plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _key_file(tmp_path / "config" / "pallasc" / "trusted_keys", OTHER_PUBLIC)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(CorruptError, match="no keys are trusted here") as caught:
+        pallasc.open_bundle(write(signed(plain, OTHER)), require_signature=True)
+    assert str(tmp_path / "home" / ".config") in str(caught.value.hint)
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(SpecError, match="no folder of trusted keys") as caught:
+        read_policy(require_signature=True)
+    assert TRUSTED in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("packing", ["folder", "zip"])
+def test_load_looks_for_keys_in_the_package(
+    plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str
+) -> None:
+    package = tmp_path / "site" / "signedlib"
+    _key_file(package, PUBLIC, name="release.key.pub")
+    _key_file(package / "keys", PUBLIC)
+    (package / "__init__.py").write_text("")
+    (package / "k.pallasc").write_bytes(signed(plain, OWN))
+    place = tmp_path / "site"
+    if packing == "zip":
+        shutil.make_archive(str(tmp_path / "site"), "zip", place)
+        place = tmp_path / "site.zip"
+    # The folder that the program runs in is a stranger's.
+    _key_file(tmp_path / "elsewhere", OTHER_PUBLIC, name="release.key.pub")
+    _key_file(tmp_path / "elsewhere", OTHER_PUBLIC, name="only_here.pub")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.syspath_prepend(str(place))
+    for trusted in ("release.key.pub", "./release.key.pub", "keys", ["keys/a.pub"]):
+        assert list(pallasc.load("signedlib", trusted=trusted)) == ["add"]
+    with pytest.raises(SpecError, match=r"no such file in .*signedlib"):
+        pallasc.load("signedlib", trusted="only_here.pub")
+    for outside in ("../signedlib/release.key.pub", ""):
+        with pytest.raises(SpecError, match="not looked for in the current folder"):
+            pallasc.load("signedlib", trusted=outside)
