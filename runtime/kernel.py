@@ -16,6 +16,7 @@ from pallasc.runtime.devices import capabilities, device_ordinal, get_device
 from pallasc.runtime.driver import open_driver
 from pallasc.runtime.front import Dialect, Function
 from pallasc.runtime.front_table import FrontTable
+from pallasc.runtime.nearest import no_variant_for, no_variant_with
 from pallasc.runtime.program import load_program
 from pallasc.runtime.routes import Route
 from pallasc.runtime.selection import arch_refusal, fitting_candidates, select, several_fit
@@ -112,7 +113,7 @@ class Kernel:
         if found is None:
             kept = [one for one in self.variants if _has(one.params, params)]
             if not kept:
-                raise self._no_such_variant(params)
+                raise no_variant_with(self.name, self.variants, params)
             found = Kernel(self.name, kept, checks=self.checks)
             found = self._chosen.setdefault(key, found)
         return found
@@ -181,11 +182,14 @@ class Kernel:
         """Return the route for arrays of these types, and at these addresses, on a device.
 
         Raises:
-            ArgumentError: all variants take the same arrays, and these are others.
+            ArgumentError: no variant takes such arrays, whatever the GPU.
             SelectionError: no variant fits, or several do.
         """
-        if len({one.arrays for one in self.variants}) == 1:
+        kinds = {one.arrays for one in self.variants}
+        if len(kinds) == 1:
             self._check_types(arrays)
+        elif tuple((dtype, tuple(shape)) for dtype, shape in arrays) not in kinds:
+            raise no_variant_for(self.name, self.variants, arrays)
         if len(self.variants) == 1:
             addresses = None  # binding them has the plainer message
         device = get_device(ordinal)
@@ -200,11 +204,7 @@ class Kernel:
         """
         alike = [one for one in self.variants if list(one.arrays) == list(arrays)]
         if not alike:
-            given = ", ".join(array_text(dtype, shape) for dtype, shape in arrays)
-            raise ArgumentError(
-                f"{self.name} has no variant for {given}.",
-                hint=f"It has {', '.join(one.id for one in self.variants)}.",
-            )
+            raise no_variant_for(self.name, self.variants, arrays)
         kinds = {_kind(one): one for one in alike}
         if len(kinds) > 1:
             raise several_fit(list(kinds.values()))
@@ -290,13 +290,6 @@ class Kernel:
                     f"{taken}.",
                     hint="Compile a variant for this shape.",
                 )
-
-    def _no_such_variant(self, params: Mapping[str, Any]) -> ArgumentError:
-        asked = ", ".join(f"{name}={value!r}" for name, value in params.items())
-        return ArgumentError(
-            f"{self.name} has no variant with {asked}.",
-            hint=f"It has {', '.join(one.id for one in self.variants)}.",
-        )
 
 
 _ENTRANCES: Sequence[Function] = (

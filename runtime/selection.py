@@ -22,6 +22,7 @@ from pallasc.errors import CorruptError, SelectionError
 from pallasc.runtime.candidates import ArrayType, Candidate, array_text
 from pallasc.runtime.devices import Device
 from pallasc.runtime.driver import version_text
+from pallasc.runtime.nearest import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.runtime.signature import misaligned_text
 from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.plan import Launch
@@ -60,7 +61,7 @@ def select(
     reasons = [refusal(one, device, arrays, params or {}, addresses) for one in candidates]
     fitting = [one for one, reason in zip(candidates, reasons, strict=True) if reason is None]
     if not fitting:
-        raise _none_fits(candidates, reasons, device)
+        raise _none_fits(candidates, reasons, device, arrays)
     points = {_point(one): one for one in fitting}
     if len(points) > 1:
         raise several_fit(list(points.values()))
@@ -247,12 +248,20 @@ def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
 
 
 def _none_fits(
-    candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
+    candidates: Sequence[Candidate],
+    reasons: Sequence[str | None],
+    device: Device,
+    arrays: Sequence[ArrayType] | None = None,
 ) -> SelectionError:
     name = candidates[0].name if candidates else "the kernel"
-    lines = [f"\n  {one.id}: {reason}" for one, reason in zip(candidates, reasons, strict=True)]
+    said = dict(zip(candidates, reasons, strict=True))
+    listed = list(candidates)
+    if len(listed) > MOST_LISTED:
+        listed = nearest_to_arrays(listed, arrays or ())
+        listed.sort(key=lambda one: _arch_refusal(one, device) is not None)
+    lines = "".join(f"\n  {line}" for line in cut([f"{one.id}: {said[one]}" for one in listed]))
     return SelectionError(
-        f"no variant of {name} fits {device}:{''.join(lines) or ' there is none.'}"
+        f"no variant of {name} fits {device}:{lines or ' there is none.'}"
         f"{_at_hand(candidates, device)}",
         hint=_hint(candidates, reasons, device),
     )
@@ -312,7 +321,7 @@ def several_fit(candidates: Sequence[Candidate]) -> SelectionError:
     ]
     first = candidates[0].params
     example = ", ".join(f"{name}={first[name]!r}" for name in differing)
-    listed = "".join(f"\n  {one.id}" for one in candidates)
+    listed = "".join(f"\n  {line}" for line in cut([one.id for one in candidates]))
     return SelectionError(
         f"{len(candidates)} variants of {candidates[0].name} fit:{listed}",
         hint=f"Say which, by name: {example}.",

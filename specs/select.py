@@ -6,9 +6,11 @@ Grammar of an expression:
     factor := "not" factor | "(" either ")" | term
     term   := parameter "=" pattern | "target=" pattern | "name=" pattern | pattern
 
-A pattern with `*`, `?` or `[` is a glob over the whole; a bare pattern without them is any part
-of the kernel's name, whatever its case. A term may also be the whole id of a variant. Quotes
-keep spaces and parentheses in a term: `layout="row major"`.
+In a value, `*` and `?` are wildcards and everything else is itself, so that the text of an array
+is: `q=bf16[32,512]`. A bare pattern with `*`, `?` or `[` is a glob over a kernel's name, or over an
+id, whose brackets are themselves; without them it is any part of the name, whatever its case.
+A term may also be the id of a variant, with or without its target. Quotes keep spaces and
+parentheses in a term: `layout="row major"`.
 """
 
 from __future__ import annotations
@@ -92,13 +94,19 @@ def matches(term: str, variant: Variant) -> bool:
     if assignment is None:
         return _matches_name(term, variant)
     value = assignment["value"]
-    return any(fnmatchcase(known, value) for known in _values(variant, assignment["key"]))
+    return any(_fits(known, value) for known in _values(variant, assignment["key"]))
 
 
 def _matches_name(term: str, variant: Variant) -> bool:
-    if _GLOB.search(term):
-        return fnmatchcase(variant.name, term) or fnmatchcase(variant.id, term)
-    return term.lower() in variant.name.lower()
+    if not _GLOB.search(term):
+        return term.lower() in variant.name.lower()
+    point = variant.id.rpartition("@")[0]
+    return term == point or fnmatchcase(variant.name, term) or _fits(variant.id, term)
+
+
+def _fits(text: str, pattern: str) -> bool:
+    """Return whether a pattern means a text; `*` and `?` are its only wildcards."""
+    return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
 def _values(variant: Variant, key: str) -> list[str]:
@@ -119,8 +127,16 @@ def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
         if not any(matches(term, variant) for variant in variants):
             found = nearest(term, words)
             listed = ", ".join(sorted({v.name for v in variants})[:12])
-            return f"Did you mean {found!r}?" if found else f"Kernels: {listed}."
+            return f"Did you mean {_quoted(found)!r}?" if found else f"Kernels: {listed}."
     return "Every term fits some variant; together they fit none." if variants else None
+
+
+def _quoted(term: str) -> str:
+    """Return a term as it has to be written: with quotes where it holds spaces or parentheses."""
+    if not re.search(r"[\s()]", term):
+        return term
+    key, equals, value = term.partition("=")
+    return f'{key}{equals}"{value}"' if equals else f'"{term}"'
 
 
 @dataclass(slots=True)

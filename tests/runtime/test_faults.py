@@ -191,11 +191,20 @@ def desktop_code_on_an_embedded_gpu(w: World) -> Any:
 @fault
 def several_candidates_each_with_its_reason(w: World) -> Any:
     entries = [
-        ("sum", {"m": 4}, made.add()),
         ("sum", {"m": 4}, made.add(target="b200")),
         ("sum", {"m": 8}, made.add(inputs={"a": "f32[8, 64]", "b": "f32[4, 64]"})),
         ("sum", {"m": 2}, made.add(inputs={"a": "bf16[4, 64]", "b": "f32[4, 64]"})),
         ("sum", {"m": 1}, made.add(minimum_driver={"cuda": "13.9", "linux": "999.1"})),
+    ]
+    return Kernels(entries)["sum"](w.tensor(), w.tensor())
+
+
+@fault
+def arrays_that_no_variant_takes(w: World) -> Any:
+    entries = [
+        ("sum", {"m": 4}, made.add(target="b200")),
+        ("sum", {"m": 8}, made.add(inputs={"a": "f32[8, 64]", "b": "f32[4, 64]"})),
+        ("sum", {"m": 2}, made.add(inputs={"a": "bf16[4, 64]", "b": "f32[4, 64]"})),
     ]
     return Kernels(entries)["sum"](w.tensor("f32[4, 32]"), w.tensor())
 

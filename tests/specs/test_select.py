@@ -74,6 +74,44 @@ def test_an_expression_selects(expression: str, count: int) -> None:
     assert chosen == [variant for variant in VARIANTS if variant in chosen]
 
 
+ARRAYS = expand(
+    parse_yaml("""\
+schema: 1
+targets: [h100-sxm, h200]
+kernels:
+  - name: attention
+    entry: json:loads
+    args: {q: "{q}", bias: "{bias}"}
+    matrix: {q: ["bf16[32,512,16,128]", "bf16[1, 64]", "bf16[9]"], bias: [null, "f32[512]"]}
+""")
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("q=bf16[32,512,16,128]", 4),
+        ("q=bf16[32,*", 4),
+        ("q=bf16[*]", 12),
+        ('q="bf16[1, 64]"', 4),
+        ("q=bf16?9]", 4),
+        ("bias=f32[512] and q=bf16[32,512,16,128]", 2),
+        ("attention[q=bf16[32,512,16,128],bias=f32[512]]@h200", 1),
+        ("attention[q=bf16[32,512,16,128],bias=f32[512]]", 2),
+        ("attention[q=bf16[32,*]@h200", 2),
+    ],
+)
+def test_brackets_of_a_value_are_themselves(expression: str, count: int) -> None:
+    assert len(select(ARRAYS, expression)) == count
+
+
+def test_a_suggestion_can_be_used_as_it_stands() -> None:
+    with pytest.raises(SpecError) as caught:
+        select(ARRAYS, "q=bf16[1,64]")
+    assert caught.value.hint == """Did you mean 'q="bf16[1, 64]"'?"""
+    assert len(select(ARRAYS, 'q="bf16[1, 64]"')) == 4
+
+
 @pytest.mark.parametrize(
     ("expression", "text"),
     [
