@@ -85,7 +85,7 @@ def command(
       schema      1
       bundles     a list; of each: file, target (or null), bytes, digest (of all its content),
                   variants (their ids)
-      provenance  a list; of each: builder, toolchain, specs, commit, dirty
+      provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
     """
     from pallasc.cli.progress import stderr_progress
     from pallasc.cli.reading import Reading
@@ -126,10 +126,10 @@ def command(
 
 def _tell(made: Made) -> None:
     from pallasc.cli.output import count
+    from pallasc.specs.bundle.provenance import differing
 
-    for commit in sorted({origin.commit or "" for origin in made.provenance if origin.dirty}):
-        text = f"files differ from commit {commit[:12]}; the bundle says so"
-        click.echo(f"warning: {text}", err=True)
+    for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
+        click.echo(f"warning: {text}; the bundle says so", err=True)
     for one in made.bundles:
         variants = count(len(one.variants), "variant")
         click.echo(f"wrote {one.path}: {variants}, {one.size:,} bytes", err=True)

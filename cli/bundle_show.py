@@ -41,7 +41,7 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
     --json prints one object:
       schema      1
       file        the bundle
-      provenance  a list; of each: builder, toolchain, specs, commit, dirty
+      provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
     of a bundle, too:
       format      version of the format
       bytes       its size
@@ -207,3 +207,5 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
         yield f"    {tools or 'toolchain unknown'}"
         for name, digest in sorted(origin.specs.items()):
             yield f"    {digest[:12]}  {name}"
+        for name in origin.changed:
+            yield f"    differs       {name}"

@@ -224,6 +224,7 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
                 found.artifact,
                 saved_s=found.cost_s,
                 printed=found.printed,
+                manifest_key=found.manifest_key,
             ),
         )
 

@@ -134,10 +134,16 @@ def make_bundle(
         return Made(report)
     groups = _groups(report.results, place, split_by)
     if provenance is None:
+        from pallasc.compiler.files_read import files_read
         from pallasc.compiler.origin import origins
 
         artifacts = [result.artifact for result in report.results if result.artifact is not None]
-        provenance = origins(wanted.specs, artifacts, apart=[group.path for group in groups])
+        provenance = origins(
+            wanted.specs,
+            artifacts,
+            read=files_read(report.results, store),
+            apart=[group.path for group in groups],
+        )
     pack = partial(
         build_bundle, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
     )

@@ -133,6 +133,7 @@ def _result(
     return replace(
         result, status=status, seconds=message["seconds"] if first else 0.0,
         action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
+        manifest_key="" if message["uncached"] else miss.keys.folder,
     )  # fmt: skip
 
 

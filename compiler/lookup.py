@@ -8,7 +8,7 @@ they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pallasc.cache.about import seconds_of
@@ -44,7 +44,8 @@ class Keys:
 class Found:
     """The answer to a request: an artifact and its action key, or the reason why there is none.
 
-    `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`).
+    `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`), and
+    `manifest_key` the key of the manifest that led to it.
     """
 
     action_key: str | None
@@ -52,6 +53,7 @@ class Found:
     reason: str = ""
     cost_s: float = 0.0
     printed: str = ""
+    manifest_key: str = ""
 
 
 class Lookup:
@@ -106,7 +108,7 @@ class Lookup:
             if manifest is not None:
                 found = self._follow(manifest, variant)
                 if found.artifact is not None:
-                    return found
+                    return replace(found, manifest_key=name)
                 reason = reason or found.reason
         return Found(None, None, reason or _NEVER)
 

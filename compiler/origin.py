@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc import __version__
+from pallasc.compiler.files_read import NOTHING_READ, FilesRead
 from pallasc.compiler.recorded import Recorded, find_recorded
-from pallasc.compiler.repository import Repository, find_repository
+from pallasc.compiler.repository import Differences, Repository, find_repository
 from pallasc.specs.artifact import Artifact
-from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.provenance import MOST_CHANGED, Provenance
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_to_json
@@ -34,19 +35,26 @@ class _Group:
 
 
 def origins(
-    specs: Sequence[Spec], artifacts: Iterable[Artifact], *, apart: Sequence[Path] = ()
+    specs: Sequence[Spec],
+    artifacts: Iterable[Artifact],
+    *,
+    read: FilesRead = NOTHING_READ,
+    apart: Sequence[Path] = (),
 ) -> tuple[Provenance, ...]:
     """Return the provenance of a bundle: one for each repository that specs lie in.
 
     Args:
         specs: all that was declared.
         artifacts: what was compiled, for the toolchain.
+        read: the files that compiling read.
         apart: files that are about to be written; that they differ makes no tree dirty.
     """
     toolchains = _toolchains(artifacts)
     outputs = [path.resolve() for path in apart]
     return tuple(
-        _origin(group, toolchain, outputs) for group in _groups(specs) for toolchain in toolchains
+        _origin(group, toolchain, read, outputs)
+        for group in _groups(specs)
+        for toolchain in toolchains
     )
 
 
@@ -74,15 +82,23 @@ def _groups(specs: Sequence[Spec]) -> list[_Group]:
     return list(groups.values())
 
 
-def _origin(group: _Group, toolchain: Mapping[str, str], apart: Sequence[Path]) -> Provenance:
+def _origin(
+    group: _Group, toolchain: Mapping[str, str], read: FilesRead, apart: Sequence[Path]
+) -> Provenance:
     repository = group.repository
     names = _names(group)
+    found = Differences(None)
+    if repository is not None:
+        found = repository.differences(_sources(group) | read.by(group.files), apart=apart)
+    # Where it is not known what was read, nobody can say that all of it is in the commit.
+    dirty = found.dirty or (None if read.is_unknown(group.files) else found.dirty)
     return Provenance(
         builder=f"pallasc {__version__}",
         toolchain=toolchain,
         specs={names[file]: _digest(specs) for file, specs in group.files.items()},
         commit=repository.commit if repository else None,
-        dirty=repository.is_dirty(_sources(group), apart=apart) if repository else None,
+        dirty=dirty,
+        changed=found.names[:MOST_CHANGED],
     )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pallasc.compiler.repository import find_repository
+from pallasc.compiler.repository import Differences, find_repository
 from pallasc.errors import Location, SpecError
 
 RECORD = "pallasc-origin.json"
@@ -55,16 +55,21 @@ class Recorded:
         """Return those files that the sdist was made with."""
         return {file for file in files if self._name(file) in self.files}
 
-    def is_dirty(self, files: Collection[Path], *, apart: Collection[Path]) -> bool | None:
-        """Tell whether the sources differ from the commit, None where that was not known.
+    def differences(self, files: Collection[Path], *, apart: Collection[Path] = ()) -> Differences:
+        """Return what differs from the sources that the sdist was made from.
 
         Args:
-            files: make a difference where the sdist was made without them.
-            apart: make none.
+            files: what something was made from; those that the sdist was made without differ.
+            apart: make no difference.
         """
-        changed = {self.root / name for name in self.files if not self._is_same(name)} - set(apart)
-        inside = {file for file in files if file.is_relative_to(self.root)}
-        return True if changed or inside - self.own(inside) else self.dirty
+        changed = {self.root / name for name in self.files if not self._is_same(name)}
+        changed |= set(files) - self.own(files)
+        names = sorted(self._shown(file) for file in changed - set(apart))
+        return Differences(True if names else self.dirty, tuple(names))
+
+    def _shown(self, file: Path) -> str:
+        is_inside = file.is_relative_to(self.root)
+        return self.name_of(file) if is_inside else f"{file.name} (outside of the sdist)"
 
     def _name(self, file: Path) -> str:
         return file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else ""
@@ -95,7 +100,7 @@ def record_text(root: Path, files: Iterable[str]) -> bytes | None:
     data = {
         "schema": _SCHEMA,
         "commit": repository.commit,
-        "dirty": repository.is_dirty(sources, apart=()),
+        "dirty": repository.differences(sources).dirty,
         "folder": "" if root == repository.root else repository.name_of(root),
         "files": {name: _digest(root / name) for name in names},
     }

@@ -37,6 +37,7 @@ class VariantResult:
         saved_s: what compiling it once took, where it was a hit and that is known.
         output: the tail of what the compiling process wrote, where it failed.
         printed: what tracing and lowering printed, packed (`printed.unpack`).
+        manifest_key: of the manifest that says what was read, "" where that is not known.
     """
 
     variant: Variant
@@ -51,6 +52,7 @@ class VariantResult:
     died: bool = False
     explanation: Explanation | None = None
     printed: str = ""
+    manifest_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

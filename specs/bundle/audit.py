@@ -25,6 +25,7 @@ from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.provenance import differing
 from pallasc.specs.bundle.signature import PublicKey
 from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.cubin import parse_cubin
@@ -172,8 +173,7 @@ def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
         yield Finding("warning", "signature", "the bundle", "it is not signed")
     for origin in bundle.provenance:
         if origin.dirty:
-            text = f"it was made from files that differ from commit {(origin.commit or '')[:12]}"
-            yield Finding("warning", "provenance", "the bundle", text)
+            yield Finding("warning", "provenance", "the bundle", differing(origin))
 
 
 def _sizes(entry: Entry, artifact: Artifact, rules: Rules) -> Iterator[Finding]:

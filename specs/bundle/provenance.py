@@ -11,6 +11,8 @@ JSON, one object for each bundle that was merged, in the order of their canonica
 * `specs`: digest of each spec file, by its name relative to the project
 * `commit`: of the sources, null where they are in no repository
 * `dirty`: whether they differed from it, null where that is not known
+* `changed`: names of files that differed, relative to the repository, 20 at the most; left out
+  where there are none
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ from pallasc.specs.bundle.format import MAX_PROVENANCE_BYTES
 from pallasc.specs.bundle.text import parse_json
 from pallasc.specs.canonical import canonical_json
 
+MOST_CHANGED = 20
+"""So many names of files that differed are kept."""
+
+_MOST_SHOWN = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
@@ -35,6 +42,7 @@ class Provenance:
         specs: digest of each spec file, by its name relative to the project.
         commit: of the sources, None where they are in no repository.
         dirty: whether they differed from it, None where that is not known.
+        changed: names of files that differed, as many as `MOST_CHANGED`.
     """
 
     builder: str = ""
@@ -42,6 +50,15 @@ class Provenance:
     specs: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None
     dirty: bool | None = None
+    changed: tuple[str, ...] = ()
+
+
+def differing(origin: Provenance) -> str:
+    """Return a sentence about the sources of a bundle that differ from their commit."""
+    shown = ", ".join(origin.changed[:_MOST_SHOWN])
+    more = len(origin.changed) - _MOST_SHOWN
+    names = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
+    return f"it was made from files that differ from commit {(origin.commit or '')[:12]}{names}"
 
 
 def pack_provenance(origins: Iterable[Provenance]) -> bytes:
@@ -50,13 +67,20 @@ def pack_provenance(origins: Iterable[Provenance]) -> bytes:
     Raises:
         SpecError: there is too much of it.
     """
-    texts = sorted({canonical_json(asdict(origin)) for origin in origins})
+    texts = sorted({canonical_json(_to_json(origin)) for origin in origins})
     data = b"[" + b",".join(texts) + b"]" if texts else b""
     if len(data) > MAX_PROVENANCE_BYTES:
         raise SpecError(
             f"the provenance has {len(data)} bytes; {MAX_PROVENANCE_BYTES} are possible.",
             hint="Name fewer spec files.",
         )
+    return data
+
+
+def _to_json(origin: Provenance) -> dict[str, Any]:
+    data = asdict(origin)
+    if not origin.changed:
+        del data["changed"]
     return data
 
 
@@ -82,8 +106,9 @@ def _origin(data: Any) -> Provenance:
         specs=dict(data["specs"].items()),
         commit=data["commit"],
         dirty=data["dirty"],
+        changed=tuple(data.get("changed", ())),
     )
-    texts = [origin.builder, *origin.toolchain.values(), *origin.specs.values()]
+    texts = [origin.builder, *origin.toolchain.values(), *origin.specs.values(), *origin.changed]
     if any(type(text) is not str for text in texts):
         raise TypeError("a text is none")
     if type(origin.commit) not in (str, type(None)) or type(origin.dirty) not in (bool, type(None)):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.compiler.recorded import RECORD, find_recorded, record_text
+from pallasc.compiler.repository import Differences
 from pallasc.errors import SpecError
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -53,7 +54,7 @@ def test_an_unpacked_sdist_has_the_commit_and_names_of_the_repository(
     assert found is not None
     assert found.commit == git(project, "rev-parse", "HEAD").strip()
     assert found.name_of(file) == "libraries/mine/kernels/a.yaml"
-    assert found.is_dirty([file], apart=[]) is False
+    assert found.differences([file]).dirty is False
 
 
 def test_at_the_root_of_a_repository_names_are_those_of_the_project(
@@ -75,7 +76,7 @@ def test_a_tree_that_is_dirty_stays_so(project: Path, tmp_path: Path) -> None:
     root = _unpacked(project, tmp_path / "unpacked")
     found = find_recorded(root / "kernels" / "a.yaml")
     assert found is not None
-    assert found.is_dirty([], apart=[]) is True
+    assert found.differences([]).dirty is True
 
 
 def test_a_changed_missing_or_new_source_makes_an_sdist_dirty(
@@ -85,14 +86,17 @@ def test_a_changed_missing_or_new_source_makes_an_sdist_dirty(
     file = root / "kernels" / "a.yaml"
     found = find_recorded(file)
     assert found is not None
-    assert found.is_dirty([file, Path("/elsewhere/rows.py")], apart=[]) is False
-    assert found.is_dirty([file, root / "kernels" / "new.py"], apart=[]) is True
+    assert found.differences([file]) == Differences(False)
+    assert found.differences([file, Path("/elsewhere/rows.py")]) == Differences(
+        True, ("rows.py (outside of the sdist)",)
+    )
+    assert found.differences([file, root / "kernels" / "new.py"]).dirty is True
     other = root / "kernels" / "rows.py"
     other.write_text("changed")
-    assert found.is_dirty([file], apart=[]) is True
-    assert found.is_dirty([file], apart=[other]) is False
+    assert found.differences([file]).dirty is True
+    assert found.differences([file], apart=[other]).dirty is False
     other.unlink()
-    assert found.is_dirty([file], apart=[]) is True
+    assert found.differences([file]).dirty is True
 
 
 def test_a_source_that_the_sdist_did_not_have_is_of_no_commit(

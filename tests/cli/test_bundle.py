@@ -124,10 +124,71 @@ def test_a_dirty_tree_is_said(run: RunCommand, built: Any, tmp_path: Path) -> No
     assert "warning" not in run(*arguments).err
     assert ", and files differed" not in run("bundle", "show", path).out
     spec.write_text(f"# Changed.\n{spec.read_text()}")
-    assert "warning: files differ from commit " in run(*arguments).err
-    assert ", and files differed from it" in run("bundle", "show", path).out
+    assert "warning: it was made from files that differ from commit " in run(*arguments).err
+    shown = run("bundle", "show", path).out
+    assert ", and files differed from it" in shown
+    assert "differs       kernels.yaml" in shown
     found = json.loads(run("bundle", "audit", path, "--json").out)["findings"]
     assert [one["severity"] for one in found if one["kind"] == "provenance"] == ["warning"]
+
+
+def test_what_kernels_import_and_open_must_be_in_the_commit(
+    run: RunCommand, tmp_path: Path
+) -> None:
+    """Neither modules that git does not track nor data that it ignores may hide behind a commit."""
+    if not _git(tmp_path, "init", "-q"):
+        pytest.skip("git is not installed")
+    own = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "kernels.yaml").write_text(IMPORTING)
+    (folder / "kernels.py").write_text("from helper import add\n")
+    path = tmp_path / "k.pallasc"
+    (tmp_path / ".gitignore").write_text("*.txt\n*.pallasc\nstore\n__pycache__\n")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, *own, "commit", "-qm", "one")
+    (folder / "helper.py").write_text(HELPER)
+    (folder / "scale.txt").write_text("2.0")
+    create = ("bundle", "create", folder, "--store", tmp_path / "store", "-o", path, "--json")
+
+    def changed() -> list[str]:
+        result = run(*create)
+        (origin,) = json.loads(result.out)["provenance"]
+        assert origin["dirty"] is bool(origin["changed"]), result.err
+        return list(origin["changed"])
+
+    assert changed() == ["specs/helper.py", "specs/scale.txt"]
+    assert changed() == ["specs/helper.py", "specs/scale.txt"]  # with hits
+    _git(tmp_path, "add", "specs/helper.py")
+    _git(tmp_path, *own, "commit", "-qm", "two")
+    assert changed() == ["specs/scale.txt"]
+    _git(tmp_path, "add", "-f", "specs/scale.txt")
+    _git(tmp_path, *own, "commit", "-qm", "three")
+    assert changed() == []
+    _git(tmp_path, "update-index", "--assume-unchanged", "specs/helper.py")
+    (folder / "helper.py").write_text(HELPER + "# Edited.\n")
+    assert changed() == ["specs/helper.py"]
+
+
+IMPORTING = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: scaled
+    entry: kernels.py:add
+    args: {x: "f32[4096]"}
+"""
+HELPER = """\
+from pathlib import Path
+
+from pallasc.specs.library import elementwise
+
+SCALE = float((Path(__file__).parent / "scale.txt").read_text())
+
+
+def add(x):
+    return elementwise.add(x, x * SCALE, block_size=1024)
+"""
 
 
 def _git(folder: Path, *arguments: str) -> bool:
