@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
     from pallasc.runtime.opening import Kernels, load, open_artifact, open_bundle
     from pallasc.specs.artifact import Artifact
-    from pallasc.specs.decorator import Call, Ref, kernel
+    from pallasc.specs.decorator import Call, Ref, declare, kernel
 
     __version__: str
 
@@ -53,6 +53,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "compile",
+    "declare",
     "kernel",
     "load",
     "open_artifact",
@@ -81,6 +82,7 @@ _MODULE_OF = {
     "ToolError": "pallasc.errors",
     "UnsupportedError": "pallasc.errors",
     "compile": "pallasc.compiler.api",
+    "declare": "pallasc.specs.decorator",
     "kernel": "pallasc.specs.decorator",
     "load": "pallasc.runtime.opening",
     "open_artifact": "pallasc.runtime.opening",

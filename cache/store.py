@@ -133,6 +133,12 @@ class Store:
         self._warned: set[str] = set()
         self._prefix = f"{self.folder}/"
 
+    def tell(self, warning: str) -> None:
+        """Tell whoever listens of something, and keep it in `warnings`."""
+        self.warnings.append(warning)
+        if self._warn_user is not None:
+            self._warn_user(warning)
+
     def warn_by(self, warn: Callable[[str], None] | None) -> None:
         """Have later warnings told to somebody else."""
         self._warn_user = warn
@@ -371,9 +377,7 @@ class Store:
     def _warn_once(self, topic: str, text: str) -> None:
         if topic not in self._warned:
             self._warned.add(topic)
-            self.warnings.append(f"store {self.root}: {text}")
-            if self._warn_user is not None:
-                self._warn_user(self.warnings[-1])
+            self.tell(f"store {self.root}: {text}")
 
 
 def _words(error: OSError) -> str:

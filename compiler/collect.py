@@ -160,7 +160,8 @@ def collect(
 
     Args:
         paths: spec files and folders of them.
-        store: where what Python specs declare is kept.
+        store: where what Python specs declare is kept; its listener is told, too, of what looks
+            like a spec in a folder and is not read.
         timeout_s: how long executing one file may take; None is for ever.
         memory_bytes: what its process may hold; None is what the machine has, 0 any amount.
         on_tick: is told about twice a second which file is being executed, and for how long.
@@ -173,7 +174,7 @@ def collect(
         NotCachedError: one would have to be executed, and `frozen` forbids it.
     """
     reader = _Reader(store, timeout_s, memory_bytes, on_tick, frozen, broken)
-    return load_specs(paths, collect_python=reader.read)
+    return load_specs(paths, collect_python=reader.read, on_skip=store.tell)
 
 
 def _key(path: str, digests: FileDigests) -> str:

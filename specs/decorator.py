@@ -1,7 +1,7 @@
-"""Specs in Python: the decorator `@kernel`, with the fields that YAML has.
+"""Specs in Python: the decorator `@kernel` and the call `declare`, with the fields that YAML has.
 
 The decorator returns the function as it is. Only while `collect_python` executes the file does
-it declare anything; an ordinary import of the same file does nothing more than define functions.
+either declare anything; an ordinary import of the same file only defines functions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.declare import Surroundings, declare, named
+from pallasc.specs.declare import Surroundings, named
+from pallasc.specs.declare import declare as checked_spec
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.modules import load_module, module_name
 from pallasc.specs.spec import Spec
@@ -123,17 +125,63 @@ def kernel(
         "mesh": mesh,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    frame = sys._getframe(1)
-    file, line = frame.f_code.co_filename, frame.f_lineno
+    collection = _collections[-1] if _collections else None
+    line = _line_in(collection.file, sys._getframe(1)) if collection else None
 
     def register(function: Function) -> Function:
-        collection = _collections[-1] if _collections else None
-        if collection is not None and Path(file).resolve() == collection.file:
+        if collection is not None and line is not None:
             place = Location(collection.shown, line)
             collection.specs.append(_declare(function, given, place, collection.file))
         return function
 
     return register
+
+
+def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
+    """Declare a function of another file as a kernel.
+
+    What a kernel is compiled from does not include the file that declares it this way. So a variant
+    that is added or renamed there costs itself only, and all others are found again; an edit to a
+    file with `@kernel` has all of its variants lowered again.
+
+    Args:
+        entry: the function, or its entry point: `"kernels.py:matmul"`.
+        fields: as for `kernel`; `args` is required, and `name` is that of the function when left
+            out.
+
+    Raises:
+        SpecError: a field is wrong or unknown, while the file is being collected.
+    """
+    collection = _collections[-1] if _collections else None
+    line = _line_in(collection.file, sys._getframe(1)) if collection else None
+    if collection is None or line is None:
+        return
+    place = Location(collection.shown, line)
+    given = {key: value for key, value in fields.items() if value is not None}
+    known = inspect.signature(kernel).parameters
+    for field_name in given:
+        if field_name not in known:
+            raise SpecError(
+                f"declare() has no argument {field_name!r}.",
+                location=place,
+                hint=suggestion(field_name, ["entry", *known]),
+            )
+    collection.specs.append(_declare(entry, given, place, collection.file))
+
+
+def _line_in(file: Path, frame: FrameType | None) -> int | None:
+    """Return the line of a file that a call came from, None where it came from another module.
+
+    Functions between it and the call, in whatever file, are part of the call; modules that are
+    imported meanwhile are not.
+    """
+    while frame is not None:
+        if Path(frame.f_code.co_filename).resolve() == file:
+            return frame.f_lineno
+        if frame.f_code.co_name == "<module>":
+            return None
+        frame = frame.f_back
+    return None
 
 
 def collect_python(path: str | Path) -> list[Spec]:
@@ -155,7 +203,8 @@ def collect_python(path: str | Path) -> list[Spec]:
         raise SpecError(
             "no kernel is declared in this file.",
             location=Location(collection.shown),
-            hint="Decorate a function with @pallasc.kernel(args=…).",
+            hint="Decorate a function with @pallasc.kernel(args=…), or call "
+            "pallasc.declare(entry=…, args=…).",
         )
     return collection.specs
 
@@ -192,14 +241,15 @@ class _CallSite:
 
 
 def _declare(
-    function: Callable[..., Any], given: dict[str, Any], location: Location, file: Path
+    function: str | Callable[..., Any], given: dict[str, Any], location: Location, file: Path
 ) -> Spec:
     at = Place(_CallSite(location))
-    entry = _entry_of(function, file, at)
-    name = given.get("name", getattr(function, "__name__", entry))
+    entry = _target_of(function, at, file)
+    own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
+    name = given.get("name", own_name)
     at = named(at, name, entry)
     plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
-    return declare({**plain, "name": name, "entry": entry}, at, Surroundings(str(file.parent)))
+    return checked_spec({**plain, "name": name, "entry": entry}, at, Surroundings(str(file.parent)))
 
 
 def spec_of(

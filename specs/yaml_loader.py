@@ -1,4 +1,4 @@
-"""Load specs from YAML files and folders of them."""
+"""Load specs from files: YAML here, Python through whoever may execute it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from pallasc.specs.declare import Surroundings, check_target, declare, named
 from pallasc.specs.fields import Place
 from pallasc.specs.kernel_fields import FILE, FILE_FIELDS
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import nearest
+from pallasc.specs.spec_files import OnSkip, spec_files
 from pallasc.specs.targets import Target, check_arch, make_model, resolve_target
 from pallasc.specs.yaml_text import Document, parse_document, read_document
-
-_SUFFIXES = (".yaml", ".yml")
 
 PythonCollector = Callable[[str], list[Spec]]
 """Runs a Python spec file, in a process of its own, and returns what it declares."""
 
 
 def load_specs(
-    paths: Iterable[str | Path], *, collect_python: PythonCollector | None = None
+    paths: Iterable[str | Path],
+    *,
+    collect_python: PythonCollector | None = None,
+    on_skip: OnSkip = lambda text: None,
 ) -> list[Spec]:
     """Load every spec of some files and folders, in the order given.
 
     Args:
-        paths: YAML files, Python spec files, or folders, whose `*.yaml` and `*.yml` are read.
+        paths: YAML files, Python spec files, and folders of both (`spec_files`).
         collect_python: what to do with Python spec files; None refuses them.
+        on_skip: is told of what looks like a spec in a folder and is not read.
 
     Raises:
         SpecError: a file is missing or wrong, a folder has no specs, or two files declare a
@@ -36,7 +38,7 @@ def load_specs(
     """
     specs: list[Spec] = []
     owners: dict[str, Spec] = {}
-    for file in _files(paths):
+    for file in spec_files(paths, on_skip=on_skip):
         loaded = _load(file, collect_python)
         for spec in loaded:
             _check_owner(spec, owners.get(spec.name))
@@ -70,37 +72,6 @@ def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -
 
 def _folder(file: str) -> str:
     return str(Path(file).resolve().parent)
-
-
-def _files(paths: Iterable[str | Path]) -> list[str]:
-    found: dict[Path, str] = {}
-    for path in paths:
-        for file in _spec_files(Path(path)):
-            found.setdefault(file.resolve(), str(file))
-    return list(found.values())
-
-
-def _spec_files(path: Path) -> list[Path]:
-    if path.is_dir():
-        files = sorted(child for child in path.iterdir() if child.suffix in _SUFFIXES)
-        if not files:
-            raise SpecError(
-                f"{path}: no spec files (*.yaml, *.yml) in this folder.",
-                hint="pallasc init writes an example.",
-            )
-        return files
-    if not path.exists():
-        raise SpecError(f"{path}: there is no such file.", hint=_missing_hint(path))
-    if path.suffix not in (*_SUFFIXES, ".py"):
-        raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
-    return [path]
-
-
-def _missing_hint(path: Path) -> str | None:
-    if not path.parent.is_dir():
-        return None
-    found = nearest(path.name, (child.name for child in path.parent.iterdir()))
-    return f"Did you mean {str(path.parent / found)!r}?" if found else None
 
 
 def _load(file: str, collect_python: PythonCollector | None) -> list[Spec]:

@@ -6,7 +6,7 @@ Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its
   it ends with 0 and prints what is shown. `…` stands for anything, alone on a line for any lines.
 * `yaml`: a whole spec if it begins with `schema:`, a recipe for CI if it has a script, whose
   commands run; else fields of one kernel. Specs are loaded and expanded.
-* `python`: a spec if it has the decorator, and then listed; else run.
+* `python`: a spec if it declares kernels, and then listed; else run.
 * `sh`: each command has a check in `SHELL`.
 * `toml`: settings of bundles, which are read.
 * `text`: shown, not run.
@@ -191,7 +191,7 @@ def check_python(block: Block, folder: Path) -> Iterator[str]:
     file = folder / f"block_{block.line}.py"
     file.write_text(block.text)
     command = ["python", "-P", file.name]
-    if "@pallasc.kernel" in block.text:
+    if "@pallasc.kernel" in block.text or "pallasc.declare" in block.text:
         command = ["pallasc", "list", file.name]
     result = run(shlex.join(command), folder)
     if result.returncode:

@@ -104,7 +104,8 @@ MISTAKES = {
     "empty": (
         "print('nothing')\n",
         "{path}: no kernel is declared in this file.\n"
-        "  Decorate a function with @pallasc.kernel(args=…).",
+        "  Decorate a function with @pallasc.kernel(args=…), or call "
+        "pallasc.declare(entry=…, args=…).",
     ),
     "wrong": (
         "import pallasc\n@pallasc.kernel(args=['f33[8]'], targets=['sm_90a'])\ndef k(x): pass\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,46 @@ def test_frozen_reaches_python_specs(tmp_path: Path) -> None:
             expression=None,
             frozen=True,
         )
+
+
+SHARED = """\
+from pallasc.specs.library import elementwise
+
+
+def double(x):
+    return elementwise.add(x, x, block_size=1024)
+"""
+OTHER = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - {name: plain, entry: "kernels.py:double", args: ["f32[1024]"]}
+"""
+
+
+def test_a_folder_means_both_kinds_and_an_added_variant_costs_only_itself(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One matrix in a Python file apart from its kernel: edits to it lower nothing again."""
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    (folder / "kernels.py").write_text(SHARED)
+    (folder / "other.yaml").write_text(OTHER)
+    declared = folder / "declared.py"
+
+    def build(name: str, shapes: list[int]) -> dict[str, str]:
+        calls = [
+            f'pallasc.declare(entry="kernels.py:double", name="{name}{rows}", '
+            f'args=["f32[{rows}, 1024]"], targets=["sm_90a"])'
+            for rows in shapes
+        ]
+        declared.write_text("import pallasc\n" + "\n".join(calls) + "\n")
+        result = run("build", folder, "--store", tmp_path / "store", "--json")
+        assert result.code == 0, result.err
+        return {one["name"]: one["status"] for one in json.loads(result.out)["variants"]}
+
+    assert build("k", [1, 2]) == {"k1": "compiled", "k2": "compiled", "plain": "compiled"}
+    assert build("k", [1, 2, 4]) == {
+        "k1": "hit", "k2": "hit", "k4": "compiled", "plain": "hit",
+    }  # fmt: skip
+    assert set(build("renamed", [1, 4]).values()) == {"hit"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.decorator import Call, Ref, collect_python, kernel
+from pallasc.specs.decorator import Call, Ref, collect_python, declare, kernel
 from pallasc.specs.matrix import expand
 from pallasc.specs.modules import load_module
 from pallasc.specs.yaml_loader import load_yaml
@@ -172,7 +172,8 @@ HEAD = "from pallasc.specs.decorator import Call, Ref, kernel\n"
         (
             "x = 1\n",
             "s.py: no kernel is declared in this file.\n"
-            "  Decorate a function with @pallasc.kernel(args=…).",
+            "  Decorate a function with @pallasc.kernel(args=…), or call "
+            "pallasc.declare(entry=…, args=…).",
         ),
         ("@kernel(argz={})\ndef f(x): ...\n", None),
     ],
@@ -190,6 +191,82 @@ def test_a_mistake_names_file_and_line(source: str, text: str | None, folder: Pa
 def test_a_missing_file_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"nothing\.py: there is no such file"):
         collect_python("nothing.py")
+
+
+DECLARING = """\
+import pallasc
+import tables
+
+SHAPES = [(64, "f32"), (128, "bf16")]
+pallasc.declare(
+    entry="kernels.py:fast",
+    name="double",
+    args={"x": "{dtype}[{m}, 4]", "c": None},
+    include=[{"m": m, "dtype": dtype} for m, dtype in SHAPES],
+    targets=["sm_90a"],
+)
+for spec in tables.SPECS:
+    pallasc.declare(**spec)
+tables.declare_more()
+"""
+TABLES = """\
+import pallasc
+SPECS = [{"entry": "json:loads", "args": ["f32[8]"], "targets": ["sm_80"]}]
+pallasc.declare(entry="json:dumps", args=["f32[8]"], targets=["sm_80"])
+
+
+def declare_more():
+    pallasc.declare(entry="math:floor", args=["f32[8]"], targets=["sm_80"])
+"""
+
+
+def test_functions_of_other_files_are_declared_by_a_call(folder: Path) -> None:
+    (folder / "declares.py").write_text(DECLARING)
+    (folder / "tables.py").write_text(TABLES)
+    try:
+        specs = collect_python("declares.py")
+    finally:
+        sys.modules.pop("tables", None)
+    # What another module declares while it is imported is that module's own.
+    assert [(spec.name, spec.entry) for spec in specs] == [
+        ("double", "kernels.py:fast"), ("loads", "json:loads"), ("floor", "math:floor"),
+    ]  # fmt: skip
+    assert [str(spec.location) for spec in specs] == [
+        "declares.py:5", "declares.py:13", "declares.py:14",
+    ]  # fmt: skip
+    ids = [variant.id for variant in expand(specs[:1])]
+    assert ids == ["double[m=64,dtype=f32]@h100-sxm", "double[m=128,dtype=bf16]@h100-sxm"]
+
+
+def test_a_call_outside_of_a_collection_declares_nothing(folder: Path) -> None:
+    declare(entry="nowhere:f", args={})
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            'declare(entry="json:loads", argz=[])',
+            "s.py:2: declare() has no argument 'argz'.\n  Did you mean 'args'?",
+        ),
+        (
+            'declare(entry="json:lods", args=[])',
+            "s.py:2: lods.entry: 'json' has no 'lods'.\n  Did you mean 'loads'?",
+        ),
+        (
+            'declare(entry="kernels.py", args=[])',
+            "s.py:2: kernels.py.entry: 'kernels.py' is not an entry point.\n"
+            "  Write package.module:function, or file.py:function.",
+        ),
+        ('declare(entry="json:loads")', None),
+        ("declare(args=[])", None),
+    ],
+)
+def test_a_mistake_in_a_call_names_file_and_line(call: str, text: str | None, folder: Path) -> None:
+    (folder / "s.py").write_text(f"from pallasc import declare\n{call}\n")
+    with pytest.raises(SpecError) as caught:
+        collect_python("s.py")
+    assert str(caught.value) == text or (text is None and str(caught.value).startswith("s.py:2: "))
 
 
 def test_call_and_ref_show_what_they_name() -> None:

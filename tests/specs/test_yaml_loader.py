@@ -147,7 +147,7 @@ def test_the_same_name_in_two_files_is_refused_with_both_places(
         ("nowhere/a.yaml", "nowhere/a.yaml: there is no such file."),
         (
             "empty",
-            "empty: no spec files (*.yaml, *.yml) in this folder."
+            "empty: no spec files (*.yaml, *.yml, or *.py that declares kernels) in this folder."
             "\n  pallasc init writes an example.",
         ),
         ("notes.txt", "notes.txt: not a spec file.\n  Specs are *.yaml, *.yml or *.py files."),
