@@ -12,15 +12,13 @@ from types import TracebackType
 from pallasc.cli.letters import one_line
 from pallasc.cli.result_text import counter, failure_lines, result_line
 from pallasc.cli.screen import Screen, stderr_screen
-from pallasc.cli.times import about, elapsed, time_left_s
+from pallasc.cli.times import Heartbeat, about, elapsed, time_left_s
 from pallasc.compiler.report import Event, Tick, VariantResult
 
 _HELD_LINES = 512
 """About 64 kB: so many hits are written at a time."""
 _HELD_S = 1.0
-_SILENCE_S = 1.95
-"""A little less than two seconds, the longest that a build which compiles says nothing."""
-_LONGEST_STEP_S = 1.0
+_MOST_NAMED = 3
 
 
 class Progress:
@@ -42,7 +40,8 @@ class Progress:
         self._clock = clock
         self._held: list[str] = []
         self._hit_line = ""
-        self._written_s = self._ticked_s = clock()
+        self._written_s = clock()
+        self._heartbeat = Heartbeat(self._written_s)
 
     def __enter__(self) -> Progress:
         return self
@@ -63,6 +62,7 @@ class Progress:
         elif isinstance(event, Tick):
             self._beat(event)
         elif event.result is not None:
+            self._heartbeat = Heartbeat(self._clock())
             self.say(_finished_text(event, event.result, self.screen))
         else:
             self._write()  # nothing may follow for a while
@@ -95,12 +95,9 @@ class Progress:
             self._written_s = self._clock()
 
     def _beat(self, tick: Tick) -> None:
-        """Print a line if otherwise nothing would be said for too long before the next tick."""
+        """Print what is running, if nothing was finished for long enough."""
         self._write()
-        now_s = self._clock()
-        step_s = min(now_s - self._ticked_s, _LONGEST_STEP_S)
-        self._ticked_s = now_s
-        if now_s + step_s - self._written_s >= _SILENCE_S:
+        if self._heartbeat.is_due(self._clock()):
             self.say(heartbeat(tick))
 
 
@@ -115,12 +112,17 @@ def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.mono
 
 
 def heartbeat(tick: Tick) -> str:
-    """Return `[ 12/200] compiling 2: matmul@b200 14 s, …; about 3 min left`, the slowest named."""
+    """Return `[ 12/200] compiling 2: matmul@b200 14 s, add@b200 3 s; about 3 min left`.
+
+    The slowest are named, and the others counted.
+    """
     what = "waiting" if tick.done else "getting ready"
     if tick.running:
-        variant, seconds = max(tick.running, key=lambda entry: entry[1])
-        more = ", …" if len(tick.running) > 1 else ""
-        what = f"compiling {len(tick.running)}: {one_line(variant.id)} {elapsed(seconds)}{more}"
+        slowest = sorted(tick.running, key=lambda entry: -entry[1])[:_MOST_NAMED]
+        names = [f"{one_line(variant.id)} {elapsed(seconds)}" for variant, seconds in slowest]
+        more = len(tick.running) - len(names)
+        names += [f"{more:,} more"] if more else []
+        what = f"compiling {len(tick.running)}: {', '.join(names)}"
     left_s = time_left_s(
         left=tick.total - tick.done,
         compiled_s=tick.compiled_s,

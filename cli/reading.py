@@ -6,12 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from pallasc.cli.failures import error_text
+from pallasc.cli.times import Heartbeat
 
 if TYPE_CHECKING:
     from pallasc.cli.progress import Progress
     from pallasc.errors import SpecError
 
-_SILENCE_S = 1.9
+_FIRST_SILENCE_S = 2.0
 
 
 class Reading:
@@ -28,14 +29,12 @@ class Reading:
     def __init__(self, progress: Progress, *, keep_going: bool) -> None:
         self._progress = progress
         self._keep_going = keep_going
-        self._said_s = time.monotonic()
+        self._heartbeat = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
         self.errors: list[SpecError] = []
 
     def tick(self, path: str, seconds: float) -> None:
-        """Say from time to time that a spec is still being executed."""
-        now_s = time.monotonic()
-        if now_s - self._said_s >= _SILENCE_S:
-            self._said_s = now_s
+        """Say from time to time, less and less often, that a spec is still being executed."""
+        if self._heartbeat.is_due(time.monotonic()):
             self._progress.say(f"reading {path} {seconds:.0f} s")
 
     def broken(self, error: SpecError) -> None:

@@ -1,8 +1,12 @@
-"""Durations in words, and how long a build will still take."""
+"""Durations in words, how long a build will still take, and when to say that it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+FIRST_SILENCE_S = 10.0
+"""How long a build without a terminal may say nothing while something is compiled."""
+LONGEST_SILENCE_S = 60.0
 
 
 def duration(seconds: float) -> str:
@@ -53,3 +57,24 @@ def time_left_s(
     newest_s = max((mean_s - each for each in running_s), default=0.0)
     expected_s = max(work_s / max(1, min(jobs, left)), newest_s)
     return expected_s if expected_s > 0 else None
+
+
+class Heartbeat:
+    """Tells when it is time to say that something is still going on: less and less often.
+
+    Args:
+        began_s: when it began, or was last heard of.
+        first_s: how long it may be silent at first; each time the silence doubles, up to a minute.
+    """
+
+    def __init__(self, began_s: float, *, first_s: float = FIRST_SILENCE_S) -> None:
+        self._silence_s = first_s
+        self._next_s = began_s + first_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Tell whether to say something now; what is due is taken as said."""
+        if now_s < self._next_s:
+            return False
+        self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)
+        self._next_s = now_s + self._silence_s
+        return True

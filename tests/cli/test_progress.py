@@ -1,4 +1,4 @@
-"""Progress without a terminal: a line each, hits many at a time, never silent for two seconds."""
+"""Progress without a terminal: a line each, hits many at a time, a heartbeat that backs off."""
 
 from __future__ import annotations
 
@@ -141,42 +141,59 @@ def test_an_exception_leaves_no_hit_untold(stream: Writes, pretended: Any) -> No
     assert stream.getvalue() == "[ 3/24] hit       add@h100-sxm\n"
 
 
-def _silences(step_s: float, pretended: Any, stream: Writes) -> list[float]:
-    """Return how long nothing was said, each time, in a minute with a tick every `step_s`."""
+def _told_at(step_s: float, pretended: Any, stream: Writes, *, until_s: float) -> list[float]:
+    """Return when something was said while one variant compiles, with a tick every `step_s`."""
     clock = pretended.Clock()
     progress = Progress(Screen(stream), clock=clock)
     progress(pretended.started())
-    silences, last_s = [], clock.now_s
-    while clock.now_s < 160:
+    began_s, told = clock.now_s, []
+    while clock.now_s < began_s + until_s:
         clock.now_s += step_s
-        told = len(stream.writes)
-        progress(Tick(((pretended.variant(), clock.now_s - 100),), 2, 24, (), 2))
-        if len(stream.writes) > told:
-            silences.append(clock.now_s - last_s)
-            last_s = clock.now_s
-    return silences
+        before = len(stream.writes)
+        progress(Tick(((pretended.variant(), clock.now_s - began_s),), 2, 24, (), 2))
+        if len(stream.writes) > before:
+            told.append(clock.now_s - began_s)
+    return told
 
 
-@pytest.mark.parametrize("step_s", [0.1, 0.25, 0.3, 0.5, 0.7, 0.9, 1.0])
-def test_a_build_that_compiles_is_never_silent_for_two_seconds(
+@pytest.mark.parametrize("step_s", [0.1, 0.25, 0.5, 0.7, 1.0])
+def test_a_variant_that_takes_long_is_named_less_and_less_often(
     step_s: float, stream: Writes, pretended: Any
 ) -> None:
-    silences = _silences(step_s, pretended, stream)
-    assert max(silences) < 2
-    assert min(silences) > 1.9 - step_s
+    told = _told_at(step_s, pretended, stream, until_s=400)
+    wanted = [10, 30, 70, 130, 190, 250, 310, 370]
+    assert len(told) == len(wanted)
+    assert all(0 <= at - due < 10 * step_s for at, due in zip(told, wanted, strict=True))
+    assert "compiling 1: add@h100-sxm 10 s" in stream.getvalue()
 
 
-def test_lines_of_results_put_the_heartbeat_off(stream: Writes, pretended: Any) -> None:
+def test_a_build_of_short_variants_is_one_line_a_variant(stream: Writes, pretended: Any) -> None:
+    clock = pretended.Clock()
+    progress = Progress(Screen(stream), clock=clock)
+    for number in range(20):
+        progress(pretended.started())
+        for quarter in range(36):
+            clock.now_s += 0.25
+            progress(Tick(((pretended.variant(m=number), quarter / 4),), number, 20, (), 1))
+        progress(pretended.finished(pretended.compiled(), number + 1, 20))
+    lines = stream.getvalue().splitlines()
+    assert [line.split("] ")[1].split()[0] for line in lines] == ["compiled"] * 20
+
+
+def test_what_was_finished_makes_the_heartbeat_quick_again(
+    stream: Writes, pretended: Any
+) -> None:
     clock = pretended.Clock()
     progress = Progress(Screen(stream), clock=clock)
     tick = Tick(((pretended.variant(), 1.0),), 3, 24)
-    for _ in range(20):
-        clock.now_s += 0.5
+    for step_s in (10, 20, 39):
+        clock.now_s += step_s
         progress(tick)
-        clock.now_s += 0.5
-        progress(tick)
-        progress(pretended.finished(pretended.compiled()))
-    assert {line.split()[2] for line in stream.getvalue().splitlines()} == {"compiled"}
+    progress(pretended.finished(pretended.compiled()))
+    clock.now_s += 10
+    progress(tick)
+    words = [line.split()[2] for line in stream.getvalue().splitlines()]
+    assert words == ["compiling", "compiling", "compiled", "compiling"]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +201,22 @@ def test_lines_of_results_put_the_heartbeat_off(stream: Writes, pretended: Any) 
     [
         ([], [], "[ 12/200] waiting"),
         ([14.2], [], "[ 12/200] compiling 1: add[m=0]@h100-sxm 14 s"),
-        ([14.2, 3.0], [], "[ 12/200] compiling 2: add[m=0]@h100-sxm 14 s, …"),
-        ([3.0, 140.0], [], "[ 12/200] compiling 2: add[m=1]@h100-sxm 2 min 20 s, …"),
+        (
+            [3.0, 140.0],
+            [],
+            "[ 12/200] compiling 2: add[m=1]@h100-sxm 2 min 20 s, add[m=0]@h100-sxm 3 s",
+        ),
+        (
+            [9.0, 1.0, 7.0, 8.0, 2.0],
+            [],
+            "[ 12/200] compiling 5: add[m=0]@h100-sxm 9 s, add[m=3]@h100-sxm 8 s, "
+            "add[m=2]@h100-sxm 7 s, 2 more",
+        ),
         (
             [14.2, 3.0],
             [2.0, 2.2],
-            "[ 12/200] compiling 2: add[m=0]@h100-sxm 14 s, …; about 3 min left",
+            "[ 12/200] compiling 2: add[m=0]@h100-sxm 14 s, add[m=1]@h100-sxm 3 s; "
+            "about 3 min left",
         ),
     ],
 )
