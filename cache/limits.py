@@ -54,23 +54,35 @@ def limits_from_environment(environment: Mapping[str, str] | None = None) -> Lim
     )
 
 
-def parse_size(text: str, *, what: str = "size") -> int | None:
+def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:
     """Return the bytes that a text such as `5GiB` or `500 MB` means; None for no limit.
 
+    Args:
+        text: a number with its unit, or `0` or `none`.
+        what: the option or variable, for messages.
+        least_bytes: what is less is a mistake.
+
     Raises:
-        SpecError: it is no size.
+        SpecError: it is no size, or too small a one.
     """
     if text.strip().lower() in _NONE:
         return None
     match = _AMOUNT.fullmatch(text)
     units = {unit.lower(): value for unit, value in _UNITS.items()}
-    unit = match[2].lower() or "b" if match else ""
+    if match is not None and not match[2]:
+        number = match[1]
+        raise SpecError(
+            f"{what}: {text!r} has no unit",
+            hint=f"Write {number}GiB or {number}MB; none: no limit.",
+        )
+    unit = match[2].lower() if match else ""
     if match is None or unit not in units:
         raise SpecError(f"{what}: {text!r} is no size", hint=_size_hint(match[2] if match else ""))
     # Zero with a unit, or less than a byte, would silently mean to keep nothing.
     amount = int(float(match[1]) * units[unit])
-    if amount < 1:
-        raise SpecError(f"{what}: {text!r} is less than a byte", hint="0 or none: no limit.")
+    if amount < least_bytes:
+        least = f"{least_bytes >> 20} MiB" if least_bytes > 1 else "a byte"
+        raise SpecError(f"{what}: {text!r} is less than {least}", hint="0 or none: no limit.")
     return amount
 
 

@@ -129,6 +129,8 @@ class Store:
         self.root = default_root() if root is None else Path(root).expanduser().absolute()
         self.folder = self.root / format.FOLDER
         self.warnings: list[str] = []
+        self.not_stored = ""
+        """Why something was not written, the last time that this happened."""
         self._warn_user = warn
         self._warned: set[str] = set()
         self._prefix = f"{self.folder}/"
@@ -255,6 +257,14 @@ class Store:
             return self._not_stored(digest, error)
         return PutResult(stored=True, digest=digest)
 
+    def why_not_writable(self) -> str:
+        """Return why nothing can be written here, "" where it can; makes the folder."""
+        try:
+            with files.temporary(self.folder / "tmp", b""):
+                return ""
+        except OSError as error:
+            return _words(error)
+
     def single_flight(
         self, key: str, *, timeout_s: float = 300.0
     ) -> contextlib.AbstractContextManager[bool]:
@@ -367,6 +377,7 @@ class Store:
 
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
         reason = error if isinstance(error, str) else _words(error)
+        self.not_stored = reason
         self._warn_once("write", f"nothing is stored: {reason}")
         return PutResult(stored=False, digest=digest, reason=reason)
 

@@ -9,6 +9,7 @@ https://docs.github.com/actions/reference/workflows-and-actions/workflow-command
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _NAMED = 10
+_OWN = re.compile(r"\b[0-9a-f]{64}\b|\d+")
+"""What differs between messages about several variants of one kernel: digests and numbers."""
 _IN_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _IN_PROPERTY = _IN_MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 
@@ -55,7 +58,8 @@ class Annotation:
 def github_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the lines that annotate a build: its failures, then spills and notes as warnings.
 
-    Variants that fail at one place for one reason share an annotation. A spill is no news where
+    Variants that fail at one place for one reason share an annotation, also where the message names
+    another variant, another digest or other numbers, as those of locks and budgets do. A spill is no news where
     the variant's budget allows for spills.
 
     Args:
@@ -78,11 +82,13 @@ def github_command(error: PallascError, environment: Mapping[str, str] = os.envi
 
 
 def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
-    """Group failures with the same place and the same message."""
-    groups: dict[tuple[object, str], list[VariantResult]] = {}
+    """Group failures with the same place and, but for names and numbers, the same message."""
+    groups: dict[tuple[object, type, str], list[VariantResult]] = {}
     for result in failed:
         error = result.error
-        cause = (error.location, error.message) if error else (result.variant.location, "")
+        place = error.location if error else result.variant.location
+        reason = error.message.replace(result.variant.id, "") if error else ""
+        cause = (place, type(error), _OWN.sub("#", reason))
         groups.setdefault(cause, []).append(result)
     return list(groups.values())
 
@@ -101,11 +107,29 @@ def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
     first = results[0]
     parts = [str(first.error or ""), *output_tail(first)]
     if len(results) > 1:
-        parts.append(f"Variants: {_names(results)}")
+        parts.append(_each(results) if _differ(results) else f"Variants: {_names(results)}")
     more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
     own = first.error.location if first.error else None
     place = _place([own, first.variant.location], root)
     return Annotation("error", f"{first.variant.id} failed{more}", "\n".join(parts), *place)
+
+
+def _differ(results: Sequence[VariantResult]) -> bool:
+    """Tell whether the messages of failures differ in more than the names of the variants."""
+    found = {r.error.message.replace(r.variant.id, "") for r in results if r.error is not None}
+    return len(found) > 1
+
+
+def _each(results: Sequence[VariantResult]) -> str:
+    """Return what each of the variants failed of, a line each."""
+    shown = results[1 : _NAMED + 1]
+    lines = [_told(r.variant.id, r.error.message.partition("\n")[0]) for r in shown if r.error]
+    more = len(results) - 1 - len(shown)
+    return "\n".join([*lines, *([f"and {more:,} more"] if more else [])])
+
+
+def _told(name: str, message: str) -> str:
+    return message if name in message else f"{name}: {message}"
 
 
 def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:

@@ -13,6 +13,7 @@ from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     json_option,
+    require_store_option,
     selection_options,
     specs_argument,
     store_option,
@@ -97,6 +98,7 @@ def _report_options(function: F) -> F:
 @_lock_options
 @_report_options
 @store_option
+@require_store_option
 @json_option("the report")
 @traceback_option()
 def command(

@@ -13,6 +13,7 @@ from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     json_option,
+    require_store_option,
     selection_options,
     specs_argument,
     store_option,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 @compile_options
 @supervision_options
 @store_option
+@require_store_option
 @json_option("what was written")
 @traceback_option()
 def command(

@@ -12,6 +12,7 @@ from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     json_option,
+    require_store_option,
     selection_options,
     specs_argument,
     store_option,
@@ -43,6 +44,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @compile_options
 @supervision_options
 @store_option
+@require_store_option
 @json_option("the differences")
 @traceback_option()
 def command(

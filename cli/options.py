@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_LEAST_MEMORY_BYTES = 64 << 20
+"""No process that imports anything gets by with less."""
 
 
 @dataclass(slots=True)
@@ -90,6 +94,26 @@ def store_option(function: F) -> F:
     )(function)
 
 
+def require_store_option(function: F) -> F:
+    """Add the option `--require-store`, which is on by default where CI is set."""
+    return click.option(
+        "--require-store/--no-require-store",
+        default=None,
+        callback=_required,
+        help="Fail with exit code 4 where the store cannot be written, or go on without it; "
+        "without either, fail where $CI is set.",
+    )(function)
+
+
+def _required(ctx: click.Context, _: click.Parameter, wanted: bool | None) -> bool:
+    """Return whether the store must be written, which CI services want by themselves."""
+    if wanted is not None:
+        return wanted
+    from pallasc.cli.workspace import is_ci
+
+    return is_ci(os.environ)
+
+
 def supervision_options(function: F) -> F:
     """Add the options that say what compiling a variant may take: `--timeout` and `--memory`."""
     for option in (
@@ -98,8 +122,8 @@ def supervision_options(function: F) -> F:
             "memory_bytes",
             callback=_memory_bytes,
             metavar="SIZE",
-            help="Stop a compiling process that holds more, such as 4GiB; by default its share of "
-            "the machine.",
+            help="Stop a compiling process that holds more, such as 4GiB, at least 64MiB; by "
+            "default its share of the machine.",
         ),
         click.option(
             "--timeout",
@@ -122,7 +146,8 @@ def reading_options(function: F) -> F:
             "memory_bytes",
             callback=_memory_bytes,
             metavar="SIZE",
-            help="Stop a Python spec that holds more, such as 4GiB; by default what there is.",
+            help="Stop a Python spec that holds more, such as 4GiB, at least 64MiB; by default "
+            "what there is.",
         ),
         click.option(
             "--timeout",
@@ -147,7 +172,7 @@ def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> i
         return None
     from pallasc.cache.limits import parse_size
 
-    return parse_size(text, what="--memory") or 0
+    return parse_size(text, what="--memory", least_bytes=_LEAST_MEMORY_BYTES) or 0
 
 
 def _finite(ctx: click.Context, _: click.Parameter, seconds: float | None) -> float | None:

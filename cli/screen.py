@@ -10,6 +10,8 @@ from typing import TextIO
 
 import click
 
+from pallasc.cli.workspace import is_ci
+
 STATUS_COLOURS = {
     "hit": "cyan",
     "lowered": "cyan",
@@ -20,7 +22,6 @@ STATUS_COLOURS = {
     "skipped": "yellow",
 }
 
-_NO = ("", "0", "false")
 _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~"})
 
 
@@ -82,7 +83,7 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
     Several CI services give their jobs a terminal, and keep a log of all that is written to it.
     """
-    if environment.get("TERM") == "dumb" or environment.get("CI", "").lower() not in _NO:
+    if environment.get("TERM") == "dumb" or is_ci(environment):
         return False
     return stream.isatty()
 

@@ -9,11 +9,18 @@ from pathlib import Path
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE")
 """Where GitHub, GitLab and Jenkins say which folder that is."""
 
+_NO = ("", "0", "false")
+
 
 def workspace_root(environment: Mapping[str, str]) -> Path:
     """Return the folder of the repository: the CI service's, else the current one."""
     named = next((environment[name] for name in _ROOTS if environment.get(name)), ".")
     return Path(named).resolve()
+
+
+def is_ci(environment: Mapping[str, str]) -> bool:
+    """Tell whether a CI service started this process: all of them set `CI`."""
+    return environment.get("CI", "").lower() not in _NO
 
 
 def relative_file(file: str, root: Path) -> str | None:

@@ -23,7 +23,7 @@ from pallasc.compiler.manifest import about
 from pallasc.compiler.report import OnEvent, Report, VariantResult
 from pallasc.compiler.run import Miss, Options, Run, ticking
 from pallasc.compiler.setup import prepare
-from pallasc.errors import NotCachedError, PallascError
+from pallasc.errors import NotCachedError, PallascError, ToolError
 from pallasc.specs.collector import collector_paused
 from pallasc.specs.spec import Variant
 
@@ -52,6 +52,7 @@ def build(
     frozen: bool = False,
     explain: bool = False,
     locked: Locked | None = None,
+    require_store: bool = False,
     on_event: OnEvent = lambda event: None,
 ) -> Report:
     """Build `variants`; what the store has is not compiled again.
@@ -71,19 +72,21 @@ def build(
         frozen: what is not in the store fails, and nothing is compiled.
         locked: the lock that all of it must agree with; see `locked`.
         explain: say of each miss what has changed since the nearest entry of the store.
+        require_store: what is compiled and cannot be stored has failed.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
         The report; failures are in it, not raised.
 
     Raises:
-        ToolError: the toolchain is not complete.
+        ToolError: the toolchain is not complete; or something has to be compiled, `require_store`
+            is given, and the store cannot be written.
         NotCachedError: the lock was made with another toolchain.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
     """
     options = Options(
         jobs, keep_going, ptxas, timeout_s, memory_bytes,
-        compile and not frozen, frozen, explain, locked,
+        compile and not frozen, frozen, explain, locked, require_store,
     )  # fmt: skip
     started = time.monotonic()
     run = Run(variants, store, options, on_event)
@@ -142,8 +145,13 @@ class Workers:
         self._pool: Pool | None = None
 
     def start(self, tasks: int) -> Pool | None:
-        """Have workers import JAX while other things go on; does nothing the second time."""
+        """Have workers import JAX while other things go on; does nothing the second time.
+
+        Raises:
+            ToolError: what they compile cannot be stored, and must be.
+        """
         if self._pool is None and tasks and self._run.may_compile():
+            _check_store(self._run)
             from pallasc.compiler.compile_misses import open_pool
 
             self._pool = self._stack.enter_context(
@@ -164,6 +172,21 @@ class Workers:
 
             pool.context = self._setup.message(lookup.context, self._run.store)
             compile_misses(self._run, lookup, pool, session)
+
+
+def _check_store(run: Run) -> None:
+    """Check that what will be compiled can be stored, where it must be.
+
+    Raises:
+        ToolError: it cannot.
+    """
+    reason = run.store.why_not_writable() if run.options.require_store else ""
+    if reason:
+        raise ToolError(
+            f"the store {run.store.root} cannot be written: {reason}.",
+            hint="Name another folder with --store or PALLASC_CACHE_DIR; --no-require-store "
+            "compiles without keeping anything.",
+        )
 
 
 def _limits() -> Limits:

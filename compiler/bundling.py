@@ -77,6 +77,7 @@ def make_bundle(
     ptxas: Path | None = None,
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
+    require_store: bool = False,
     on_event: OnEvent = lambda event: None,
 ) -> Made:
     """Write the variants that are wanted into a bundle; all of them or nothing.
@@ -100,6 +101,7 @@ def make_bundle(
         ptxas: an assembler to use instead of the installed wheel's.
         timeout_s: how long one variant may take; None is for ever.
         memory_bytes: what one compiling process may hold; None is its share of the machine.
+        require_store: what is compiled and cannot be stored has failed.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
@@ -126,6 +128,7 @@ def make_bundle(
         ptxas=ptxas,
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
+        require_store=require_store,
         frozen=source != "compile",
         locked=held,
         on_event=on_event,

@@ -20,7 +20,7 @@ from pallasc.compiler.report import Status, Tick, VariantResult
 from pallasc.compiler.run import Miss, Options, Run
 from pallasc.compiler.setup import Setup
 from pallasc.compiler.tasks import Answer, Task
-from pallasc.errors import CompileError, PallascError
+from pallasc.errors import CompileError, PallascError, ToolError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
@@ -122,6 +122,8 @@ def _result(
     artifact = _artifact(run, message)
     if artifact is None:
         return replace(result, error=CompileError("the store lost what was just compiled"))
+    if run.options.require_store and message["not_stored"]:
+        return replace(result, error=_not_kept(run, str(message["not_stored"])))
     status: Status = "shared"
     if first:
         status = "compiled" if message["status"] == "compiled" else "lowered"
@@ -135,6 +137,13 @@ def _result(
         action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
         manifest_key="" if message["uncached"] else miss.keys.folder,
     )  # fmt: skip
+
+
+def _not_kept(run: Run, reason: str) -> ToolError:
+    return ToolError(
+        f"it was compiled, and the store {run.store.root} could not keep it: {reason}.",
+        hint="Make room, or name another folder with --store; --no-require-store goes on without.",
+    )
 
 
 def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:

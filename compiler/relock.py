@@ -132,6 +132,7 @@ def update_lock(
     ptxas: Path | None = None,
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
+    require_store: bool = False,
     on_event: OnEvent = lambda event: None,
 ) -> Updated:
     """Build variants, and return the lock with their entries; nothing is written.
@@ -146,6 +147,7 @@ def update_lock(
         ptxas: as for `build`.
         timeout_s: as for `build`.
         memory_bytes: as for `build`.
+        require_store: as for `build`.
         on_event: as for `build`.
 
     Raises:
@@ -173,6 +175,7 @@ def update_lock(
         ptxas=ptxas,
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
+        require_store=require_store,
         on_event=on_event,
     )
     entries = _entries(report.results, requests)

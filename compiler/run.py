@@ -34,6 +34,7 @@ class Options:
     frozen: bool
     explain: bool
     locked: Locked | None
+    require_store: bool = False
 
 
 @dataclass(slots=True)

@@ -175,6 +175,7 @@ def _untold(error: Exception) -> str:
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
     started = time.monotonic()
     forget_seeds()
+    session.store.not_stored = ""
     job = _job(variant)
     taken_back = session.before.take_back()
     with printed_text() as printed:
@@ -209,6 +210,7 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
         )
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         answer["uncached"] = _untold(error)
+    answer["not_stored"] = session.store.not_stored
     answer["warnings"] = [*session.store.warnings, *_without_effect(variant, taken_back)]
     return answer
 

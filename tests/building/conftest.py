@@ -102,7 +102,8 @@ class Project:
         """Build spec files of the folder."""
         self.events = []
         variants = self.variants(*names)
-        return build(variants, store=self.store, on_event=self.events.append, **options)
+        given = {"store": self.store, **options}
+        return build(variants, on_event=self.events.append, **given)
 
     def context(self) -> Context:
         """Return what keys are made of here."""

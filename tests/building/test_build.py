@@ -15,6 +15,7 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler import build as building
 from pallasc.compiler.report import Event
+from pallasc.errors import ToolError
 
 
 def write_kernels(project: Any, **factors: float) -> list[dict[str, Any]]:
@@ -193,6 +194,45 @@ def test_a_read_only_store_fails_no_build(
     shutil.copytree(warm_store.folder, Store(place).folder)
     subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
     _check_uncached(project, Store(place), "Read-only file system")
+
+
+def test_a_store_that_is_required_must_be_writable(
+    project: Any, mount: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    project.spec(*write_kernels(project, a=61))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ToolError, match=r"the store /.*file/store cannot be written: .*Not a dir"):
+        project.build(require_store=True, store=Store(tmp_path / "file" / "store"))
+    assert project.events == []  # nothing was compiled for nothing
+
+    place = tmp_path / "fixed"
+    place.mkdir()
+    mount(place, "size=16m")
+    store = Store(place)
+    shutil.copytree(project.store.folder, store.folder, dirs_exist_ok=True)
+    assert project.build(require_store=True, store=store).exit_code == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    again = project.build(require_store=True, store=Store(place))
+    assert [result.status for result in again.results] == ["hit"]  # reading is enough for that
+    project.spec(*write_kernels(project, a=62))
+    with pytest.raises(ToolError, match="Read-only file system") as refused:
+        project.build(require_store=True, store=Store(place))
+    assert refused.value.exit_code == 4
+    assert "--no-require-store" in str(refused.value)
+
+
+def test_a_required_store_that_fills_up_fails_its_variants(
+    project: Any, mount: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    mount(tmp_path / "full", "size=24k")
+    project.spec(*write_kernels(project, a=61, b=62, c=63))
+    report = project.build(require_store=True, store=Store(tmp_path / "full"))
+    assert report.exit_code == 4
+    assert report.failed
+    for result in report.failed:
+        assert "could not keep it: " in str(result.error)
+        assert "No space left on device" in str(result.error)
 
 
 def test_a_store_that_cannot_be_made_fails_no_build(project: Any, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from pallasc.cli.annotations import Annotation, github_command, github_commands
-from pallasc.errors import CompileError, Location, SpecError
+from pallasc.errors import BudgetError, CompileError, Location, NotCachedError, SpecError
 from pallasc.specs.spec import Budget
 
+IN_SPEC = Location("kernels.yaml", 4, 5)
 _COMMAND = re.compile(r"::(?P<kind>\w+)(?: (?P<properties>.*?))?::(?P<message>.*)")
 _ESCAPES = {"%0D": "\r", "%0A": "\n", "%3A": ":", "%2C": ",", "%25": "%"}
 
@@ -108,12 +109,43 @@ def test_failures_for_one_reason_share_an_annotation(pretended: Any, root: Path)
     assert second[1]["title"] == "add@h100-sxm failed"
 
 
+def test_variants_that_are_not_as_locked_share_an_annotation(pretended: Any, root: Path) -> None:
+    def failed(m: int, reason: str) -> Any:
+        of = pretended.variant(m=m)
+        error = NotCachedError(f"{of.id} is {reason}.", location=of.location, hint="pallasc lock")
+        return pretended.failed(of, error)
+
+    edited = [failed(m, "not as locked: its sources have changed (k.py)") for m in range(24)]
+    chance = [failed(m, f"not deterministic: action key {m:064x} has given") for m in range(3)]
+    first, second = map(_read, _lines(pretended.report_of([*edited, *chance]), root))
+    assert first[1]["title"] == "add[m=0]@h100-sxm failed and 23 more"
+    assert first[2].splitlines()[0].endswith("its sources have changed (k.py).")
+    assert first[2].endswith("add[m=9]@h100-sxm and 14 more")
+    assert second[1]["title"] == "add[m=0]@h100-sxm failed and 2 more"
+    assert f"add[m=2]@h100-sxm is not deterministic: action key {2:064x} has given" in second[2]
+
+
+def test_variants_over_one_budget_share_an_annotation(pretended: Any, root: Path) -> None:
+    failed = [
+        pretended.failed(
+            pretended.variant(m=m),
+            BudgetError(f"kernel takes {m} registers; the budget is 1", location=IN_SPEC),
+        )
+        for m in range(2, 20)
+    ]
+    (line,) = map(_read, _lines(pretended.report_of(failed), root))
+    assert line[1]["title"] == "add[m=2]@h100-sxm failed and 17 more"
+    assert "add[m=3]@h100-sxm: kernel takes 3 registers; the budget is 1" in line[2].splitlines()
+    assert line[2].splitlines()[-1] == "and 7 more"
+
+
 @pytest.mark.parametrize(("number", "titles"), [(10, 10), (11, 10), (25, 10)])
 def test_the_last_of_too_many_counts_the_others(
     number: int, titles: int, pretended: Any, root: Path
 ) -> None:
     failed = [
-        pretended.failed(pretended.variant(m=m), CompileError(f"{m} broke.")) for m in range(number)
+        pretended.failed(pretended.variant(m=m), CompileError(f"{'x' * m} broke."))
+        for m in range(number)
     ]
     lines = [_read(line) for line in _lines(pretended.report_of(failed), root)]
     assert len(lines) == titles
@@ -155,7 +187,7 @@ def test_notes_are_warnings_after_the_errors(pretended: Any, root: Path) -> None
 
 
 def test_warnings_and_errors_are_counted_apart(pretended: Any, root: Path) -> None:
-    failed = [pretended.failed(error=CompileError(str(m))) for m in range(12)]
+    failed = [pretended.failed(error=CompileError("x" * m)) for m in range(12)]
     report = pretended.report_of(failed, notes=[str(m) for m in range(12)])
     kinds = [_read(line)[0] for line in _lines(report, root)]
     assert kinds == ["error"] * 10 + ["warning"] * 10

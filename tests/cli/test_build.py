@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 RunCommand = Callable[..., Any]
 
 RUNNING = re.compile(r"\[\d+/\d+\] (compiling|getting ready|waiting)\b")
@@ -50,6 +52,59 @@ def test_a_first_build_compiles_each_variant_and_says_so_in_one_line(built: Any)
         "add[m=1024,dtype=bf16]@h100-sxm",
     }
     assert re.fullmatch(r"2 variants in \d+\.\d s: 2 compiled", lines[-1])
+
+
+@pytest.mark.parametrize(("ci", "code"), [("true", 4), ("false", 0), ("", 0)])
+def test_a_store_that_cannot_be_written_fails_a_build_in_ci(
+    ci: str,
+    code: int,
+    process: RunCommand,
+    built: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    (tmp_path / "file").touch()
+    store = ("--store", tmp_path / "file" / "store", "--jobs", "1", "-k", "dtype=f32")
+    result = process("build", built.spec, *store, "--json")
+    assert result.code == code
+    error = json.loads(result.out)["error"]
+    if code:
+        assert error["exit_code"] == 4
+        assert "file/store cannot be written: " in error["message"]
+        assert "--no-require-store" in result.err
+    else:
+        assert error is None
+        assert "warning: store " in result.err
+
+
+def test_options_say_whether_the_store_is_required(
+    run: RunCommand, built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "file").touch()
+    store = ("--store", tmp_path / "file" / "store")
+    for command in (
+        ("build",),
+        ("lock", "--update", "--lock", tmp_path / "a.lock"),
+        ("bundle", "create", "-o", tmp_path / "a.pallasc"),
+    ):
+        result = run(*command, built.spec, *store, "--require-store")
+        assert (result.code, "cannot be written: " in result.err) == (4, True)
+        assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [("3", "'3' has no unit"), ("3B", "'3B' is less than 64 MiB"), ("63MiB", "less than 64 MiB")],
+)
+@pytest.mark.parametrize("command", ["build", "list", "lock", "inspect"])
+def test_an_amount_of_memory_that_nobody_means_is_refused(
+    command: str, size: str, why: str, run: RunCommand, built: Any
+) -> None:
+    result = run(command, *built.arguments, "--memory", size)
+    assert (result.code, result.out) == (2, "")
+    assert why in result.err
 
 
 def test_the_process_of_a_build_that_compiles_imports_no_jax(built: Any) -> None:

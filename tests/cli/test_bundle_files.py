@@ -232,7 +232,7 @@ def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None
     lock.write_text("schema: 1\ntoolchain: {}\nvariants: {}\n")
     code, found = _audit(
         run, path, "--target", "sm_90a", "--target", "b200", "--budget", "1KiB",
-        "--variant-budget", "100", "--driver", "12.8", "--lock", str(lock),
+        "--variant-budget", "100B", "--driver", "12.8", "--lock", str(lock),
     )  # fmt: skip
     assert code == 5
     assert {

@@ -180,9 +180,7 @@ def test_a_build_of_short_variants_is_one_line_a_variant(stream: Writes, pretend
     assert [line.split("] ")[1].split()[0] for line in lines] == ["compiled"] * 20
 
 
-def test_what_was_finished_makes_the_heartbeat_quick_again(
-    stream: Writes, pretended: Any
-) -> None:
+def test_what_was_finished_makes_the_heartbeat_quick_again(stream: Writes, pretended: Any) -> None:
     clock = pretended.Clock()
     progress = Progress(Screen(stream), clock=clock)
     tick = Tick(((pretended.variant(), 1.0),), 3, 24)
