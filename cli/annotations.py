@@ -59,8 +59,8 @@ def github_commands(report: Report, environment: Mapping[str, str] = os.environ)
     """Return the lines that annotate a build: its failures, then spills and notes as warnings.
 
     Variants that fail at one place for one reason share an annotation, also where the message names
-    another variant, another digest or other numbers, as those of locks and budgets do. A spill is no news where
-    the variant's budget allows for spills.
+    another variant, another digest or other numbers, as those of locks and budgets do. A spill is
+    no news where the variant's budget allows for spills.
 
     Args:
         report: what the build did.
