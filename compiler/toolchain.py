@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from pallasc.compiler.installed import Package as Package
@@ -150,9 +151,21 @@ def _executable(path: Path) -> Path:
 def tool_version(tool: Path) -> str:
     """Return the version that an NVIDIA tool prints of itself, such as "13.5.37".
 
+    A process asks each tool once, for as long as its file stays as it is.
+
     Raises:
         ToolError: it cannot be run, or prints none.
     """
+    try:
+        status = tool.stat()
+    except OSError as error:
+        raise ToolError(f"{tool} cannot be run: {error}") from error
+    return _printed_version(tool, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _printed_version(tool: Path, *state: int) -> str:
+    """Return the version that a tool prints; `state` says which file it was."""
     import subprocess
 
     try:

@@ -129,3 +129,7 @@ def test_a_wrong_call_names_the_value(
 
 def test_the_environment_does_not_grow_with_every_call(here: dict[str, Any]) -> None:
     assert here["tools on PATH"] == 1
+
+
+def test_the_assembler_is_asked_for_its_version_once_a_process(here: dict[str, Any]) -> None:
+    assert here["asked for its version"] == 1

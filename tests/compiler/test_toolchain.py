@@ -82,6 +82,16 @@ def test_a_tool_prints_its_version() -> None:
     assert tool_version(find_toolchain().ptxas).count(".") == 2
 
 
+def test_a_tool_is_asked_again_when_its_file_has_changed(tmp_path: Path) -> None:
+    tool, asked = tmp_path / "ptxas", tmp_path / "asked"
+    for version, times in (("V13.0.1", 1), ("V13.0.1", 1), ("V13.11.2", 2)):
+        if not asked.exists() or version != "V13.0.1":
+            tool.write_text(f"#!/bin/sh\necho {version}\necho asked >> {asked}\n")
+            tool.chmod(0o755)
+        assert tool_version(tool) == version[1:]
+        assert asked.read_text().count("asked") == times
+
+
 @pytest.mark.parametrize("text", ["#!/bin/sh\necho hello\n", "no program"])
 def test_what_prints_no_version_is_no_tool(tmp_path: Path, text: str) -> None:
     tool = tmp_path / "ptxas"

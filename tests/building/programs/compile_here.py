@@ -104,12 +104,27 @@ def outcome(call: Any, store: Store) -> Any:
     return artifact.digest
 
 
+def record_programs() -> list[str]:
+    """Return a list that gets the command of every program that Python starts here."""
+    started: list[str] = []
+
+    def heard(event: str, arguments: Any) -> None:
+        if event == "subprocess.Popen":
+            started.append(" ".join(map(str, arguments[1])))
+
+    sys.addaudithook(heard)
+    return started
+
+
 def main() -> None:
     store = Store(sys.argv[1])
+    started = record_programs()
     results = {name: outcome(call, store) for name, call in CALLS.items()}
     tools = str(find_toolchain().ptxas.parent)
     times = os.environ["PATH"].split(os.pathsep).count(tools)
-    print(json.dumps({"results": results, "tools on PATH": times, "file": str(Path(__file__))}))
+    asked = sum(command.endswith("ptxas --version") for command in started)
+    told = {"tools on PATH": times, "asked for its version": asked, "file": str(Path(__file__))}
+    print(json.dumps({"results": results, **told}))
 
 
 if __name__ == "__main__":
