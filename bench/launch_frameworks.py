@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     if standin.compiler() is None:
         raise SystemExit("launch_frameworks: no C compiler (cc or gcc), so no stand-in driver")
     environment = standin.environment(log=False, raw_speed=True)
-    paths = [str(TESTS), environment.get("PYTHONPATH", "")]
+    paths = [str(TESTS), str(ROOT / "bench"), environment.get("PYTHONPATH", "")]
     done = subprocess.run(
         [
             sys.executable,

@@ -16,8 +16,12 @@ from pallasc.errors import DeviceError, DriverError, OutOfMemoryError
 OLDEST_DRIVER = 12000
 """The first driver API with `cuLibraryLoadData`: 12.0, as 1000 × major + 10 × minor."""
 
-STICKY = frozenset({700, 702, 708, 709, 710, 713, 714, 715, 716, 717, 718, 719, 721})
-"""Codes after which a context can do nothing more, from whichever kernel they came."""
+STICKY = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911})
+"""Codes after which a process can do nothing more on the GPU, whichever call brings them.
+
+cuda.h says of all of them that the process is left in an inconsistent state, or that the context
+can no longer be used; of 214 and 220 that memory or NVLink had an error that cannot be corrected.
+"""
 
 ODD_ANSWERS = (ValueError, RuntimeError)
 """What cuda-bindings raises for a code that it does not know, and for a missing function."""
@@ -51,6 +55,8 @@ _HINTS = {
     2: "Free GPU memory, or use smaller arrays.",
     201: "Make a device of this thread current, or pass the stream of one.",
     209: "The cubin is for another GPU: compile for this one.",
+    708: "Set its flags before anything uses the GPU.",
+    709: "The context was destroyed or reset: keep it for as long as kernels are called.",
     222: "The file was made by a newer toolkit: install a newer driver.",
     400: "The stream does not exist, or belongs to another device.",
     701: "The kernel takes more registers or threads than a block may have here.",

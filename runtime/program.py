@@ -2,7 +2,7 @@
 
 A bound plan is immutable. Calling it puts all steps into its stream and returns the driver's
 answer as a tuple, `CUDA_SUCCESS` first; of a plan with several steps the number of the step that
-failed comes second.
+failed comes second. Called with that number it goes on there: what ran before is never repeated.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, DeviceError
 from pallasc.runtime.candidates import Candidate
-from pallasc.runtime.devices import Device, active
+from pallasc.runtime.devices import Device, active, current_context, current_device
 from pallasc.runtime.driver import ODD_ANSWERS, forget_on_fork, open_driver
 from pallasc.runtime.loading import launch_config, ready_function
 from pallasc.runtime.memory import align, upload
 from pallasc.runtime.parameters import ParameterBlocks
 from pallasc.runtime.signature import Signature
+from pallasc.runtime.streams import DEFAULT_STREAMS, across_contexts
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.plan import Copy, Fill, Launch, LaunchPlan, Step
 
-BoundPlan = Callable[[], tuple[Any, ...]]
-"""A plan for one set of addresses and one stream."""
+BoundPlan = Callable[..., tuple[Any, ...]]
+"""A plan for one set of addresses and one stream; one of several steps takes the first to run."""
 
 _MOST_STREAMS = 64
 
@@ -125,25 +126,49 @@ class Program:
         push = partial(self._driver.bindings.cuCtxPushCurrent, self.device.context)
         pop, success = self._driver.bindings.cuCtxPopCurrent, self._driver.success
 
-        def run() -> tuple[Any, ...]:
+        def run(*first: int) -> tuple[Any, ...]:
             pushed: tuple[Any, ...] = push()
             if pushed[0] is not success:
                 return pushed
             try:
-                return plan()
+                return plan(*first)
             finally:
                 pop()
 
         return run
 
-    def run(self, plan: BoundPlan) -> tuple[Any, ...]:
+    def beside_contexts(self, plan: BoundPlan, stream: int) -> BoundPlan:
+        """Return a plan like `in_context`, for threads that may have a context of their own.
+
+        A default stream is another one in each context: where the program has made a context of
+        this GPU current, its default stream and that of the device's context wait for each other.
+        """
+        inside = self.in_context(plan)
+        if stream > DEFAULT_STREAMS:
+            return inside
+        own = int(self.device.context)
+
+        def run(*first: int) -> tuple[Any, ...]:
+            context = current_context()
+            if context in (0, own):
+                return plan(*first) if context else inside(*first)
+            with across_contexts(self.device, stream):
+                return inside(*first)
+
+        return run
+
+    def run(self, plan: BoundPlan, first: int = 0) -> tuple[Any, ...]:
         """Return what a bound plan answers.
+
+        Args:
+            plan: what is run.
+            first: the step to go on from.
 
         Raises:
             DeviceError: the driver has no such function, or answers a code that is not known.
         """
         try:
-            return plan()
+            return plan(first) if first else plan()
         except ODD_ANSWERS as error:
             raise self.explain(plan, error) from error
 
@@ -157,7 +182,8 @@ class Program:
         if len(result) == 1:
             what = f"{self.name} cannot be launched"
             return self._driver.error(int(result[0]), "cuLaunchKernelEx", what)
-        what = f"step {result[1]} of {self.name} cannot be launched"
+        before = ", after the steps before it have been" if result[1] else ""
+        what = f"step {result[1]} of {self.name} cannot be launched{before}"
         return self._driver.error(int(result[0]), _function(self._steps[result[1]]), what)
 
     def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
@@ -204,8 +230,8 @@ def _function(step: Step) -> str:
 def _in_order(
     calls: Sequence[Callable[[], tuple[Any, ...]]], success: Any, owner: Any
 ) -> BoundPlan:
-    def run(owner: Any = owner) -> tuple[Any, ...]:
-        for number, call in enumerate(calls):
+    def run(first: int = 0, owner: Any = owner) -> tuple[Any, ...]:
+        for number, call in enumerate(calls[first:] if first else calls, first):
             result = call()
             if result[0] is not success:
                 return result[0], number
@@ -249,10 +275,41 @@ def _check_stream(stream: int, device: Device) -> None:
     if isinstance(context, tuple):  # with the green context, from CUDA 12.5 on
         context = context[0]
     if int(context) != int(device.context):
+        is_here = _device_of(context) == device.ordinal
         raise ArgumentError(
-            f"stream {stream:#x} belongs to another device than the arrays, which lie on {device}.",
-            hint="Pass a stream of that device, or none.",
+            f"stream {stream:#x} belongs to another {'context' if is_here else 'device'} than the "
+            f"arrays, which lie on {device}.",
+            hint=_PRIMARY if is_here else "Pass a stream of that device, or none.",
         )
+
+
+_PRIMARY = "Kernels run in the primary context of a GPU, that of torch, cupy and JAX: use that."
+
+
+def _device_of(context: Any) -> int:
+    """Return the device of a context."""
+    bindings = open_driver().bindings
+    bindings.cuCtxPushCurrent(context)
+    try:
+        return current_device()
+    finally:
+        bindings.cuCtxPopCurrent()
+
+
+def check_contexts(name: str, signature: Signature, pointers: Sequence[int], own: int) -> None:
+    """Check that no array lies in the context that the program has made and that is current.
+
+    Raises:
+        ArgumentError: one does: kernels, which run in the primary context, cannot reach it.
+    """
+    bindings = open_driver().bindings
+    attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT
+    for binding, pointer in zip(signature.passed, pointers, strict=True):
+        code, context = bindings.cuPointerGetAttribute(attribute, pointer)
+        if pointer and int(code) == 0 and int(context) == own:
+            raise ArgumentError(
+                f"{name}: {binding.path} lies in a context of the program's own.", hint=_PRIMARY
+            )
 
 
 def _forget() -> None:

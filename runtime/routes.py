@@ -12,7 +12,14 @@ from pallasc.runtime.candidates import Candidate
 from pallasc.runtime.devices import Device, active, current_context, current_device, get_device
 from pallasc.runtime.driver import forget_on_fork, open_driver
 from pallasc.runtime.memory import temporary
-from pallasc.runtime.program import BoundPlan, Program, is_loaded, lay_out, load_program
+from pallasc.runtime.program import (
+    BoundPlan,
+    Program,
+    check_contexts,
+    is_loaded,
+    lay_out,
+    load_program,
+)
 from pallasc.runtime.selection import select
 from pallasc.runtime.signature import Signature
 from pallasc.runtime.streams import DEFAULT_STREAMS
@@ -77,11 +84,18 @@ class Route:
         stream, place, *pointers = key
         program = self.program(_ordinal(place), stream)
         workspace = pointers.pop() if self.workspace_bytes else 0
-        if place >= 0 and current_context():
-            plan = program.bind(stream, pointers, workspace)
-        else:
-            with active(program.device):
+        device, context = program.device, current_context()
+        if place < 0:
+            with active(device):
                 plan = program.in_context(program.bind(stream, pointers, workspace))
+        elif not context or _is_own(context, device):
+            if context:
+                check_contexts(self.name, self.signature, pointers, context)
+            with active(device):
+                plan = program.bind(stream, pointers, workspace)
+            plan = program.beside_contexts(plan, stream)
+        else:
+            plan = program.bind(stream, pointers, workspace)
         with self._lock:
             if len(self.plans) >= MOST_PLANS:
                 self.plans.clear()
@@ -100,17 +114,24 @@ class Route:
             return None
 
     def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
-        """Launch again where only the context was not the right one; return `out`.
+        """Go on where only the context was not the right one; return `out`.
 
-        From then on the device's own is made current for each launch with this key.
+        A step that ran is not repeated: the launch goes on with the one that was refused. From then
+        on the device's context is made current for each launch with this key.
 
         Raises:
             DriverError: what the driver answered.
         """
-        program = self.program(_ordinal(key[1]))
-        if int(result[0]) in _WRONG_CONTEXT:
-            plan = program.in_context(plan)
-            result = program.run(plan)
+        stream, place = key[:2]
+        program = self.program(_ordinal(place))
+        first = result[1] if len(result) > 1 else 0
+        if int(result[0]) in _WRONG_CONTEXT and place >= 0:
+            context = current_context()
+            # Behind steps in a default stream of a context that is gone nothing can be ordered.
+            is_lost = first and not context and stream <= DEFAULT_STREAMS
+            if context != int(program.device.context) and not is_lost:
+                plan = program.beside_contexts(plan, stream)
+                result = program.run(plan, first)
         if int(result[0]):
             self.plans.pop(key, None)
             raise program.error(result)
@@ -171,6 +192,11 @@ class Route:
 def _ordinal(place: int) -> int:
     """Return the device of a plan's key."""
     return place if place >= 0 else ~place
+
+
+def _is_own(context: int, device: Device) -> bool:
+    """Tell whether the current context is one of a device that the program has made itself."""
+    return context != int(device.context) and current_device() == device.ordinal
 
 
 def is_capturing(device: Device, stream: int) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from numbers import Number
 from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.devices import Device, active
+from pallasc.runtime.driver import Driver, open_driver
 
 DEFAULT_STREAMS = 2
 """Handles up to this are no streams of their own: 0 and 1 the default one, 2 the thread's."""
@@ -63,11 +66,40 @@ def wait_for(device: Device, stream: int, producer: int) -> None:
         DriverError: one of them does not exist.
     """
     what = f"stream {stream:#x} cannot wait for stream {producer:#x}"
-    with active(device) as driver:
-        bindings = driver.bindings
-        event = driver.call("cuEventCreate", 2, what=what)  # CU_EVENT_DISABLE_TIMING
-        try:
-            driver.call("cuEventRecord", event, bindings.CUstream(producer), what=what)
-            driver.call("cuStreamWaitEvent", bindings.CUstream(stream), event, 0, what=what)
-        finally:
-            bindings.cuEventDestroy(event)
+    with active(device) as driver, _moment(driver, producer, what) as event:
+        driver.call("cuStreamWaitEvent", driver.bindings.CUstream(stream), event, 0, what=what)
+
+
+@contextmanager
+def across_contexts(device: Device, stream: int) -> Iterator[None]:
+    """Order a default stream of a device's context with that of the context that is current.
+
+    What is put into the former meanwhile comes behind what is in the latter by now, and before what
+    gets there later. The handle means both: a default stream is another one in each context.
+
+    Raises:
+        DriverError: the driver cannot.
+    """
+    driver = open_driver()
+    handle = driver.bindings.CUstream(stream)
+    what = f"stream {stream:#x} of two contexts of {device} cannot be ordered"
+    with _moment(driver, stream, what) as event, active(device):
+        driver.call("cuStreamWaitEvent", handle, event, 0, what=what)
+    try:
+        yield
+    finally:
+        with ExitStack() as stack:
+            with active(device):
+                event = stack.enter_context(_moment(driver, stream, what))
+            driver.call("cuStreamWaitEvent", handle, event, 0, what=what)
+
+
+@contextmanager
+def _moment(driver: Driver, stream: int, what: str) -> Iterator[Any]:
+    """Give an event for what is in a stream of the current context by now."""
+    event = driver.call("cuEventCreate", 2, what=what)  # CU_EVENT_DISABLE_TIMING
+    try:
+        driver.call("cuEventRecord", event, driver.bindings.CUstream(stream), what=what)
+        yield event
+    finally:
+        driver.bindings.cuEventDestroy(event)

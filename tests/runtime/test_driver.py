@@ -37,7 +37,7 @@ def test_a_call_returns_what_the_driver_gives(runtime: Any) -> None:
     assert open_driver().version == 13000
 
 
-@pytest.mark.parametrize("code", [*sorted(STICKY - {702, 721}), 1, 2, 201, 999])
+@pytest.mark.parametrize("code", [*sorted(STICKY), 1, 2, 201, 708, 709, 713, 999])
 def test_an_error_has_name_number_and_text(code: int, runtime: Any) -> None:
     driver = open_driver()
     runtime.fault("cuDeviceGetCount", code)
@@ -49,6 +49,18 @@ def test_an_error_has_name_number_and_text(code: int, runtime: Any) -> None:
     assert f" ({code}), " in error.message
     assert isinstance(error, OutOfMemoryError) == (code == 2)
     assert ("earlier asynchronous error" in str(error)) == (code in STICKY)
+
+
+def test_errors_that_stay_are_those_that_cuda_h_says_so_of() -> None:
+    from cuda.bindings import driver
+
+    texts = {int(one): " ".join((one.__doc__ or "").split()) for one in driver.CUresult}
+    if not any(texts.values()):
+        pytest.skip("this cuda-bindings does not quote cuda.h")
+    ends = ("process must be terminated", "context cannot be used")
+    assert {code for code, text in texts.items() if any(end in text for end in ends)} <= STICKY
+    assert {214, 220, 226, 911} <= STICKY
+    assert not STICKY & {708, 709, 713}, "these tell what the call itself did wrong"
 
 
 def test_a_function_that_the_driver_has_not(fresh_process: Any) -> None:

@@ -286,3 +286,80 @@ def test_functions_for_a_stream_per_thread_use_it_for_stream_0(standin: Standin,
     begin = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_int)(found[1])
     assert begin(0, GLOBAL) == 0, "the legacy stream would refuse"
     assert [call.stream for call in standin.calls("cuStreamBeginCapture_v2")] == [2]
+
+
+def test_a_thread_that_waits_ends_captures_of_others_unless_it_is_relaxed(rig: Rig) -> None:
+    driver = rig.driver
+    stream, other = _stream(rig), _stream(rig)
+    event = value_of(driver.cuEventCreate(2))
+    assert code_of(driver.cuEventRecord(event, other)) == 0
+    calls: list[Callable[[], Any]] = [
+        lambda: driver.cuStreamSynchronize(other), lambda: driver.cuStreamQuery(other),
+        lambda: driver.cuEventSynchronize(event), lambda: driver.cuEventQuery(event),
+    ]  # fmt: skip
+    codes: list[int] = []
+
+    def run(call: Callable[[], Any], mode: int) -> None:
+        rig.use(0)
+        driver.cuThreadExchangeStreamCaptureMode(_mode(rig, mode))
+        codes.append(code_of(call()))
+
+    for mode, code, end in ((GLOBAL, 900, 901), (THREAD_LOCAL, 0, 0), (RELAXED, 0, 0)):
+        for call in calls:
+            _begin(rig, stream)
+            thread = threading.Thread(target=run, args=(call, mode))
+            thread.start()
+            thread.join()
+            assert codes.pop() == code
+            assert code_of(driver.cuStreamEndCapture(stream)) == end
+
+
+def test_a_capture_depends_on_nothing_outside_of_it(rig: Rig) -> None:
+    driver = rig.driver
+    first, second, other = _stream(rig), _stream(rig), _stream(rig)
+    event = value_of(driver.cuEventCreate(2))
+    _begin(rig, first)
+    assert code_of(driver.cuStreamWaitEvent(first, event, 0)) == 0  # never recorded: no work
+    assert code_of(driver.cuEventRecord(event, other)) == 0
+    assert code_of(driver.cuStreamWaitEvent(first, event, 0)) == 905
+    assert code_of(driver.cuStreamEndCapture(first)) == 901
+    _begin(rig, first)
+    _begin(rig, second)
+    assert code_of(driver.cuEventRecord(event, first)) == 0
+    assert code_of(driver.cuStreamWaitEvent(second, event, 0)) == 902
+    assert code_of(driver.cuStreamEndCapture(second)) == 901
+
+
+def test_events_do_not_reach_the_legacy_stream_beside_a_blocking_capture(rig: Rig) -> None:
+    driver = rig.driver
+    blocking = _stream(rig, 0)
+    event = value_of(driver.cuEventCreate(2))
+    for call in (driver.cuEventRecord, lambda e, s: driver.cuStreamWaitEvent(s, e, 0)):
+        _begin(rig, blocking)
+        assert code_of(driver.cuStreamIsCapturing(0)) == 906
+        assert code_of(driver.cuStreamGetCaptureInfo(0)) == 906
+        assert _status(rig, blocking) == ACTIVE, "asking does not end it"
+        assert code_of(call(event, 0)) == 906
+        assert code_of(driver.cuStreamEndCapture(blocking)) == 901
+
+
+def test_a_handle_may_come_again_and_an_id_does_not(standin: Standin, rig: Rig) -> None:
+    standin.configure(reuse_streams=1)
+    first = _stream(rig)
+    handle, number = int(first), value_of(rig.driver.cuStreamGetId(first))
+    assert code_of(rig.driver.cuStreamDestroy(first)) == 0
+    second = _stream(rig)
+    assert int(second) == handle
+    assert value_of(rig.driver.cuStreamGetId(second)) != number
+
+
+def test_a_kernel_reaches_the_memory_of_its_own_context(rig: Rig) -> None:
+    driver = rig.driver
+    ours, pooled = rig.allocate(64), int(value_of(driver.cuMemAllocAsync(64, 0)))
+    own = value_of(driver.cuCtxCreate(None, 0, 0))
+    theirs = rig.allocate(64)
+    assert rig.launch("four", [pointer(theirs), *[pointer(pooled)] * 3]) == 0
+    assert rig.synchronize() == 0
+    assert rig.launch("four", [pointer(ours)] * 4) == 0
+    assert rig.synchronize() == 700
+    assert code_of(driver.cuCtxDestroy(own)) == 0

@@ -118,7 +118,8 @@ API cuStreamIsCapturing(CUhandle handle, int *status)
     int code = enter(ID_cuStreamIsCapturing);
     if (!code)
         code = status ? resolve_stream(handle, &stream, &context) : INVALID_VALUE;
-    if (!code && !stream && legacy_conflict(context))
+    /* "The blocking stream capture is not invalidated": reference, cuStreamIsCapturing. */
+    if (!code && !stream && legacy_blocked(context))
         code = STREAM_CAPTURE_IMPLICIT;
     if (!code)
         *status = stream ? stream->capture : CAPTURE_NONE;
@@ -130,6 +131,8 @@ static int capture_info(CUhandle handle, int *status, uint64_t *id, CUhandle *gr
     struct stream *stream;
     struct context *context;
     int code = status ? resolve_stream(handle, &stream, &context) : INVALID_VALUE;
+    if (!code && !stream && legacy_blocked(context))
+        code = STREAM_CAPTURE_IMPLICIT;
     if (code)
         return code;
     *status = stream ? stream->capture : CAPTURE_NONE;

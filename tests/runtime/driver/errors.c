@@ -25,8 +25,11 @@ static const struct result results[] = {
     R(215, "ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture")
     R(217, "ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices")
     R(218, "ERROR_INVALID_PTX", "a PTX JIT compilation failed")
+    R(220, "ERROR_NVLINK_UNCORRECTABLE",
+      "uncorrectable NVLink error detected during the execution")
     R(221, "ERROR_JIT_COMPILER_NOT_FOUND", "PTX JIT compiler library not found")
     R(222, "ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain.")
+    R(226, "ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error")
     R(300, "ERROR_INVALID_SOURCE", "device kernel image is invalid")
     R(301, "ERROR_FILE_NOT_FOUND", "file not found")
     R(302, "ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "shared object symbol not found")
@@ -55,21 +58,26 @@ static const struct result results[] = {
     R(718, "ERROR_INVALID_PC", "invalid program counter")
     R(719, "ERROR_LAUNCH_FAILED", "unspecified launch failure")
     R(720, "ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch")
+    R(721, "ERROR_TENSOR_MEMORY_LEAK", "tensor memory not completely freed")
     R(800, "ERROR_NOT_PERMITTED", "operation not permitted")
     R(801, "ERROR_NOT_SUPPORTED", "operation not supported")
     R(802, "ERROR_SYSTEM_NOT_READY", "system not yet initialized")
     R(803, "ERROR_SYSTEM_DRIVER_MISMATCH",
       "system has unsupported display driver / cuda driver combination")
     R(804, "ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "forward compatibility was attempted on non supported HW")
+    R(810, "ERROR_MPS_CLIENT_TERMINATED", "the MPS client has been terminated")
     R(900, "ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing")
     R(901, "ERROR_STREAM_CAPTURE_INVALIDATED",
       "operation failed due to a previous error during capture")
+    R(902, "ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences")
     R(903, "ERROR_STREAM_CAPTURE_UNMATCHED", "capture was not ended in the same stream as it began")
+    R(905, "ERROR_STREAM_CAPTURE_ISOLATION", "dependency created on uncaptured work in another stream")
     R(906, "ERROR_STREAM_CAPTURE_IMPLICIT",
       "operation would make the legacy stream depend on a capturing blocking stream")
     R(907, "ERROR_CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream")
     R(908, "ERROR_STREAM_CAPTURE_WRONG_THREAD",
       "attempt to terminate a thread-local capture sequence from another thread")
+    R(911, "ERROR_EXTERNAL_DEVICE", "external device error")
     R(912, "ERROR_INVALID_CLUSTER_SIZE",
       "a kernel launch error has occurred due to cluster misconfiguration")
     R(999, "ERROR_UNKNOWN", "unknown error")

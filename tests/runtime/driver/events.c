@@ -59,6 +59,8 @@ static int record(CUhandle handle, CUhandle stream_handle)
     int code = check_stream(stream_handle, &stream, &context);
     if (!code && context != event->context)
         code = INVALID_HANDLE;
+    if (!code && !stream && legacy_conflict(context))
+        code = STREAM_CAPTURE_IMPLICIT;
     if (code)
         return code;
     event->captured = stream && stream->capture ? stream->graph : NULL;
@@ -88,7 +90,13 @@ static int wait_for(CUhandle handle)
     struct event *event = find_handle(KIND_EVENT, handle);
     if (!event)
         return INVALID_HANDLE;
-    return event->captured ? CAPTURED_EVENT : surface(event->context);
+    if (event->captured)
+        return CAPTURED_EVENT; /* whatever the thread's mode: reference, cuThreadExchange… */
+    if (thread_captures()) {
+        invalidate_captures();
+        return STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return surface(event->context);
 }
 
 API cuEventQuery(CUhandle handle)
@@ -129,7 +137,20 @@ API cuEventElapsedTime_v2(float *milliseconds, CUhandle start, CUhandle end)
     return leave(ID_cuEventElapsedTime_v2, code ? code : elapsed(milliseconds, start, end));
 }
 
-/* Waiting for an event of a capture makes the stream part of that capture. */
+static int end_capture(struct stream *stream, int code)
+{
+    size_t at = 0;
+    struct stream *other;
+    while ((other = next_handle(KIND_STREAM, &at)))
+        if (other->graph && other->graph == stream->graph)
+            other->capture = CAPTURE_INVALIDATED;
+    return code;
+}
+
+/* Waiting for an event of a capture makes the stream part of that capture. A capture can wait for
+ * nothing outside of itself: "Only implicit in-stream ordering dependencies are allowed to cross
+ * the boundary", reference, CUDA_ERROR_STREAM_CAPTURE_ISOLATION; nor can two become one
+ * (…_MERGE). An event that was never recorded stands for no work. */
 static int stream_wait(CUhandle stream_handle, CUhandle handle, unsigned flags)
 {
     struct stream *stream;
@@ -138,13 +159,21 @@ static int stream_wait(CUhandle stream_handle, CUhandle handle, unsigned flags)
     int code = check_stream(stream_handle, &stream, &context);
     if (!code && (!event || flags > 1))
         code = event ? INVALID_VALUE : INVALID_HANDLE;
-    if (code || !event->captured)
+    if (!code && !stream && legacy_conflict(context))
+        code = STREAM_CAPTURE_IMPLICIT;
+    if (code)
         return code;
+    if (!event->captured)
+        return stream && stream->capture && event->recorded
+                   ? end_capture(stream, STREAM_CAPTURE_ISOLATION)
+                   : CUDA_SUCCESS;
     if (!stream)
         return STREAM_CAPTURE_IMPLICIT;
     struct stream *origin = find_handle(KIND_STREAM, event->origin);
     if (!origin || origin->graph != event->captured)
         return CAPTURED_EVENT;
+    if (stream->capture && stream->graph != origin->graph)
+        return end_capture(stream, STREAM_CAPTURE_MERGE);
     if (!stream->capture) {
         stream->capture = origin->capture;
         stream->capture_mode = origin->capture_mode;

@@ -7,7 +7,7 @@
 #define FIRST 0x7e5700000000ull
 
 struct entry {
-    enum kind kind;
+    enum kind kind, was;
     void *object;
 };
 
@@ -22,8 +22,19 @@ CUhandle add_handle(enum kind kind, void *object)
         if (!entries)
             abort();
     }
-    entries[entry_count] = (struct entry){kind, object};
+    entries[entry_count] = (struct entry){kind, kind, object};
     return FIRST + 16 * entry_count++;
+}
+
+/* The same, with a number that was given before where there is one: drivers do that. */
+CUhandle add_handle_again(enum kind kind, void *object)
+{
+    for (size_t i = entry_count; i-- > 0;)
+        if (entries[i].kind == KIND_NONE && entries[i].was == kind) {
+            entries[i] = (struct entry){kind, kind, object};
+            return FIRST + 16 * i;
+        }
+    return add_handle(kind, object);
 }
 
 static struct entry *entry_of(CUhandle handle)
@@ -55,12 +66,12 @@ void drop_handle(CUhandle handle)
 {
     struct entry *entry = entry_of(handle);
     if (entry)
-        *entry = (struct entry){KIND_NONE, NULL};
+        *entry = (struct entry){KIND_NONE, entry->was, NULL};
 }
 
 /* Objects stay allocated: another thread may be inside a kernel that uses one. */
 void drop_all_handles(void)
 {
     for (size_t i = 0; i < entry_count; i++)
-        entries[i] = (struct entry){KIND_NONE, NULL};
+        entries[i] = (struct entry){KIND_NONE, KIND_NONE, NULL};
 }

@@ -120,7 +120,7 @@ static int check_pointer(struct context *context, uint64_t address)
 {
     if (!address && options.null_pointers)
         return CUDA_SUCCESS;
-    if (!usable(context, address, 1))
+    if (!usable_by_kernel(context, address, 1))
         return ILLEGAL_ADDRESS;
     if (options.pointer_alignment && address % (unsigned)options.pointer_alignment)
         return MISALIGNED_ADDRESS;
@@ -140,7 +140,8 @@ static int check_addresses(struct context *context, const struct launch *launch)
             code = check_pointer(context, address);
         }
         for (uint32_t offset = 0; !code && offset + 128 <= launch->sizes[i]; offset += 64)
-            if (map_extent(at + offset, &address, &bytes) && !usable(context, address, bytes))
+            if (map_extent(at + offset, &address, &bytes) &&
+                !usable_by_kernel(context, address, bytes))
                 code = ILLEGAL_ADDRESS;
     }
     return code;

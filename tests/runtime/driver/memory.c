@@ -132,6 +132,16 @@ int usable(struct context *context, uint64_t address, uint64_t bytes)
            (context->peers >> allocation->device & 1);
 }
 
+/* A kernel reaches the memory of its own context: that of another one of the same device lies in
+ * another address space. Memory of a pool belongs to its device, not to a context. */
+int usable_by_kernel(struct context *context, uint64_t address, uint64_t bytes)
+{
+    const struct allocation *allocation = find_allocation(address);
+    return usable(context, address, bytes) &&
+           (allocation->origin != OWN || allocation->device != context->device ||
+            allocation->context == context);
+}
+
 /* Host memory comes and goes unseen, so what was adopted earlier gives way to what is adopted now. */
 static int make_room(uint64_t address, uint64_t bytes)
 {

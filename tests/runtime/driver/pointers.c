@@ -24,7 +24,9 @@ static int read_attribute(int attribute, const struct allocation *memory, uint64
 {
     int host = memory->device < 0;
     switch (attribute) {
-    case CONTEXT_OF: *value = memory->context ? memory->context->handle : 0; break;
+    case CONTEXT_OF: /* memory of a pool is of no context */
+        *value = memory->context && memory->origin != OWN_ASYNC ? memory->context->handle : 0;
+        break;
     case MEMORY_TYPE: *value = host ? TYPE_HOST : TYPE_DEVICE; break;
     case DEVICE_POINTER: *value = address; break;
     case HOST_POINTER:

@@ -74,6 +74,12 @@ static int refused(enum function function)
         return NOT_INITIALIZED;
     if (needs == INIT)
         return CUDA_SUCCESS;
+    if (needs == WAITS) {
+        if (!thread_captures())
+            return CUDA_SUCCESS;
+        invalidate_captures();
+        return STREAM_CAPTURE_UNSUPPORTED;
+    }
     if (!context)
         return missing_context();
     if (context->sticky)

@@ -24,6 +24,7 @@ enum needs {
     INIT,     /* needs cuInit */
     CONTEXT,  /* and a current context without a sticky error */
     UNSAFE,   /* and is forbidden while this thread captures a stream */
+    WAITS,    /* needs cuInit, and is forbidden alike: it waits for the device, or asks it */
 };
 
 enum kind { KIND_NONE, KIND_CONTEXT, KIND_LIBRARY, KIND_KERNEL, KIND_FUNCTION, KIND_STREAM,
@@ -63,6 +64,7 @@ struct stream {
     struct context *context;
     unsigned flags;
     int priority;
+    uint64_t id; /* never given twice, as a handle may be */
     int capture; /* CAPTURE_… */
     int capture_mode;
     uint64_t capture_id, capture_thread;
@@ -111,6 +113,7 @@ int function_number(const char *name);
 
 /* handles.c */
 CUhandle add_handle(enum kind kind, void *object);
+CUhandle add_handle_again(enum kind kind, void *object);
 void *find_handle(enum kind kind, CUhandle handle);
 void *next_handle(enum kind kind, size_t *position);
 void drop_handle(CUhandle handle);
@@ -125,6 +128,7 @@ void reset_contexts(void);
 int resolve_stream(CUhandle handle, struct stream **stream, struct context **context);
 int check_stream(CUhandle handle, struct stream **stream, struct context **context);
 int submit(struct stream *stream, struct context *context, struct operation *operation);
+int legacy_blocked(struct context *context);
 int legacy_conflict(struct context *context);
 
 /* captures.c */
@@ -148,6 +152,7 @@ int allocate(struct context *context, size_t bytes, int origin, uint64_t *addres
 void release(struct allocation *allocation);
 struct allocation *find_allocation(uint64_t address);
 int usable(struct context *context, uint64_t address, uint64_t bytes);
+int usable_by_kernel(struct context *context, uint64_t address, uint64_t bytes);
 void release_context_memory(struct context *context);
 int register_host(uint64_t address, size_t bytes, struct context *context);
 void reset_memory(void);

@@ -10,10 +10,13 @@ static struct stream *make_stream(struct context *context, unsigned flags, int p
     struct stream *stream = calloc(1, sizeof *stream);
     if (!stream)
         abort();
+    static uint64_t streams;
     stream->context = context;
     stream->flags = flags;
     stream->priority = priority;
-    stream->handle = add_handle(KIND_STREAM, stream);
+    stream->id = 1000 + ++streams; /* behind those of the default streams */
+    stream->handle = options.reuse_streams ? add_handle_again(KIND_STREAM, stream)
+                                           : add_handle(KIND_STREAM, stream);
     return stream;
 }
 
@@ -54,17 +57,29 @@ int check_stream(CUhandle handle, struct stream **stream, struct context **conte
     return code ? code : (*context)->sticky;
 }
 
-/* The legacy stream waits for all blocking streams, so it cannot be used while one captures. */
-int legacy_conflict(struct context *context)
+static struct stream *capturing_beside_legacy(struct context *context)
 {
     size_t at = 0;
     struct stream *other;
     while ((other = next_handle(KIND_STREAM, &at)))
-        if (other->context == context && other->capture == CAPTURE_ACTIVE && !(other->flags & NON_BLOCKING)) {
-            other->capture = CAPTURE_INVALIDATED;
-            return 1;
-        }
-    return 0;
+        if (other->context == context && other->capture == CAPTURE_ACTIVE && !(other->flags & NON_BLOCKING))
+            return other;
+    return NULL;
+}
+
+/* The legacy stream waits for all blocking streams, so it cannot be used while one captures. */
+int legacy_blocked(struct context *context)
+{
+    return capturing_beside_legacy(context) != NULL;
+}
+
+/* Something was put into it all the same, which ends that capture. */
+int legacy_conflict(struct context *context)
+{
+    struct stream *other = capturing_beside_legacy(context);
+    if (other)
+        other->capture = CAPTURE_INVALIDATED;
+    return other != NULL;
 }
 
 static void append(struct graph *graph, struct operation *operation)
@@ -195,7 +210,7 @@ API cuStreamGetId(CUhandle handle, unsigned long long *id)
     if (!code)
         code = id ? resolve_stream(handle, &stream, &context) : INVALID_VALUE;
     if (!code)
-        *id = stream ? stream->handle : handle;
+        *id = stream ? stream->id : (uint64_t)context->device + 1;
     return leave(ID_cuStreamGetId, code);
 }
 

@@ -1,0 +1,193 @@
+"""A launch that is refused: what ran before is not repeated, and streams stay what they were."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import ArgumentError, DriverError
+from pallasc.runtime.devices import active, current_context, get_device
+from pallasc.specs.plan import Fill
+
+TEXT = "f32[4, 64]"
+
+
+def _twice(runtime: Any, *more: Any) -> tuple[Any, dict[str, int]]:
+    """Return a kernel that doubles b in place in its first step, and how often each step ran."""
+    ran = dict.fromkeys(("two", "one"), 0)
+
+    @runtime.kernel("two")
+    def double(launch: Any) -> None:
+        ran["two"] += 1
+        launch.array(1, "float32", (4, 64))[...] *= 2
+
+    @runtime.kernel("one")
+    def nothing(launch: Any) -> None:
+        ran["one"] += 1
+
+    steps = more or (made.launch("two", 0, 1), made.launch("one", 0))
+    return made.kernel(made.artifact(*steps, outputs=["b"])), ran
+
+
+def _stream() -> int:
+    with active(get_device(0)) as driver:
+        return int(driver.call("cuStreamCreate", 1, what="a stream"))
+
+
+def _in_thread(work: Callable[[], Any]) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("code", [201, 400])
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_second_step_that_is_refused_does_not_repeat_the_first(
+    is_warm: bool, code: int, runtime: Any, framework: Any
+) -> None:
+    kernel, ran = _twice(runtime)
+    a, b = (framework.tensor(TEXT, values=1) for _ in range(2))
+    stream = _stream()
+    if is_warm:
+        with active(get_device(0)):
+            kernel(a, b, stream=stream)
+    before = int(b.numpy()[0, 0])
+    runtime.fault("cuLaunchKernelEx", code, nth=2)
+    kernel(a, b, stream=stream)
+    assert b.numpy()[0, 0] == 2 * before
+    assert ran["two"] == ran["one"]
+
+
+@pytest.mark.parametrize("code", [201, 400, 1, 701])
+def test_in_the_context_that_is_right_nothing_is_tried_again(
+    code: int, runtime: Any, framework: Any
+) -> None:
+    kernel, ran = _twice(runtime)
+    a, b = (framework.tensor(TEXT, values=1) for _ in range(2))
+    with active(get_device(0)):
+        for _ in range(2):
+            ran["two"] = 0
+            runtime.fault("cuLaunchKernelEx", code, nth=2)
+            with pytest.raises(DriverError, match=r"step 1 of .*, after the steps before it have"):
+                kernel(a, b)
+            assert ran["two"] == 1
+
+
+def test_a_fill_without_a_context_goes_on_behind_the_launch(runtime: Any, framework: Any) -> None:
+    kernel, ran = _twice(runtime, made.launch("two", 0, 1), Fill(0, 0, 1024))
+    a, b = (framework.tensor(TEXT, values=1) for _ in range(2))
+    stream = _stream()
+    with active(get_device(0)):
+        kernel(a, b, stream=stream)
+    runtime.clear_log()
+    runtime.fault("cuMemsetD8Async", 201)
+    _in_thread(lambda: kernel(a, b, stream=stream))
+    assert (b.numpy()[0, 0], ran["two"]) == (4, 2)
+    names = ("cuLaunchKernelEx", "cuMemsetD8Async")
+    assert [(one.name, one.code) for one in runtime.calls(*names)] == [
+        ("cuLaunchKernelEx", 0), ("cuMemsetD8Async", 201), ("cuMemsetD8Async", 0),
+    ]  # fmt: skip
+
+
+# ---- a context of the program's own
+
+
+def _own() -> int:
+    """Make a context of the program's own current."""
+    with active(get_device(0)) as driver:
+        own = driver.call("cuCtxCreate", None, 0, 0, what="a context")
+        driver.bindings.cuCtxPopCurrent()
+    driver.call("cuCtxPushCurrent", own, what="a context")
+    return int(own)
+
+
+@pytest.fixture
+def leave() -> Any:
+    """Leave the thread without a context, as it was."""
+    yield
+    from cuda.bindings import driver
+
+    while current_context():
+        driver.cuCtxPopCurrent()
+
+
+@pytest.mark.usefixtures("leave")
+@pytest.mark.parametrize("warm", ["never", "without a context", "in the primary one"])
+@pytest.mark.parametrize("stream", [None, 0, 1, 2])
+def test_default_streams_of_two_contexts_wait_for_each_other(
+    stream: int | None, warm: str, runtime: Any, framework: Any
+) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor(TEXT) for _ in range(3))
+    if warm == "without a context":
+        kernel.into(a, b, out=out, stream=stream)
+    elif warm == "in the primary one":
+        with active(get_device(0)):
+            kernel.into(a, b, out=out, stream=stream)
+    primary, own = int(get_device(0).context), _own()
+    for _ in range(2):
+        runtime.clear_log()
+        kernel.into(a, b, out=out, stream=stream)
+        assert current_context() == own
+        names = ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuEventRecord", "cuStreamWaitEvent")
+        handle = stream or 0
+        steps, context = [], [own]
+        for one in runtime.calls(*names, "cuLaunchKernelEx"):
+            if one.name == "cuCtxPushCurrent_v2":
+                context.append(one.values[0])
+            elif one.name == "cuCtxPopCurrent_v2":
+                context.pop()
+            elif one.code == 0:
+                assert one.stream == handle
+                steps.append((one.name, context[-1]))
+        at = steps.index(("cuLaunchKernelEx", primary))
+        assert steps[at - 2 : at + 3] == [
+            ("cuEventRecord", own), ("cuStreamWaitEvent", primary), ("cuLaunchKernelEx", primary),
+            ("cuEventRecord", primary), ("cuStreamWaitEvent", own),
+        ]  # fmt: skip
+    with active(get_device(0)):  # and beside the primary one nothing is done
+        runtime.clear_log()
+        kernel.into(a, b, out=out, stream=stream)
+        assert runtime.count("cuCtxPushCurrent_v2")
+        assert not runtime.calls("cuEventRecord")
+
+
+@pytest.mark.usefixtures("leave")
+def test_arrays_in_a_context_of_the_programs_own_are_refused(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor(TEXT) for _ in range(3))
+    _own()
+    from pallasc.runtime.driver import open_driver
+
+    for _ in range(2):
+        b.pointer = int(open_driver().call("cuMemAlloc", 1024, what="memory"))
+        with pytest.raises(ArgumentError, match="b lies in a context of the program's own"):
+            kernel.into(a, b, out=out)
+    assert runtime.launches == []
+
+
+@pytest.mark.usefixtures("leave")
+def test_a_stream_of_a_context_of_the_programs_own_is_refused(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, out = (framework.tensor(TEXT) for _ in range(3))
+    own = _own()
+    from pallasc.runtime.driver import open_driver
+
+    stream = int(open_driver().call("cuStreamCreate", 1, what="a stream"))
+    with pytest.raises(ArgumentError, match="belongs to another context than the arrays"):
+        kernel.into(a, b, out=out, stream=stream)
+    assert current_context() == own
