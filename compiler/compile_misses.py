@@ -114,6 +114,11 @@ def _result(
         explanation = replace(explanation, variant=variant.id)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
     message = answer.message
+    if first and answer.stray_bytes:
+        run.notes.append(
+            f"{variant.id} wrote {answer.stray_bytes} bytes to file descriptors that it did not "
+            "open; they were ignored"
+        )
     if message is None or not message["ok"]:
         error = _error(variant, answer, run)
         return replace(result, error=error, output=answer.output, died=message is None)

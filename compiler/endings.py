@@ -63,8 +63,11 @@ def explain_memory(message: Mapping[str, Any], limit_bytes: int | None) -> None:
 
 
 def no_message(doing: str) -> CompileError:
-    """Return the error for a worker that wrote something else than an answer."""
-    return CompileError(f"{doing} answered with something that is no message")
+    """Return the error for a worker whose answer did not come through, or is none."""
+    return CompileError(
+        f"the answer of {doing} was lost: something in it writes to file descriptors that it did "
+        "not open"
+    )
 
 
 def size(count: int) -> str:

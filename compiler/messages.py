@@ -1,4 +1,4 @@
-"""Messages between the command line process and its workers: JSON, one object a line.
+"""Messages between the command line process and its workers: JSON objects; `channel` frames them.
 
 To a worker: `{"op": "context", …}` once, then `{"op": "compile", "variant": …, "request": …}`; or
 `{"op": "listen"}` once, then `{"op": "collect", "path": …}`. From it, `{"ready": true}` to the
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pallasc import errors
@@ -33,6 +34,70 @@ def decode(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
     return message
+
+
+def is_answer(message: Mapping[str, Any], op: str) -> bool:
+    """Tell whether a message answers a request: its fields are there and of the right types.
+
+    The user's code runs in the process that answers, so nothing of it is taken for granted.
+
+    Args:
+        message: what came.
+        op: what was asked for.
+    """
+    if message.get("ok") is False:
+        error = message.get("error")
+        return isinstance(error, dict) and all(n in error and _fits(n, error) for n in _ERROR)
+    present = all(name in message for name in _REQUIRED.get(op, ()))
+    return message.get("ok") is True and present and all(_fits(name, message) for name in message)
+
+
+_ERROR = ("type", "message", "hint", "location", "exit_code")
+_REQUIRED = {
+    "compile": ("action", "status", "seconds", "warnings", "uncached"),
+    "collect": ("specs", "uncached"),
+}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is str for item in value)
+
+
+def _is_optional_text(value: Any) -> bool:
+    return value is None or type(value) is str
+
+
+def _is_place(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list) and [type(item) for item in value] == [str, int, int]
+    )
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "action": lambda value: type(value) is str and re.fullmatch("[0-9a-f]{64}", value) is not None,
+    "blobs": lambda value: isinstance(value, dict) and _is_texts([*value, *value.values()]),
+    "conflict": lambda value: type(value) is str,
+    "exit_code": lambda value: type(value) is int and 0 < value < 256,
+    "hint": _is_optional_text,
+    "location": _is_place,
+    "message": lambda value: type(value) is str,
+    "printed": lambda value: type(value) is str,
+    "record": lambda value: isinstance(value, dict),
+    "seconds": lambda value: type(value) in (int, float) and 0 <= value < 1e9,
+    "specs": lambda value: isinstance(value, list) and all(type(item) is dict for item in value),
+    "spoilt": lambda value: type(value) is bool,
+    "status": lambda value: value in ("hit", "compiled"),
+    "stored": lambda value: type(value) is bool,
+    "type": lambda value: type(value) is str,
+    "uncached": lambda value: type(value) is str,
+    "warnings": _is_texts,
+}
+"""What a field of an answer, or of an error in one, may be."""
+
+
+def _fits(name: str, message: Mapping[str, Any]) -> bool:
+    check = _FIELDS.get(name)
+    return check is None or check(message[name])
 
 
 def error_to_json(error: PallascError) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The process that runs references: on the CPU, with JAX, away from the process that launches.
 
-Started by the warden as `main([REQUESTS, ANSWERS, PARENT])`, with the messages of `reference`.
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
+`reference`.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pallasc.compiler.channel import Channel
 from pallasc.compiler.compare import compare_arrays, numpy_dtype, read_array, settle_tolerance
 from pallasc.compiler.diagnose import frames, user_place
 from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.messages import decode, encode, error_to_json
+from pallasc.compiler.messages import decode, error_to_json
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.spec import ArgTree, Variant
 from pallasc.specs.wire import variant_from_json
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    requests, answers, _parent = (int(text) for text in arguments)
+    requests = int(arguments[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    with os.fdopen(requests, "rb") as source, os.fdopen(answers, "wb") as target:
+    with os.fdopen(requests, "rb") as source:
         for line in source:
             message = decode(line)
             try:
                 answer = {"ok": True, "outputs": _compare(message)}
             except PallascError as error:
                 answer = {"ok": False, "error": error_to_json(error)}
-            target.write(encode({**answer, "task": message["task"]}))
-            target.flush()
+            channel.send({**answer, "task": message["task"]})
     return 0
 
 

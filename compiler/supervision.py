@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pallasc.compiler import endings
-from pallasc.compiler.messages import decode
+from pallasc.compiler.messages import is_answer
 from pallasc.compiler.processes import held_bytes, held_together_bytes, parents
 from pallasc.compiler.tasks import Answer, Task
 from pallasc.compiler.worker_process import Worker
@@ -130,27 +129,18 @@ def _is_late(worker: Worker, timeout_s: float) -> bool:
 
 def receive(worker: Worker) -> Answer | None:
     """Return what a worker has answered, or how it died, None if there is more to come."""
-    line, task = worker.hear(), worker.task
+    message, task = worker.hear(), worker.task
     if task is None:
         return None
-    if line is None:
+    if message is None:
         if not worker.is_over():
             return None
         error = endings.died(task.doing, worker.ending(), worker.log.tail(TAIL_BYTES))
         return _failure(worker, task, error)
-    try:
-        message = decode(line)
-    except ValueError:
-        message = {}
-    if not (_is_answer(message) and worker.answers_its_task(message)):
+    if not (is_answer(message, worker.op) and worker.answers_its_task(message)):
         return _failure(worker, task, endings.no_message(task.doing))
-    return Answer(task, message, None, worker.log.tail(TAIL_BYTES))
-
-
-def _is_answer(message: Mapping[str, Any]) -> bool:
-    return message.get("ok") is True or (
-        message.get("ok") is False and isinstance(message.get("error"), dict)
-    )
+    stray = worker.take_stray_bytes()
+    return Answer(task, message, None, worker.log.tail(TAIL_BYTES), stray_bytes=stray)
 
 
 def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:

@@ -48,6 +48,7 @@ class Answer:
         output: the tail of what the worker wrote meanwhile.
         place: where in the user's files it was when it died or was stopped, if that is known.
         repeat: whether what its worker did before may be to blame.
+        stray_bytes: what came through the worker's channel beside the answer, and was ignored.
     """
 
     task: Task
@@ -56,3 +57,4 @@ class Answer:
     output: str
     place: Location | None = None
     repeat: bool = False
+    stray_bytes: int = 0

@@ -6,6 +6,9 @@ FOLDER for its temporary files, and says `{"pid": …}` before all else. The war
 whose own parent died become its children, whatever session they made for themselves. When the
 worker ends, or the build asks with SIGTERM, or the build itself dies, it kills them all, removes
 the folder, and ends as the worker did.
+
+There are two wardens, one the child of the other: a kernel that kills its parent process kills the
+inner one, and the outer one then kills all that is left.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
-import json
 import os
 import resource
 import shutil
@@ -22,6 +24,7 @@ import sys
 import tempfile
 import time
 
+from pallasc.compiler.channel import Channel, read_key
 from pallasc.compiler.processes import descendants, parents
 
 SHOW_STACK = signal.SIGUSR2
@@ -41,19 +44,28 @@ def main(arguments: list[str]) -> int:
     # A caller may have passed on that it is ignored; then nobody could be waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
-    _call_at_death_of(int(build), signal.SIGTERM)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    warden = os.getpid()
-    worker = os.fork()
-    if worker:
-        os.close(int(requests))
-        os.close(int(answers))
-        _watch(worker, int(build), folder)
+    warden = int(build)
+    for _ in ("outer", "inner"):
+        warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
     _call_at_death_of(warden, signal.SIGKILL)
+    channel = Channel(int(answers), read_key(int(requests)))
     _prepare(int(requests), int(answers), folder, int(data_bytes))
     sys.argv = [module, requests, answers, str(warden)]
-    os.write(int(answers), json.dumps({"pid": os.getpid()}).encode() + b"\n")
-    return int(importlib.import_module(module).main(sys.argv[1:]))
+    channel.send({"pid": os.getpid()})
+    return int(importlib.import_module(module).main(sys.argv[1:], channel))
+
+
+def _become_child_of_warden(parent: int, requests: int, answers: int, folder: str) -> int:
+    """Fork, be the warden in the first process, and return its number in the second."""
+    _call_at_death_of(parent, signal.SIGTERM)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    warden = os.getpid()
+    child = os.fork()
+    if child:
+        os.close(requests)
+        os.close(answers)
+        _watch(child, parent, folder)
+    return warden
 
 
 def _prctl(option: int, value: int) -> None:

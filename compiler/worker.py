@@ -1,9 +1,9 @@
 """The worker process: imports JAX once, then compiles what it is told, for one architecture.
 
-Started as `python -m pallasc.compiler.worker REQUESTS ANSWERS PARENT` with two inherited pipe
-descriptors and the parent's process id. Standard output and error belong to whatever runs here;
-the parent keeps them in a file. The worker ends when the pipe of requests closes, or its parent
-dies.
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
+descriptors, the parent's process id, and what answers go through. Standard output and error belong
+to whatever runs here; the parent keeps them in a file. The worker ends when the pipe of requests
+closes, or its parent dies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler import closure, imports
 from pallasc.compiler.chance import forget_seeds
+from pallasc.compiler.channel import Channel
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.entry import import_function, static_value
 from pallasc.compiler.lookup import stored_artifact
@@ -36,7 +36,7 @@ from pallasc.compiler.manifest import (
     make_manifest,
     named_entries,
 )
-from pallasc.compiler.messages import blobs_to_json, decode, encode, error_to_json
+from pallasc.compiler.messages import blobs_to_json, decode, error_to_json
 from pallasc.compiler.printed import pack, printed_text
 from pallasc.compiler.reads import name_of
 from pallasc.compiler.sources import Sources, sources_to_json
@@ -65,15 +65,15 @@ class _Session:
     before: Surroundings
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    requests, answers, parent = (int(text) for text in arguments)
+    requests, _, parent = (int(text) for text in arguments)
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     imports.record_imports()
     imports.read_sources_afresh()
-    with os.fdopen(requests, "rb") as source, os.fdopen(answers, "wb") as target:
-        _serve(source, target)
+    with os.fdopen(requests, "rb") as source:
+        _serve(source, channel)
     return 0
 
 
@@ -84,7 +84,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _serve(source: BinaryIO, target: BinaryIO) -> None:
+def _serve(source: BinaryIO, channel: Channel) -> None:
     session: _Session | None = None
     for line in source:
         message = decode(line)
@@ -92,11 +92,11 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
             _import_compiler()
             continue
         if message["op"] == "listen":
-            _send(target, {"ready": True})
+            channel.send({"ready": True})
             continue
         if message["op"] == "context":
             session = _session(message)
-            _send(target, {"ready": True})
+            channel.send({"ready": True})
             continue
         try:
             answer = _answer(message, session)
@@ -106,12 +106,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
             session.before.put_back()
         answer["spoilt"] = session is not None and session.before.is_spoilt()
         answer["task"] = message.get("task")
-        _send(target, answer)
-
-
-def _send(target: BinaryIO, message: Mapping[str, Any]) -> None:
-    target.write(encode(message))
-    target.flush()
+        channel.send(answer)
 
 
 def _import_compiler() -> None:
@@ -298,7 +293,3 @@ def _sources(variant: Variant) -> Sources:
         (f"file:{e.source}", Path(variant.base_dir) / e.source) for e in entries if e.is_file
     )
     return read
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,14 +11,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
+from pallasc.compiler.channel import Frames, key_line, make_key
 from pallasc.compiler.endings import exit_in_words
-from pallasc.compiler.messages import decode, encode
+from pallasc.compiler.messages import encode
 from pallasc.compiler.processes import descendants, parents
 from pallasc.compiler.tasks import Group, Task
 from pallasc.compiler.warden import SHOW_STACK
@@ -27,9 +29,11 @@ from pallasc.errors import ToolError
 
 PROGRAM = "pallasc.compiler.worker"
 _HIGH, _ROOM = 700, 64
-"""The worker's ends of the pipes get high numbers, which a stray write in a kernel does not hit."""
-_LONGEST_ANSWER_BYTES = 256 << 20
-_LONGEST_NOTICE_BYTES = 100
+"""The worker's ends of the pipes get high numbers, which `os.closerange(3, 256)` does not hit."""
+_MOST_READS = 64
+"""So many MB are read at a time, so that a worker which never stops holds up nobody."""
+_MOST_STRAY_BYTES = 256 << 20
+"""A worker that writes more into its channel beside its answers is stopped."""
 _STACK_S = 0.5
 _END_S = 15.0
 
@@ -51,6 +55,7 @@ class Worker:
         ended: the descriptor that becomes readable when it has ended, None if there is none.
         group: what it serves, None if that is not decided.
         task: what it is doing.
+        op: what it was asked for.
         served: how many tasks it has answered.
         gone_s: since when nothing more can come from it, None while something can.
         process: its process id, 0 until it has said so.
@@ -68,12 +73,15 @@ class Worker:
     ) -> None:
         self.group: Group | None = None
         self.task: Task | None = None
+        self.op = ""
         self.served = self.process = 0
         self.gone_s: float | None = None
         self.began_s = time.monotonic()
         self.ready_s: float | None = None
         self._introduced_s: float | None = None
-        self._unsent, self._heard = bytearray(), bytearray()
+        key = make_key()
+        self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
+        self._heard: deque[dict[str, Any] | None] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             try:
                 self.log = Log()
@@ -92,6 +100,7 @@ class Worker:
                 raise ToolError(f"a compiling process cannot be started: {error}") from error
             self.ended = _process_descriptor(self._warden.pid, opened)
             self._opened = opened.pop_all()
+        self.flush()
 
     # ---- talking
 
@@ -119,6 +128,7 @@ class Worker:
         """Give it a task, with the message that was made for it."""
         self.log.mark()
         self.group, self.task = task.group, task
+        self.op = str(message.get("op"))
         self.began_s = time.monotonic()
         self.send({**message, "task": self.served})
 
@@ -138,50 +148,53 @@ class Worker:
             self._unsent.clear()
         return True
 
-    def hear(self) -> bytes | None:
-        """Return an answer, None if there is none yet; `gone_s` tells whether one can still come.
+    def hear(self) -> dict[str, Any] | None:
+        """Return an answer, None if there is none yet; an empty one was garbled.
 
-        What a worker says of itself is heard on the way.
+        `gone_s` tells whether one can still come. What a worker says of itself is heard on the way.
         """
         self._read()
-        while True:
-            line, newline, rest = self._heard.partition(b"\n")
-            if not newline:
-                return None
-            self._heard = rest
-            if not self._understood(line):
-                return bytes(line)
+        while self._heard:
+            message = self._heard.popleft()
+            if message is None or not self._understood(message):
+                return message or {}
+        return {} if self._frames.stray_bytes > _MOST_STRAY_BYTES else None
 
     def _read(self) -> None:
         gone = self.is_over()  # somebody whom it started may hold the pipe open after its end
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(self.answers, 1 << 20):
-                self._heard += data
-                if len(self._heard) > _LONGEST_ANSWER_BYTES:
-                    self._heard += b"\n"
-                    return
-            gone = True
+            for _ in range(_MOST_READS):
+                data = os.read(self.answers, 1 << 20)
+                if not data:
+                    gone = True
+                    break
+                self._heard += self._frames.feed(data)
+            else:
+                return  # there may be more
         if gone and self.gone_s is None:
             self.gone_s = time.monotonic()
 
-    def _understood(self, line: bytearray) -> bool:
+    def _understood(self, message: Mapping[str, Any]) -> bool:
         """Take in what a worker says of itself: its process, and that it is ready."""
-        if len(line) > _LONGEST_NOTICE_BYTES or not line.startswith((b'{"pid":', b'{"ready":')):
-            return False
-        try:
-            said = decode(bytes(line))
-        except ValueError:
-            return False
-        if "ready" in said:
+        if message.get("ready") is True:
             self.ready_s = self.ready_s or time.monotonic()
-        elif isinstance(said["pid"], int) and not self.process:
-            self.process = said["pid"]
+        elif type(message.get("pid")) is int and not self.process:
+            self.process = message["pid"]
+        else:
+            return False
         return True
 
     def is_fit(self) -> bool:
         """Tell whether it lives and has said nothing that it was not asked for."""
         self._read()
-        return self.gone_s is None and (not self._heard or self._heard.startswith(b'{"pid":'))
+        while self._heard and self._heard[0] and self._understood(self._heard[0]):
+            self._heard.popleft()
+        return self.gone_s is None and not self._heard
+
+    def take_stray_bytes(self) -> int:
+        """Return how much came through the channel since the last call that was no message."""
+        count, self._frames.stray_bytes = self._frames.stray_bytes, 0
+        return count
 
     # ---- watching
 

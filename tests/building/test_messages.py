@@ -15,6 +15,7 @@ from pallasc.compiler.messages import (
     encode,
     error_from_json,
     error_to_json,
+    is_answer,
 )
 from pallasc.errors import BudgetError, CompileError, Location, SpecError, UnsupportedError
 
@@ -79,3 +80,50 @@ def test_an_error_of_an_unknown_kind_is_a_compile_error() -> None:
 @given(st.dictionaries(st.text(), st.binary()))
 def test_blobs_come_back_as_they_were(blobs: dict[str, bytes]) -> None:
     assert blobs_from_json(json.loads(json.dumps(blobs_to_json(blobs)))) == blobs
+
+
+COMPILED = {
+    "ok": True, "action": "0" * 64, "status": "compiled", "seconds": 0.5, "warnings": ["w"],
+    "uncached": "", "printed": "", "stored": True, "record": {}, "blobs": {"k": "data"}, "task": 3,
+}  # fmt: skip
+FAILED = {"ok": False, "error": error_to_json(SpecError("no", location=Location("a.yaml", 1, 2)))}
+
+
+def test_answers_are_recognised() -> None:
+    assert is_answer(COMPILED, "compile")
+    assert is_answer({"ok": True, "specs": [{}], "uncached": ""}, "collect")
+    assert is_answer({"ok": True, "anything": object()}, "do")
+    for op in ("compile", "collect", "do"):
+        assert is_answer(json.loads(json.dumps(FAILED)), op)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ok", 1), ("ok", "true"), ("action", "../x"), ("action", None), ("status", "hit!"),
+        ("status", []), ("seconds", -1), ("seconds", float("nan")), ("seconds", "1"),
+        ("seconds", float("inf")), ("seconds", True), ("warnings", "w"), ("warnings", [1]),
+        ("uncached", None), ("printed", 3), ("stored", "no"), ("record", []), ("blobs", {"k": 1}),
+        ("blobs", ["k"]), ("spoilt", 1), ("conflict", {}),
+    ],
+)  # fmt: skip
+def test_an_answer_with_a_field_of_another_kind_is_none(field: str, value: object) -> None:
+    assert not is_answer({**COMPILED, field: value}, "compile")
+
+
+@pytest.mark.parametrize("field", ["ok", "action", "status", "seconds", "warnings", "uncached"])
+def test_an_answer_without_a_field_is_none(field: str) -> None:
+    assert not is_answer({k: v for k, v in COMPILED.items() if k != field}, "compile")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None, {}, [], {**FAILED["error"], "exit_code": 0}, {**FAILED["error"], "exit_code": "2"},
+        {**FAILED["error"], "message": None}, {**FAILED["error"], "hint": 1},
+        {**FAILED["error"], "location": "a.yaml"}, {**FAILED["error"], "location": ["a"]},
+        {**FAILED["error"], "type": 5},
+    ],
+)  # fmt: skip
+def test_an_error_of_another_form_is_no_answer(error: object) -> None:
+    assert not is_answer({"ok": False, "error": error}, "compile")

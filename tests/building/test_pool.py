@@ -31,7 +31,10 @@ def run(x):
 """
 
 WHO = "import os; value = os.getpid()"
-_FAILED = b'{"ok":false,"error":{}}\n'
+_FAILED = {
+    "ok": False,
+    "error": {"type": "SpecError", "message": "", "hint": None, "location": None, "exit_code": 2},
+}
 _DEADLINE_S = 60
 
 
@@ -213,7 +216,7 @@ def test_a_warm_worker_that_has_died_is_replaced() -> None:
 
 
 def test_a_worker_that_says_it_is_spoilt_is_replaced(tmp_path: Path) -> None:
-    spoilt = 'import os\nos.write(answers, b\'{"ok":true,"value":1,"spoilt":true}\\n\')\n'
+    spoilt = 'channel.send({"ok": True, "value": 1, "spoilt": True})\n'
     first = f"{spoilt}import signal; signal.pause()"
     with fakes() as pool:
         one, two = values(pool, code(first), code(WHO, 1))
@@ -222,7 +225,7 @@ def test_a_worker_that_says_it_is_spoilt_is_replaced(tmp_path: Path) -> None:
 
 
 def test_what_a_worker_says_unasked_is_no_answer_to_the_next_task() -> None:
-    twice = 'import os; os.write(answers, b\'{"ok":true,"value":1}\\n\'); value = 2'
+    twice = 'channel.send({"ok": True, "value": 1}); value = 2'
     with fakes() as pool:
         assert values(pool, code(twice), code("value = 3", 1), code("value = 4", 2)) == [1, 3, 4]
 
@@ -279,7 +282,7 @@ def test_nothing_is_begun_before_the_caller_has_heard_of_a_failure(tmp_path: Pat
         made.append(1)
         return {"op": "do", "code": ""}
 
-    first = code(f"import os; os.write(answers, {_FAILED!r}); import signal; signal.pause()")
+    first = code(f"channel.send({_FAILED!r}); import signal; signal.pause()")
     with fakes() as pool:
         for kind, _, answer in pool.run([first, Task(1, ("", ""), message)]):
             if kind == "done":

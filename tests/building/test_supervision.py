@@ -34,6 +34,15 @@ def run(x):
 """
 
 FINE = "fine"
+
+
+def _writes_to_all(data: bytes) -> str:
+    return (
+        "import contextlib, os\nfor number in range(3, 2000):\n"
+        f"    with contextlib.suppress(OSError): os.write(number, {data!r})"
+    )
+
+
 HOSTILE = {
     "is_killed": (
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
@@ -90,18 +99,10 @@ HOSTILE = {
         "    with contextlib.suppress(OSError): os.write(number, b'rubbish\\n')",
         FINE,
     ),
-    "answers_itself": (
-        "import os, sys; os.write(int(sys.argv[2]), b'no message\\n')",
-        "the compiling process answered with something that is no message",
-    ),
-    "answers_json": (
-        "import os, sys; os.write(int(sys.argv[2]), b'{\"ok\": 1}\\n')",
-        "the compiling process answered with something that is no message",
-    ),
-    "answers_a_list": (
-        "import os, sys; os.write(int(sys.argv[2]), b'[true]\\n')",
-        "the compiling process answered with something that is no message",
-    ),
+    "answers_itself": (_writes_to_all(b'{"ok": true}\n'), FINE),
+    "answers_in_part": (_writes_to_all(b'{"ok": true'), FINE),
+    "fails_in_its_place": (_writes_to_all(b'{"ok": false, "error": {}}\n'), FINE),
+    "forges_a_frame": (_writes_to_all(b"\n0 " + b"0" * 64 + b' {"ok": true}\n'), FINE),
     "closes_everything": (
         "import os; os.closerange(0, 5000)",
         "the compiling process ended with exit code 1",
@@ -277,12 +278,15 @@ def test_a_worker_that_closes_its_pipe_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 def test_an_answer_without_an_end_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "_LONGEST_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(worker_process, "_MOST_STRAY_BYTES", 1 << 20)
     with fakes() as pool:
         endless, fine = run(
             pool, "import os\nwhile True: os.write(answers, b'x' * 65536)", "value = 1"
         )
-    assert endless == "the compiling process answered with something that is no message"
+    assert endless == (
+        "the answer of the compiling process was lost: something in it writes to file descriptors "
+        "that it did not open"
+    )
     assert fine == 1
 
 

@@ -32,7 +32,9 @@ for session in (False, True):
 text = b""
 while text.count(b" ") < 2:
     text += os.read(ends, 100)
-value = [os.getpid(), os.getppid(), *map(int, text.split())]
+with open(f"/proc/{os.getppid()}/stat") as file:
+    outer = int(file.read().rpartition(")")[2].split()[1])
+value = [os.getpid(), outer, os.getppid(), *map(int, text.split())]
 """
 
 
@@ -68,7 +70,7 @@ def is_gone(process: int) -> bool:
 
 def test_nothing_that_a_worker_started_outlives_the_pool() -> None:
     (answer,) = ask(LEAVES)
-    assert len(value(answer)) == 4
+    assert len(value(answer)) == 5
     assert all(map(is_gone, value(answer)))
 
 
@@ -77,6 +79,24 @@ def test_nothing_that_a_worker_started_outlives_the_worker() -> None:
     assert str(dead.error) == "the compiling process ended with exit code 3"
     assert value(after) == 1
     assert all(map(is_gone, value(left)))
+
+
+def test_nothing_that_a_worker_started_outlives_it_when_it_kills_its_warden(tmp_path: Path) -> None:
+    """Processes that have sessions and environments of their own among them."""
+    told = tmp_path / "told"
+    code = (
+        f"{LEAVES}\nimport subprocess, sys\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'],\n"
+        "                         env={}, start_new_session=True)\n"
+        f"with open({str(told)!r}, 'w') as file: print(*value, other.pid, file=file)\n"
+        "os.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()"
+    )
+    dead, after = ask(code, "value = 1")
+    assert str(dead.error).startswith("the compiling process was killed by SIGKILL")
+    assert value(after) == 1
+    processes = [int(text) for text in told.read_text().split()]
+    assert len(processes) == 6
+    assert all(map(is_gone, processes))
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -2,8 +2,8 @@
 
 Becomes a worker by way of the warden, as the real one does. `{"op": "context"}` makes it say that
 it is ready, `{"op": "warm"}` nothing; any other message is answered with what its `code` leaves in
-`value`. The code sees the descriptor `answers`, and a dictionary `kept` that lives as long as the
-worker.
+`value`. The code sees the descriptor `answers`, the `channel`, and a dictionary `kept` that lives
+as long as the worker.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import json
 import os
 from typing import Any
 
+from pallasc.compiler.channel import Channel
 
-def main(arguments: list[str]) -> int:
+
+def main(arguments: list[str], channel: Channel) -> int:
     requests, answers, _ = (int(text) for text in arguments)
     kept: dict[str, Any] = {}
     with os.fdopen(requests, "rb") as source:
@@ -21,11 +23,11 @@ def main(arguments: list[str]) -> int:
             message = json.loads(line)
             if message["op"] == "warm":
                 continue
-            scope = {"answers": answers, "kept": kept}
+            scope = {"answers": answers, "channel": channel, "kept": kept}
             exec(message.get("code", ""), scope)
             if message["op"] == "context":
                 answer = {"ready": True}
             else:
                 answer = {"ok": True, "value": scope.get("value"), "task": message["task"]}
-            os.write(answers, json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+            channel.send(answer)
     return 0
