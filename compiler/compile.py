@@ -111,12 +111,14 @@ def _place_in_kernel(job: Job) -> Location | None:
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     """Return the labelled fields of an action key: all that decides the artifact, nothing else."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
+    names = list(lowered.signature.parameters)
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "module": lowered.text,
         **({"regions": _regions_text(lowered)} if lowered.regions else {}),
         "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
         "signature": canonical_json(signature).decode(),
+        **({"parameters": canonical_json(names).decode()} if names else {}),
         "target": target_config(job.target),
         "target name": job.target.name,
         **({"mesh": canonical_json(job.mesh).decode()} if job.mesh else {}),
@@ -221,6 +223,7 @@ def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) 
         output_tree=signature.output_tree,
         mesh=mesh,
         profiles=tuple(translation.profiles),
+        parameters=signature.parameters,
     )
     check_ranges(plan)
     return plan

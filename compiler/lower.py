@@ -25,7 +25,7 @@ from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.dtypes import DTYPES, parse_dtype
 from pallasc.specs.meshes import Mesh
-from pallasc.specs.plan import Binding
+from pallasc.specs.plan import Binding, tree_leaves
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.targets import Target
@@ -33,12 +33,16 @@ from pallasc.specs.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Inputs and outputs of a traced function; `buffer` of the bindings is the leaf's number."""
+    """Inputs and outputs of a traced function; `buffer` of the bindings is the leaf's number.
+
+    `parameters` is what it is in a launch plan.
+    """
 
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     input_tree: Any
     output_tree: Any
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +328,14 @@ def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signat
     outputs: list[Binding] = []
     output_tree = _bind(stage.out_info, "out", outputs)
     input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
-    return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree)
+    parameters = _ordered_parameters(input_tree) if isinstance(input_tree, dict) else ()
+    return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree, parameters)
+
+
+def _ordered_parameters(trees: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names in their order, none where those without arrays come last anyway."""
+    holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
+    return () if holds == sorted(holds, reverse=True) else tuple(trees)
 
 
 def _bind(tree: Any, path: str, found: list[Binding]) -> Any:

@@ -12,14 +12,15 @@ from pallasc.runtime.adapters.arrays import Adapter, find_adapter
 from pallasc.runtime.arguments import MISSING, Arguments
 from pallasc.runtime.call import Call
 from pallasc.runtime.candidates import ArrayType, Candidate, array_text
-from pallasc.runtime.devices import capabilities, device_ordinal, get_device
+from pallasc.runtime.devices import device_ordinal, get_device
 from pallasc.runtime.driver import open_driver
+from pallasc.runtime.forms import Forms, by_structure
 from pallasc.runtime.front import Dialect, Function
 from pallasc.runtime.front_table import FrontTable
 from pallasc.runtime.nearest import no_variant_for, no_variant_with
 from pallasc.runtime.program import load_program
 from pallasc.runtime.routes import Route
-from pallasc.runtime.selection import arch_refusal, fitting_candidates, select, several_fit
+from pallasc.runtime.selection import fitting_candidates, may_run, select, several_fit
 from pallasc.runtime.signature import Signature
 from pallasc.runtime.tracing import skip_frames, untraced
 from pallasc.specs.arrays import resolve_array
@@ -147,14 +148,16 @@ class Kernel:
         Raises:
             ArgumentError, SelectionError, DeviceError: as a call does.
         """
-        leaves, params = self._arguments.bind(arrays, named)
+        if self._forms is not None:
+            return self._forms.choose(arrays, named).prepare(*arrays, device=device, **named)
+        leaves, params = self.bind(arrays, named)
         if params:
             return self.variant(**params).prepare(
                 *arrays,
                 device=device,
                 **{name: value for name, value in named.items() if name not in params},
             )
-        types = [_type(leaf, f"{self.name}: array {n}") for n, leaf in enumerate(leaves)]
+        types = self._types(leaves)
         ordinal = device_ordinal(device)
         self.route(ordinal, types).program(ordinal)
 
@@ -231,7 +234,49 @@ class Kernel:
                 self._call = fronts.call
                 self.__dict__["into"] = fronts.into
 
+    @property
+    def launch(self) -> Function:
+        """What a call goes through now."""
+        return self._call
+
+    @property
+    def forms(self) -> Forms | None:
+        """The structures that arguments may have, None where there is one only."""
+        return self._forms
+
+    def bind(
+        self, arrays: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arrays of arguments, and the parameters of the matrix among them.
+
+        Raises:
+            ArgumentError: they have not the structure of those of the first variant.
+        """
+        return self._arguments.bind(arrays, named)
+
     # ---- on the way to a route
+
+    @cached_property
+    def _forms(self) -> Forms | None:
+        groups = by_structure(self.variants)
+        if len(groups) == 1:
+            return None
+        made = [Kernel(self.name, one, checks=self.checks) for one in groups]
+        forms = Forms(self.name, made, self._types)
+        slow = {"call": partial(self._take_over, True), "into": partial(self._take_over, False)}
+        fronts = forms.fronts(slow)
+        if fronts:
+            self._call = fronts["call"]
+            self.__dict__["into"] = fronts["into"]
+        return forms
+
+    def _types(self, leaves: Sequence[Any]) -> list[ArrayType]:
+        return [_type(leaf, f"{self.name}: array {n}") for n, leaf in enumerate(leaves)]
+
+    @property
+    def _all_arguments(self) -> list[Arguments]:
+        forms = self._forms.kernels if self._forms is not None else (self,)
+        return [one._arguments for one in forms]
 
     @cached_property
     def _arguments(self) -> Arguments:
@@ -241,12 +286,17 @@ class Kernel:
     def _start(
         self, out: Any, allocates: bool, /, *arrays: Any, stream: Any = None, **named: Any
     ) -> Any:
-        if "out" in named and not self._arguments.takes("out"):
+        if "out" in named and not any(one.takes("out") for one in self._all_arguments):
             raise ArgumentError(
                 f"{self.name}(...) allocates its results and takes no out.",
                 hint="To write into arrays of yours, call into(…, out=…).",
             )
-        leaves, params = self._arguments.bind(arrays, named)
+        if self._forms is not None:
+            form = self._forms.choose(arrays, named)
+            if allocates:
+                return form.launch(*arrays, stream=stream, **named)
+            return form.into(*arrays, out=out, stream=stream, **named)
+        leaves, params = self.bind(arrays, named)
         kernel = self.variant(**params) if params else self
         return Call(kernel, leaves, out, stream, allocates).run()
 
@@ -270,7 +320,7 @@ class Kernel:
             with self._lock:
                 # Most variants are told apart without reading their artifacts.
                 likely = [one for one in self.variants if one.types == candidate.types]
-                alike = [one for one in likely if _may_run(one) and _kind(one) == key]
+                alike = [one for one in likely if may_run(one) and _kind(one) == key]
                 found = self._routes.setdefault(key, Route(alike))
         return found
 
@@ -297,11 +347,6 @@ _ENTRANCES: Sequence[Function] = (
     vars(Kernel)["unchecked"].func,
 )
 """What users call, and torch.compile shall not look into."""
-
-
-def _may_run(candidate: Candidate) -> bool:
-    """Tell whether any GPU of this process has an architecture that a variant is for."""
-    return any(arch_refusal(candidate.arch, *here) is None for here in capabilities())
 
 
 def _kind(candidate: Candidate) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pallasc.errors import CorruptError, SelectionError
 from pallasc.runtime.candidates import ArrayType, Candidate, array_text
-from pallasc.runtime.devices import Device
+from pallasc.runtime.devices import Device, capabilities
 from pallasc.runtime.driver import version_text
 from pallasc.runtime.nearest import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.runtime.signature import misaligned_text
@@ -122,6 +122,15 @@ def _mesh_refusal(artifact: Artifact) -> str | None:
 
 def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
     return arch_refusal(candidate.arch, device.major, device.minor)
+
+
+def may_run(candidate: Candidate) -> bool:
+    """Tell whether any GPU of this process has an architecture that a variant is for.
+
+    Raises:
+        DeviceError: there is no driver.
+    """
+    return any(arch_refusal(candidate.arch, *here) is None for here in capabilities())
 
 
 def arch_refusal(arch: str, major: int, minor: int) -> str | None:

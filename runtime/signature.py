@@ -27,7 +27,7 @@ class Signature:
         updated: numbers of the inputs that are updated in place.
         buffers: numbers of the buffers of inputs and results, in that order.
         alignments, sizes_bytes: what their addresses are a multiple of, how long they are.
-        input_tree, output_tree: the pytrees, as in the plan.
+        input_tree, output_tree, parameters: as in the plan.
     """
 
     inputs: tuple[Binding, ...]
@@ -40,6 +40,7 @@ class Signature:
     sizes_bytes: tuple[int, ...]
     input_tree: Any
     output_tree: Any
+    parameters: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> Signature:
@@ -71,6 +72,7 @@ class Signature:
             tuple(array_bytes(one) for one in passed),
             plan.input_tree,
             plan.output_tree,
+            plan.parameters,
         )
 
     @property
@@ -127,11 +129,14 @@ def input_names(signature: Signature) -> list[tuple[str | None, Any]]:
     """Return the parameters of the function: name, and the tree of array numbers below it.
 
     Names are None where the function takes its arrays by position. JSON keeps no order of names,
-    so they are sorted by their arrays, which follow the function; those without any come last.
+    so they are sorted by their arrays, which follow the function; those without any come last,
+    where the plan does not say otherwise.
     """
     tree = signature.input_tree
     if not isinstance(tree, Mapping):
         return [(None, item) for item in (tree if isinstance(tree, list) else [tree])]
+    if signature.parameters:
+        return [(name, tree[name]) for name in signature.parameters]
     return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
 
 

@@ -151,6 +151,8 @@ class LaunchPlan:
     `input_tree` and `output_tree` give the pytrees as JSON: a list or object whose leaves are
     indices into `inputs` or `outputs`, None where the caller passes or gets None. `mesh` names the
     axes and sizes of the devices that run the plan together, each on buffers of its own.
+    `parameters` has the names in `input_tree` in the order of the function's signature, and is
+    empty where their arrays tell the order: where no name without arrays goes before one with some.
     """
 
     buffers: tuple[Buffer, ...]
@@ -161,6 +163,7 @@ class LaunchPlan:
     output_tree: Any
     mesh: tuple[tuple[str, int], ...] = ()
     profiles: tuple[Profile, ...] = ()
+    parameters: tuple[str, ...] = ()
 
     @property
     def device_count(self) -> int:

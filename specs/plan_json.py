@@ -5,6 +5,8 @@ step and parameter carries its `kind`. Only where there is something to say, the
 
 * `mesh`: a list of [axis, size], where the plan is that of one device among several; then a launch
   may have `peer_table`, a parameter the kind "peers", a tensor map `peers` (`specs/peers.py`)
+* `parameters`: the names in `input_tree` in the order of the function's signature, where a name
+  without arrays goes before one with some
 * `profiles`: what profiled kernels leave (`specs/profile.py`)
 """
 
@@ -46,6 +48,7 @@ def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
         "input_tree": plan.input_tree,
         "output_tree": plan.output_tree,
         **({"mesh": [list(axis) for axis in plan.mesh]} if plan.mesh else {}),
+        **({"parameters": list(plan.parameters)} if plan.parameters else {}),
         **({"profiles": [profile_to_json(one) for one in plan.profiles]} if plan.profiles else {}),
     }
 
@@ -84,6 +87,7 @@ def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
             output_tree=data["output_tree"],
             mesh=_mesh(data.get("mesh", ())),
             profiles=tuple(profile_from_json(item) for item in data.get("profiles", ())),
+            parameters=tuple(data.get("parameters", ())),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"the launch plan is damaged: {error!r}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.dtypes import parse_dtype
@@ -96,6 +96,9 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
 
 def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
     """Yield what is wrong with what only some plans have."""
+    names = list(plan.input_tree) if isinstance(plan.input_tree, Mapping) else []
+    if plan.parameters and sorted(map(str, plan.parameters)) != sorted(names):
+        yield f"its parameters {list(plan.parameters)} are not those of its pytree"
     for launch in plan.launches:
         if launch.peer_table is not None:
             yield from broken_table(launch.peer_table, plan.device_count)

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.front import parameter_names
-from pallasc.runtime.signature import Signature, input_names
+from pallasc.runtime.signature import input_names
 from pallasc.runtime.trees import flatten, is_flat
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def register(kernel: Kernel, name: str) -> Any:
     namespace, _, own = name.partition("::")
     if hasattr(getattr(torch.ops, namespace), own):
         raise _taken(name, "exists already")
-    operator = _Operator(kernel, kernel.signature)
+    operator = _Operator(kernel)
     try:
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(f"{own}{operator.schema()}")
@@ -68,62 +68,89 @@ def _taken(name: str, what: str) -> ArgumentError:
 
 
 class _Operator:
-    """The functions behind one operator."""
+    """The functions behind one operator; a parameter that is None in some variants is optional."""
 
-    def __init__(self, kernel: Kernel, signature: Signature) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._signature = signature
-        trees = input_names(signature)
-        flat = all(tree is None or type(tree) is int for _, tree in trees)
-        if not flat or not is_flat(signature.output_tree):
+        forms = kernel.forms
+        order: Sequence[str | None] = [name for name, _ in input_names(kernel.signature)]
+        optional: Sequence[str] = ()
+        self._forms: Mapping[tuple[bool, ...], _Form] = {(): _Form(kernel)}
+        if forms is not None:
+            order, optional = forms.parameters() or [], forms.optional()
+            self._forms = {given: _Form(one) for given, one in forms.by_given().items()}
+        kinds = {form.kind for form in self._forms.values()}
+        if not all(form.is_flat for form in self._forms.values()) or not kinds:
             raise ArgumentError(
                 f"{kernel.name} takes or gives arrays in lists or mappings, which an operator of "
                 "torch cannot.",
                 hint="Wrap the kernel in an operator of your own, see torch.library.",
             )
-        names = parameter_names([name for name, _ in trees])
-        self._names = [
-            name.lstrip("_")
-            for name, (_, tree) in zip(names, trees, strict=True)
-            if type(tree) is int
-        ]
-        self._leaves = [tree for _, tree in trees if type(tree) is int]
-        self._updated = set(signature.updated)
+        if len(kinds) > 1:
+            raise ArgumentError(
+                f"{kernel.name} gives other results, or updates other arrays, with "
+                f"{', '.join(optional)} than without.",
+                hint="Choose variants first: kernel.variant(…).torch_operator(…).",
+            )
+        self._names = list(zip(parameter_names(order), _keys(order), strict=True))
+        taken = set().union(*(form.places for form in self._forms.values()))
+        self._names = [(name.lstrip("_"), key) for name, key in self._names if key in taken]
+        self._optional = list(optional)
 
     def schema(self) -> str:
         """Return `(Tensor a, Tensor(b!) b) -> Tensor`; what is updated in place is not returned."""
-        inputs = ", ".join(
-            f"Tensor({chr(97 + leaf)}!) {name}" if leaf in self._updated else f"Tensor {name}"
-            for name, leaf in zip(self._names, self._leaves, strict=True)
-        )
-        count = len(self._signature.results)
+        form = next(iter(self._forms.values()))
+        inputs = []
+        for number, (name, key) in enumerate(self._names):
+            is_updated = any(key in one.updated for one in self._forms.values())
+            kind = f"Tensor({chr(97 + number)}!)" if is_updated else "Tensor"
+            # Behind the last parameter that must be given, one may be left out.
+            rest = {later for _, later in self._names[number:]}
+            default = "=None" if rest <= set(self._optional) else ""
+            inputs.append(f"{kind}{'?' if key in self._optional else ''} {name}{default}")
+        count = len(form.signature.results)
         outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-        return f"({inputs}) -> {outputs}"
+        return f"({', '.join(inputs)}) -> {outputs}"
 
     def launch(self, *tensors: Any) -> Any:
         """Launch the kernel."""
-        leaves = sorted(zip(self._leaves, tensors, strict=True))
-        named = [tensor for _, tensor in leaves]
-        result = self._kernel(*self._in_order(named))
-        return self._fresh(result)
+        form, given = self._form(tensors)
+        result = form.kernel(*(given.get(key) for key in form.keys))
+        return form.fresh(result)
 
     def pretend(self, *tensors: Any) -> Any:
         """Return what a launch would, without data."""
         import torch
 
-        adapter = find_adapter(tensors[0], self._kernel.name)
+        form, given = self._form(tensors)
+        first = next(tensor for tensor in tensors if tensor is not None)
+        adapter = find_adapter(first, self._kernel.name)
         if not isinstance(adapter, TorchAdapter):
             raise ArgumentError(f"{self._kernel.name} was given no tensors.")
+        leaves = [given[key] for key in form.in_order]
         types = [
-            (adapter.short_dtype(tensor.dtype), tuple(map(int, tensor.shape)))
-            for _, tensor in sorted(zip(self._leaves, tensors, strict=True))
+            (adapter.short_dtype(tensor.dtype), tuple(map(int, tensor.shape))) for tensor in leaves
         ]
-        signature = self._kernel.signature_for(types)
         made = [
-            torch.empty(one.shape, dtype=adapter.dtypes[one.dtype], device=tensors[0].device)
-            for one in signature.results
+            torch.empty(one.shape, dtype=adapter.dtypes[one.dtype], device=first.device)
+            for one in form.kernel.signature_for(types).results
         ]
         return _returned(made)
+
+    def _form(self, tensors: Sequence[Any]) -> tuple[_Form, dict[Any, Any]]:
+        """Return the variants of one structure that tensors are for, and the tensors by key.
+
+        Raises:
+            ArgumentError: no variant takes just these.
+        """
+        passed = [*tensors, *[None] * (len(self._names) - len(tensors))]
+        given = dict(zip((key for _, key in self._names), passed, strict=True))
+        form = self._forms.get(tuple(given[name] is not None for name in self._optional))
+        if form is None:
+            absent = [name for name in self._optional if given[name] is None]
+            what = f"without {' and '.join(absent)}" if absent else "with all of its arguments"
+            raise ArgumentError(f"{self._kernel.name} has no variant {what}.")
+        return form, given
 
     def refuse_vmap(self, *_: Any) -> Any:
         """Say that there is no batching.
@@ -136,19 +163,55 @@ class _Operator:
             hint="Compile a variant for the batched shape, or call the kernel in a loop.",
         )
 
-    def _in_order(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return positional arguments of the kernel, None where it takes none."""
-        return [None if tree is None else leaves[tree] for _, tree in input_names(self._signature)]
 
-    def _fresh(self, result: Any) -> Any:
+class _Form:
+    """Variants of one structure.
+
+    Attributes:
+        kernel: these variants.
+        keys: of each of its parameters, its name or else its number.
+        in_order: the keys of the parameters with arrays, in the order of the arrays.
+        updated: the keys of those that are updated in place.
+        is_flat: all arrays lie in parameters of their own.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.signature = kernel.signature
+        trees = input_names(self.signature)
+        self.keys = _keys([name for name, _ in trees])
+        arrays = [tree for _, tree in trees if tree is not None]
+        self.is_flat = is_flat(self.signature.output_tree) and all(
+            type(tree) is int for tree in arrays
+        )
+        self.places = {
+            key: tree for key, (_, tree) in zip(self.keys, trees, strict=True) if tree is not None
+        }
+        self.in_order = (
+            sorted(self.places, key=lambda key: self.places[key]) if self.is_flat else []
+        )
+        self.updated = {self.in_order[n] for n in self.signature.updated} if self.is_flat else set()
+
+    @property
+    def kind(self) -> Any:
+        """What all forms of an operator have in common."""
+        updated = tuple(sorted(map(str, self.updated)))
+        return len(self.signature.results), updated
+
+    def fresh(self, result: Any) -> Any:
         """Return the results that are not inputs."""
-        leaves = dict(flatten(self._signature.output_tree, result, "the result"))
+        leaves = dict(flatten(self.signature.output_tree, result, "the result"))
         found: dict[int, Any] = {}
-        for leaf, (source, number) in enumerate(self._signature.sources):
+        for leaf, (source, number) in enumerate(self.signature.sources):
             if source == "result":
                 found.setdefault(number, leaves[leaf])
         made = [found[number] for number in sorted(found)]
         return _returned(made)
+
+
+def _keys(names: Sequence[str | None]) -> list[Any]:
+    """Return names, numbers where there are none."""
+    return [number if name is None else name for number, name in enumerate(names)]
 
 
 def _returned(made: Sequence[Any]) -> Any:

@@ -49,6 +49,13 @@ def test_none_takes_no_buffer(signatures: Any) -> None:
     assert signatures["optional"].plan.input_tree == {"x": 0, "y": None}
 
 
+def test_a_plan_has_the_order_of_parameters_where_arrays_do_not_tell_it(signatures: Any) -> None:
+    assert signatures["between"].plan.input_tree == {"x": 0, "mask": None, "y": 1}
+    assert signatures["between"].plan.parameters == ("x", "mask", "y")
+    for name in ("optional", "optional_given", "keywords"):
+        assert "parameters" not in signatures[name].record["plan"]
+
+
 @pytest.mark.skipif(JAX < (0, 11), reason="JAX 0.10 cannot trace a kernel on a new reference")
 def test_an_array_that_is_updated_in_place_is_copied_first(signatures: Any) -> None:
     copy, launch = signatures["updated_in_place"].plan.steps

@@ -99,6 +99,7 @@ def artifact(
     code: bytes | None = None,
     input_tree: Any = None,
     output_tree: Any = None,
+    parameters: Sequence[str] = (),
     **record: Any,
 ) -> Artifact:
     """Return an artifact whose buffers are inputs, new outputs, temporaries, then constants.
@@ -132,6 +133,7 @@ def artifact(
         (0 if len(outputs) == 1 else {"tuple": list(range(len(outputs)))})
         if output_tree is None
         else output_tree,
+        parameters=tuple(parameters),
     )
     made = {
         "schema": 1,

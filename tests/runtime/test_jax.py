@@ -66,6 +66,10 @@ def test_what_jax_makes_of_a_call_is_right(
     assert report[what] == expected
 
 
+def test_an_argument_that_is_none_chooses_the_variant(report: dict[str, Any]) -> None:
+    assert report["optional"] == [[1, 1]] * 3 + [[3, 3]] * 2
+
+
 def test_temporaries_are_memory_of_xla(report: dict[str, Any]) -> None:
     assert report["temporaries"] == {
         "result": 3,

@@ -36,6 +36,14 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         "meta through the operator": ["meta", 4, 64],
         "a call records no gradient": False,
         "gradient of an operator": [True, 5],
+        "schema of an optional tensor": "standin::optional(Tensor a, Tensor? bias=None) -> Tensor",
+        **{
+            f"{way} {when}": [1, 1, 3]
+            for way in ("call", "operator")
+            for when in ("without and with", "again")
+        },
+        "compiled without and with": [1, 3],
+        "compiled again": [1, 3],
         "streams": [True] * 6,
     }
 

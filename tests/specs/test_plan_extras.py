@@ -61,6 +61,18 @@ def test_a_plan_without_them_says_nothing_of_them() -> None:
     assert plan_from_json(json.loads(text)).device_count == 1
 
 
+def test_the_order_of_parameters_survives_json_and_is_that_of_the_tree() -> None:
+    tree = {"x": 0, "bias": None}
+    plan = replace(PLAN, input_tree=tree, parameters=("bias", "x"))
+    data = json.loads(json.dumps(plan_to_json(plan)))
+    assert plan_from_json(data) == plan
+    for wrong in (["bias"], ["bias", "y"], ["x", "x"], [1, 2]):
+        with pytest.raises(CorruptError, match="are not those of its pytree"):
+            plan_from_json({**data, "parameters": wrong})
+    with pytest.raises(CorruptError, match="damaged"):
+        plan_from_json({**data, "parameters": 5})
+
+
 def _launch(plan: Any) -> Any:
     return plan["steps"][0]
 

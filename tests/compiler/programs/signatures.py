@@ -69,6 +69,10 @@ def optional(x: Any, y: Any = None) -> Any:
     return k(x) if y is None else k(x) + y
 
 
+def between(x: Any, mask: Any, y: Any, bias: Any = None) -> Any:
+    return k(x) + y
+
+
 def keywords(**arrays: Any) -> Any:
     return arrays["a"] + arrays["b"]
 
@@ -98,6 +102,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "updated_in_place": (updated_in_place, {"x": "f32[128]"}, {}),
     "optional": (optional, {"y": None, "x": "f32[128]"}, {}),
     "optional_given": (optional, {"y": "f32[128]", "x": "f32[128]"}, {}),
+    "between": (between, {"y": "f32[128]", "mask": None, "x": "f32[128]"}, {}),
     "keywords": (keywords, {"b": _X, "a": _X}, {}),
     "positional": (positional, [_X, _X], {}),
     "variadic": (variadic, [_X, _X], {}),

@@ -112,6 +112,31 @@ def on_the_device(driver: Any, kernel: Any) -> list[Any]:
     return [passed == right, driver.count("cuMemAllocAsync") - before]
 
 
+def optional(driver: Any, a: Any, b: Any) -> list[list[float]]:
+    """Return results of a kernel whose bias is None in one variant, inside `jit` and outside."""
+
+    @driver.kernel("two")
+    def copy(launch: Any) -> None:
+        launch.array(1, "float32", (4, 64))[...] = launch.array(0, "float32", (4, 64))
+
+    text = "f32[4, 64]"
+    tree = {"a": 0, "bias": None}
+    without = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, input_tree=tree)
+    having = made.artifact(made.launch("three", 0, 1, 2), inputs={"a": text, "bias": text})
+    kernel = Kernels([("k", {"bias": None}, without), ("k", {"bias": text}, having)])["k"]
+    ways = (
+        lambda x, y: kernel(x),
+        lambda x, y: kernel(x, None),
+        lambda x, y: kernel(x, bias=None),
+        lambda x, y: kernel(x, y),
+        lambda x, y: kernel(x, bias=y),
+    )
+    return [
+        [float(np.asarray(jax.jit(way)(a, b))[0, 0]), float(np.asarray(way(a, b))[0, 0])]
+        for way in ways
+    ]
+
+
 def main() -> None:
     """Try everything."""
     driver = standin.load()
@@ -128,6 +153,7 @@ def main() -> None:
     report["one launch a call"] = driver.count("cuLaunchKernelEx") - count
     report["by name"] = float(kernel(b=b, a=a)[0][0, 0])
     report.update(transforms(kernel, a, b))
+    report["optional"] = optional(driver, a, b)
     report["temporaries"] = temporaries(driver, a, b)
     mixed = Kernels([("sum", {}, made.add())])["sum"]
     report["refused"] = {

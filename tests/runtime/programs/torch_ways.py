@@ -10,6 +10,7 @@ import standin_torch
 import torch
 from torch_calls import message
 
+from pallasc.runtime.opening import Kernels
 from pallasc.runtime.tracing import TRACED
 
 
@@ -74,8 +75,35 @@ def works(driver: Any) -> dict[str, Any]:
     found["checks of the fake kernel"] = message(lambda: kernel.torch_operator("standin::adds"))
     found.update(_kinds_of_tensors(kernel, a, b))
     found.update(_gradients(kernel, a, b))
+    found.update(_optional(driver, a, b))
     found["streams"] = _streams(driver, kernel, a, b)
     return found
+
+
+def _optional(driver: Any, a: Any, b: Any) -> dict[str, Any]:
+    """Return what comes of a kernel whose bias is None in one variant, and of its operator."""
+
+    @driver.kernel("two")
+    def copy(launch: Any) -> None:
+        launch.array(1, "float32", (4, 64))[...] = launch.array(0, "float32", (4, 64))
+
+    text = "f32[4, 64]"
+    tree = {"a": 0, "bias": None}
+    without = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, input_tree=tree)
+    having = made.artifact(made.launch("three", 0, 1, 2), inputs={"a": text, "bias": text})
+    kernel = Kernels([("k", {"bias": None}, without), ("k", {"bias": text}, having)])["k"]
+    operator = kernel.torch_operator("standin::optional")
+    compiled = torch.compile(lambda x, y: operator(x, y), backend="aot_eager", fullgraph=True)
+    ways = {
+        "call": lambda: [kernel(a), kernel(a, None), kernel(a, bias=b)],
+        "operator": lambda: [operator(a), operator(a, None), operator(a, bias=b)],
+        "compiled": lambda: [compiled(a, None), compiled(a, b)],
+    }
+    return {
+        "schema of an optional tensor": str(operator.default._schema),
+        **{f"{name} without and with": [first(x) for x in way()] for name, way in ways.items()},
+        **{f"{name} again": [first(x) for x in way()] for name, way in ways.items()},
+    }
 
 
 def _kinds_of_tensors(kernel: Any, a: Any, b: Any) -> dict[str, Any]:

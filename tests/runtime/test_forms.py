@@ -1,0 +1,310 @@
+"""Variants of one kernel whose arguments have different structures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import foreign
+import made
+import numpy as np
+import pytest
+
+from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.adapters.torch_operator import _Operator
+from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.opening import Kernels, open_bundle
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.writer import write_bundle
+
+TEXT = "f32[4, 64]"
+
+
+def _without(**changes: Any) -> Any:
+    """Return the artifact of `f(x, bias, y)` that was compiled with None for bias."""
+    tree = {"input_tree": {"bias": None, "x": 0, "y": 1}, "parameters": ["x", "bias", "y"]}
+    return made.artifact(
+        made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, **{**tree, **changes}
+    )
+
+
+def _with() -> Any:
+    inputs = {"x": TEXT, "bias": TEXT, "y": TEXT}
+    return made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs)
+
+
+VARIANTS = [("fused", {"bias": None}, _without), ("fused", {"bias": TEXT}, _with)]
+
+
+@pytest.fixture
+def launches(runtime: Any) -> Any:
+    """Give kernels that add two and three arrays."""
+
+    @runtime.kernel("three")
+    def two(launch: Any) -> None:
+        x, y, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
+        out[...] = x + y
+
+    @runtime.kernel("four")
+    def three(launch: Any) -> None:
+        x, bias, y, out = (launch.array(n, "float32", (4, 64)) for n in range(4))
+        out[...] = x + 10 * bias + y
+
+    return runtime
+
+
+def _made(order: int = 1) -> list[Any]:
+    return [(name, params, one()) for name, params, one in VARIANTS[::order]]
+
+
+@pytest.fixture(params=["artifacts", "other order", "bundle"])
+def fused(launches: Any, request: Any, tmp_path: Path) -> Any:
+    if request.param == "bundle":
+        path = tmp_path / "fused.pallasc"
+        write_bundle(path, [item_of(*one) for one in _made()], level=3)
+        return open_bundle(path)["fused"]
+    return Kernels(_made(-1 if request.param == "other order" else 1))["fused"]
+
+
+class Arrays:
+    """Arrays of a kind: how they are made and read."""
+
+    def __init__(self, framework: Any, make: Callable[[Any], Any], read: Callable[[Any], Any]):
+        self._framework, self._make, self._read = framework, make, read
+
+    def full(self, value: float) -> Any:
+        return self._make(self._framework.tensor(TEXT, values=value))
+
+    def value(self, array: Any) -> float:
+        return float(self._read(array)[0, 0])
+
+
+def _bytes(array: Any) -> Any:
+    return np.frombuffer(array.to_bytes(), np.float32).reshape(4, 64)
+
+
+@pytest.fixture(params=["tensor", "cupy", "numpy", "cuda array", "dlpack"])
+def arrays(framework: Any, request: Any, monkeypatch: Any) -> Arrays:
+    if request.param == "cupy":
+        cupy = foreign.install_cupy(framework, monkeypatch)
+        return Arrays(
+            framework,
+            lambda one: cupy.array(TEXT, values=one.numpy()),
+            lambda one: one.tensor.numpy(),
+        )
+    ways: dict[str, tuple[Any, Any]] = {
+        "tensor": (lambda one: one, lambda one: one.numpy()),
+        "numpy": (lambda one: one.numpy().copy(), lambda one: one),
+        "cuda array": (foreign.CudaArray, _bytes),
+        "dlpack": (foreign.DlpackArray, _bytes),
+    }
+    return Arrays(framework, *ways[request.param])
+
+
+def test_the_argument_that_is_none_chooses_the_variant(fused: Any, arrays: Arrays) -> None:
+    x, y, bias = (arrays.full(value) for value in (1, 2, 3))
+    for _ in range(3):
+        assert arrays.value(fused(x, None, y)) == 3
+        assert arrays.value(fused(x, y=y)) == 3
+        assert arrays.value(fused(x, bias=None, y=y)) == 3
+        assert arrays.value(fused(x, bias, y)) == 33
+        assert arrays.value(fused(x, y=y, bias=bias)) == 33
+    assert arrays.value(fused.unchecked(x, None, y)) == 3
+    assert arrays.value(fused.unchecked(x, bias, y)) == 33
+    assert arrays.value(fused.variant(bias=None)(x, None, y)) == 3
+    assert arrays.value(fused.variant(bias=TEXT)(x, bias, y)) == 33
+
+
+def test_results_go_into_arrays_at_hand(fused: Any, framework: Any) -> None:
+    x, y, bias, out = (framework.tensor(TEXT, values=value) for value in (1, 2, 3, 0))
+    for _ in range(3):
+        assert fused.into(x, None, y, out=out) is out
+        assert (out.numpy() == 3).all()
+        assert fused.into(x, bias, y, out=out) is out
+        assert (out.numpy() == 33).all()
+
+
+def test_later_calls_leave_the_slow_path(
+    fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, bias, out = (framework.tensor(TEXT, values=value) for value in (1, 2, 3, 0))
+
+    def all_ways() -> None:
+        fused(x, None, y)
+        fused(x, bias, y=y)
+        fused.into(x, y=y, out=out)
+        fused.into(x, bias, y, out=out)
+
+    all_ways()
+    slow: list[Any] = []
+    monkeypatch.setattr(Kernel, "_start", lambda *_, **__: slow.append(_))
+    all_ways()
+    assert slow == []
+
+
+def test_variants_are_prepared_and_listed(fused: Any) -> None:
+    fused.prepare("f32[4, 64]", None, "f32[4, 64]")
+    fused.prepare("f32[4, 64]", "f32[4, 64]", "f32[4, 64]")
+    fused.preload()
+    assert sorted(one.id for one in fused.variants) == [
+        "fused[bias=f32[4, 64]]@h100-sxm",
+        "fused[bias=null]@h100-sxm",
+    ]
+
+
+def test_a_wrong_call_is_told_what_each_structure_lacks(fused: Any, framework: Any) -> None:
+    x = framework.tensor(TEXT)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=r"fused was not given x\."):
+            fused()
+        with pytest.raises(ArgumentError, match=r"fused was not given y\."):
+            fused(x)
+        with pytest.raises(ArgumentError, match=r"fused has no argument 'z'"):
+            fused(x, z=x)
+        with pytest.raises(ArgumentError) as caught:
+            fused(x, 1, x, x)
+        assert "was given 4 arguments by position" in caught.value.message
+        with pytest.raises(ArgumentError, match="y has shape"):
+            fused(x, None, framework.tensor("f32[2, 64]"))
+
+
+def test_the_first_argument_may_be_the_one_that_is_left_out(launches: Any, framework: Any) -> None:
+    alone = made.artifact(
+        made.launch("three", 0, 1, 2),
+        inputs={"x": TEXT, "y": TEXT},
+        input_tree={"bias": None, "x": 0, "y": 1},
+        parameters=["bias", "x", "y"],
+    )
+    kernel = made.kernel(alone)
+    x, y = (framework.tensor(TEXT, values=value) for value in (1, 2))
+    for _ in range(2):
+        assert (kernel(None, x, y).numpy() == 3).all()
+        assert (kernel(x=x, y=y).numpy() == 3).all()
+
+
+def test_lists_of_different_lengths_and_mappings_of_other_keys(
+    launches: Any, framework: Any
+) -> None:
+    inputs = dict.fromkeys(("a", "b", "c"), TEXT)
+    two = dict(list(inputs.items())[:2])
+
+    def variant(*trees: Any) -> list[Any]:
+        paths = (["x.0", "x.1", "x.2"], ["x.0", "x.1"])
+        steps = (made.launch("four", 0, 1, 2, 3), made.launch("three", 0, 1, 2))
+        return [
+            ("sums", {"tree": number}, _renamed(made.artifact(
+                step, inputs=taken, input_tree={"x": tree}), names))
+            for number, (tree, names, step, taken) in enumerate(
+                zip(trees, paths, steps, (inputs, two), strict=True)
+            )
+        ]  # fmt: skip
+
+    one, other, third = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
+    lists = Kernels(variant([0, 1, 2], [0, 1]))["sums"]
+    dicts = Kernels(
+        variant({"dict": {"a": 0, "b": 1, "c": 2}}, {"dict": {"a": 0, "d": 1, "n": None}})
+    )["sums"]
+    for _ in range(2):
+        assert (lists([one, other]).numpy() == 3).all()
+        assert (lists([one, other, third]).numpy() == 1 + 20 + 3).all()
+        assert (dicts({"a": one, "d": other, "n": None}).numpy() == 3).all()
+        assert (dicts({"a": one, "b": other, "c": third}).numpy() == 1 + 20 + 3).all()
+    with pytest.raises(ArgumentError) as caught:
+        lists([one])
+    assert caught.value.message == (
+        "no variant of sums takes these arguments:\n"
+        "  sums[tree=0]@h100-sxm: sums: x must be a list or tuple of 3.\n"
+        "  sums[tree=1]@h100-sxm: sums: x must be a list or tuple of 2."
+    )
+
+
+def _renamed(artifact: Any, paths: list[str]) -> Any:
+    """Return an artifact whose inputs have these paths."""
+    plan = dict(artifact.record["plan"])
+    plan["inputs"] = [
+        {**one, "path": path} for one, path in zip(plan["inputs"], paths, strict=True)
+    ]
+    return made.Artifact({**artifact.record, "plan": plan}, artifact.blob)
+
+
+def test_where_structures_look_alike_dtypes_and_shapes_choose(
+    launches: Any, framework: Any
+) -> None:
+    other = "i32[4, 64]"
+    variants = [
+        ("pair", {"kind": "list"}, made.add(input_tree={"x": [0, 1]})),
+        ("pair", {"kind": "tuple"}, made.add(
+            inputs={"a": other, "b": other}, outputs=[other],
+            input_tree={"x": {"tuple": [0, 1]}},
+        )),
+    ]  # fmt: skip
+    pair = Kernels([(n, p, _renamed(a, ["x.0", "x.1"])) for n, p, a in variants])["pair"]
+    one = framework.tensor(TEXT, values=1)
+    assert (pair([one, one]).numpy() == 2).all()
+    assert pair([framework.tensor(other)] * 2).dtype == "i32"
+    with pytest.raises(
+        ArgumentError, match=r"pair has no variant for f32\[1, 64\], f32\[1, 64\]\.$"
+    ):
+        pair([framework.tensor("f32[1, 64]")] * 2)
+    trees = {"list": [0, 1], "tuple": {"tuple": [0, 1]}}
+    same = [
+        ("pair", {"kind": kind}, _renamed(made.add(input_tree={"x": tree}), ["x.0", "x.1"]))
+        for kind, tree in trees.items()
+    ]
+    alike = Kernels(same)["pair"]
+    with pytest.raises(SelectionError, match="2 variants of pair fit"):
+        alike([one, one])
+    assert (alike([one, one], kind="list").numpy() == 2).all()
+
+
+def test_an_operator_has_an_optional_tensor(
+    fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = _Operator(fused)
+    assert operator.schema() == "(Tensor x, Tensor? bias, Tensor y) -> Tensor"
+    x, y, bias = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
+    for _ in range(2):
+        assert (operator.launch(x, None, y).numpy() == 3).all()
+        assert (operator.launch(x, bias, y).numpy() == 33).all()
+    assert _Operator(fused.variant(bias=None)).schema() == "(Tensor x, Tensor y) -> Tensor"
+
+
+def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: Any) -> None:
+    plans = [
+        made.artifact(made.launch("two", 0, 1), inputs={"x": TEXT},
+                      input_tree={"x": 0, "y": None, "z": None}),
+        made.artifact(made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT},
+                      input_tree={"x": 0, "y": 1, "z": None}),
+    ]  # fmt: skip
+    kernel = Kernels([("k", {"n": n}, plan) for n, plan in enumerate(plans)])["k"]
+    operator = _Operator(kernel)
+    assert operator.schema() == "(Tensor x, Tensor? y=None) -> Tensor"
+    updating = made.artifact(
+        made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, outputs=["x", TEXT],
+        input_tree={"x": 0, "y": 1, "z": None},
+    )  # fmt: skip
+    kernel = Kernels([("k", {"n": 0}, plans[0]), ("k", {"n": 1}, updating)])["k"]
+    with pytest.raises(ArgumentError, match="gives other results, or updates other arrays, with y"):
+        _Operator(kernel)
+
+
+def test_a_name_that_is_no_word_of_python_can_be_optional(launches: Any, framework: Any) -> None:
+    with_array = made.artifact(made.launch("three", 0, 1, 2), inputs={"x": TEXT, "lambda": TEXT})
+    without = made.artifact(
+        made.launch("two", 0, 1), inputs={"x": TEXT}, input_tree={"x": 0, "lambda": None}
+    )
+    kernel = Kernels([("k", {"n": 0}, with_array), ("k", {"n": 1}, without)])["k"]
+    x, y = (framework.tensor(TEXT, values=value) for value in (1, 2))
+    for _ in range(2):
+        kernel(x)
+        kernel(x, None)
+        assert (kernel(x, y).numpy() == 3).all()
+        assert (kernel(x, **{"lambda": y}).numpy() == 3).all()
+
+
+def test_an_object_with_no_array_is_named(fused: Any, framework: Any) -> None:
+    x = framework.tensor(TEXT)
+    with pytest.raises(ArgumentError, match="bias must be an array, not a SimpleNamespace"):
+        fused(x, SimpleNamespace(), x)
