@@ -22,6 +22,7 @@ from pallasc.specs.templates import Expression, Scalar, Template, is_template, p
 _ARRAY = re.compile(r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]\s*")
 _COMMA = re.compile(r",(?![^{}]*\})")
 _EXAMPLE = 'Write it like "bf16[1024, {n}]", or "f32[]" for a scalar.'
+_LONGEST = 1000
 _LARGEST_DIMENSION = 2**63
 _LARGEST_BYTES = 2**63
 
@@ -109,6 +110,8 @@ def parse_array(text: str) -> ArrayTemplate:
     Raises:
         SpecError: the text is no array, or names a dtype that does not exist.
     """
+    if len(text) > _LONGEST:
+        raise SpecError(f"{show(text)}: an array has at most {_LONGEST} characters.")
     match = _ARRAY.fullmatch(text)
     if match is None:
         raise SpecError(f"{show(text)} is not an array.", hint=_EXAMPLE)

@@ -17,12 +17,13 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.characters import HALF, HALF_HINT, joined
 from pallasc.specs.declare import Surroundings, named
 from pallasc.specs.declare import declare as checked_spec
 from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.modules import load_module, module_name
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.spelling import show, suggestion
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -247,6 +248,8 @@ def _declare(
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
     name = given.get("name", own_name)
+    if isinstance(name, str):
+        name = _whole(name, at)
     at = named(at, name, entry)
     plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
     return checked_spec({**plain, "name": name, "entry": entry}, at, Surroundings(str(file.parent)))
@@ -283,7 +286,9 @@ def spec_of(
 
 def _plain(value: Any, at: Place, file: Path) -> Any:
     """Return a field as YAML would have given it."""
-    if value is None or type(value) in (str, int, float, bool):
+    if type(value) is str:
+        return _whole(value, at)
+    if value is None or type(value) in (int, float, bool):
         return value
     if isinstance(value, Ref):
         return {"$ref": _target_of(value.target, at, file)}
@@ -305,7 +310,14 @@ def _plain(value: Any, at: Place, file: Path) -> Any:
 def _text_key(key: object, at: Place) -> str:
     if type(key) is not str:
         raise at.error(f"a key must be text, got {key!r}.")
-    return key
+    return _whole(key, at)
+
+
+def _whole(text: str, at: Place) -> str:
+    found = joined(text)
+    if found is None:
+        raise at.error(f"{show(text)} {HALF}", HALF_HINT)
+    return found
 
 
 def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:

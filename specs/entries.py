@@ -20,9 +20,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from pallasc.errors import SpecError
+from pallasc.specs.regular import read_regular
 from pallasc.specs.spelling import nearest, show, suggestion
 
 _ATTRIBUTES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MOST_BYTES = 16 * 2**20
+"""Size of a module that is looked into; names in larger ones are left to the import."""
+
 _FORM = "Write package.module:function, or file.py:function."
 
 
@@ -184,8 +188,8 @@ def _check_name(entry: Entry, path: Path) -> None:
 @lru_cache(maxsize=256)
 def _top_level_names(path: Path) -> frozenset[str] | None:
     try:
-        names = frozenset(_bound(ast.parse(path.read_bytes())))
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        names = frozenset(_bound(ast.parse(read_regular(str(path), most_bytes=_MOST_BYTES))))
+    except (SpecError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return None if {"*", "__getattr__"} & names else names
 

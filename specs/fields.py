@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.templates import is_template, parse_template
 
 Schema = dict[str, Any]
@@ -53,8 +53,8 @@ class Place:
     def label(self) -> str:
         """Return the path as a user would write it: `matmul.args.a`, `defaults.targets[0]`."""
         parts = self.path[self.skip :]
-        text = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts)
-        return f"{self.origin}{text}".removeprefix(".")
+        text = "".join(f"[{p}]" if isinstance(p, int) else f".{shortened(p)}" for p in parts)
+        return f"{shortened(self.origin)}{text}".removeprefix(".")
 
     @property
     def location(self) -> Location:
@@ -78,7 +78,7 @@ class Place:
     def unknown(self, what: str, word: str, known: Mapping[str, object] | list[str]) -> SpecError:
         """Return the error for a key of this mapping that nothing is known about."""
         where = self.locator.key((*self.path, word))
-        text = f"unknown {what} {word!r}."
+        text = f"unknown {what} {show(word)}."
         label = f"{self.label}: " if self.label else ""
         hint = suggestion(word, known, otherwise=f"Known {what}s")
         return SpecError(f"{label}{text}", location=where, hint=hint)
@@ -249,7 +249,7 @@ class MapOf:
     def _key(self, key: str, at: Place) -> str:
         if re.fullmatch(self.key.pattern, key) is None:
             place = at.child(key)
-            raise place.error(f"{key!r} is not {self.key.what}.", self.key.hint, at_key=True)
+            raise place.error(f"{show(key)} is not {self.key.what}.", self.key.hint, at_key=True)
         return key
 
     def schema(self) -> Schema:

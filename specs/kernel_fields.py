@@ -22,7 +22,7 @@ from pallasc.specs.fields import (
     expected,
     finite,
 )
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.targets import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.templates import Expression, is_template, parse_template
 
@@ -74,7 +74,7 @@ class ArrayKind:
         place = at.child(key)
         if key.startswith("$"):
             raise place.error(
-                f"{key!r} has no meaning here.", "Use it under 'static'.", at_key=True
+                f"{show(key)} has no meaning here.", "Use it under 'static'.", at_key=True
             )
         return place
 
@@ -95,7 +95,7 @@ class ArgsKind:
             for key in value:
                 if not key.isidentifier():
                     raise at.child(key).error(
-                        f"{key!r} is not the name of an argument.",
+                        f"{show(key)} is not the name of an argument.",
                         "Arguments are passed by these names.",
                         at_key=True,
                     )
@@ -135,7 +135,7 @@ class StaticKind:
         for key in value:
             if key.startswith("$") and key not in NODES:
                 hint = suggestion(key, NODES)
-                raise at.child(key).error(f"unknown node {key!r}.", hint, at_key=True)
+                raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
         node = next((key for key in NODES if key in value), None)
         if "$ref" in value and len(value) > 1:
             raise at.error("$ref stands alone.", "Use $call to pass arguments.")

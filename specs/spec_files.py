@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from pallasc.errors import SpecError
+from pallasc.specs.regular import check_regular
 from pallasc.specs.spelling import nearest
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -53,6 +54,7 @@ def _files_of(path: Path, on_skip: OnSkip) -> list[Path]:
         raise SpecError(f"{path}: there is no such file.", hint=_missing_hint(path))
     if path.suffix not in (*YAML_SUFFIXES, ".py"):
         raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
+    check_regular(str(path))
     return [path]
 
 
@@ -119,10 +121,10 @@ def _python_kind(file: Path) -> Literal["spec", "unclear"] | None:
         return None
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
-        return "spec"
-    names = set(_declaring_names(tree))
-    if any(_is_call_of(names, node) for node in _outside_of_functions(tree)):
+        names = set(_declaring_names(tree))
+        if any(_is_call_of(names, node) for node in _outside_of_functions(tree)):
+            return "spec"
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "spec"
     return "unclear" if any(_is_call_of(names, node) for node in ast.walk(tree)) else None
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Sequence
 
 _LISTED = 12
+_LONGEST = 200
+"""Characters of words that are compared, which takes the product of their lengths."""
+
+_MOST_COMPARED = 20_000
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is closest to `word`, or None when nothing is close."""
-    words = {known_word.lower(): known_word for known_word in sorted(known, reverse=True)}
+    near = [one for one in itertools.islice(known, _MOST_COMPARED) if len(one) <= _LONGEST]
+    if len(word) > _LONGEST:
+        return None
+    words = {known_word.lower(): known_word for known_word in sorted(near, reverse=True)}
     found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     return words[found[0]] if found else None
 
@@ -30,13 +38,18 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
     if not words:
         return None
     more = ", …" if len(words) > _LISTED else ""
-    return f"{otherwise}: {', '.join(words[:_LISTED])}{more}."
+    return f"{otherwise}: {', '.join(map(shortened, words[:_LISTED]))}{more}."
 
 
 def one_of(words: Sequence[str]) -> str:
     """Return `'a'`, `'a' or 'b'`, `'a', 'b' or 'c'`."""
     *others, last = map(repr, words)
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def shortened(text: str) -> str:
+    """Return text as it stands, its end cut off where it is long."""
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def show(value: object) -> str:

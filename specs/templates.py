@@ -12,19 +12,22 @@ text. Arithmetic is over whole numbers only and is evaluated over the syntax tre
 from __future__ import annotations
 
 import ast
+import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pallasc.errors import SpecError
-from pallasc.specs.spelling import plain, show, suggestion
+from pallasc.specs.spelling import plain, shortened, show, suggestion
 
 Scalar = str | int | float | bool | None
 """What a parameter can be."""
 
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _LONGEST_EXPRESSION = 200
+LONGEST_TEMPLATE = 10_000
+"""Characters of text with braces, before and after they are filled."""
 _LARGEST_NUMBER = 2**63
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -83,18 +86,32 @@ class Template:
         """
         if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
             return self.parts[0].value(params)
-        return "".join(
+        texts = [
             part if isinstance(part, str) else plain(part.value(params)) for part in self.parts
-        )
+        ]
+        if len(texts) > 1 and sum(map(len, texts)) > LONGEST_TEMPLATE:
+            raise SpecError(f"{show(self.text)} gives more than {LONGEST_TEMPLATE} characters.")
+        return "".join(texts)
 
 
-@lru_cache(maxsize=4096)
 def parse_template(text: str) -> Template:
     """Read text with braces.
 
     Raises:
-        SpecError: a brace has no partner, or what stands between them is no expression.
+        SpecError: a brace has no partner, what stands between them is no expression, or the text
+            is too long.
     """
+    if not is_template(text):
+        return Template(text, (text,) if text else ())
+    if len(text) > LONGEST_TEMPLATE:
+        raise SpecError(
+            f"{show(text)}: text with braces has at most {LONGEST_TEMPLATE} characters."
+        )
+    return _parse_parts(text)
+
+
+@lru_cache(maxsize=4096)
+def _parse_parts(text: str) -> Template:
     parts: list[str | Expression] = []
     for piece in _PIECES.split(text):
         if piece in ("{", "}"):
@@ -113,24 +130,22 @@ def is_template(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-def _joined(parts: list[str | Expression]) -> list[str | Expression]:
-    merged: list[str | Expression] = []
-    for part in parts:
-        last = merged[-1] if merged else None
-        if isinstance(part, str) and isinstance(last, str):
-            merged[-1] = last + part
+def _joined(parts: list[str | Expression]) -> Iterator[str | Expression]:
+    for is_text, group in itertools.groupby(parts, lambda part: isinstance(part, str)):
+        if is_text:
+            yield "".join(part for part in group if isinstance(part, str))
         else:
-            merged.append(part)
-    return merged
+            yield from group
 
 
+@lru_cache(maxsize=4096)
 def _parse_expression(text: str) -> Expression:
     try:
         body = _parse(text)
         names = _names(body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpecError(
-            f"{{{text}}} is not an expression.",
+            f"{{{shortened(text)}}} is not an expression.",
             hint="Use parameters, whole numbers, + - * // % and parentheses; "
             "write {{ and }} for plain braces.",
         ) from None

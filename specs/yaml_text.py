@@ -3,38 +3,42 @@
 The text is YAML, read safely: nothing is constructed but text, numbers, booleans, null, lists
 and mappings. Plain scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads as
 something else (`no`, `1_000`, `010`, `2024-01-01`) are refused, because their author cannot know
-which of the two was meant. Anchors, aliases and `<<` work, up to a number of values in all.
+which of the two was meant. Anchors, aliases and `<<` work, up to a number of values in all. A file
+of JSON is read as the YAML that it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.characters import HALF, HALF_HINT, joined
 from pallasc.specs.fields import PathParts
+from pallasc.specs.regular import read_regular
 from pallasc.specs.spelling import show
-
-_DEEPEST_IN_C = 10_000
-MOST_VALUES = 100_000
-"""Values in one file, aliases counted as often as they are used."""
+from pallasc.specs.yaml_nodes import DEEPEST, LIST, MAPPING, MOST_VALUES, PLAIN, TEXT, Node, compose
 
 MOST_BYTES = 8 * 2**20
 """Size of one file."""
 
-_PLAIN = "pallasc:plain"
-_TEXT = "tag:yaml.org,2002:str"
-_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_MOST_EXPLAINED = 2**18
+"""Characters that PyYAML's own parser reads again, a hundred times slower, for its messages."""
+
+_LONGEST_NUMBER = 100
+_LONGEST_LINE = 1000
+"""Characters of a line that is looked at for what may be wrong with it."""
+
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
 _FALSE = frozenset(("false", "False", "FALSE"))
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
+_TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
 _YES = frozenset(("yes", "on"))
 _NO = frozenset(("no", "off"))
 _AMBIGUOUS = (
@@ -86,8 +90,13 @@ def parse_document(text: str, file: str) -> Document:
     Raises:
         SpecError: as `read_document`.
     """
+    import yaml
+
     document = Document(file)
-    node = _compose(text, file)
+    try:
+        node = _compose(text, file)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, text, file) from None
     if node is None:
         raise SpecError(
             "the file is empty.", location=Location(file), hint="pallasc init writes an example."
@@ -97,14 +106,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def _read_text(file: str) -> str:
-    try:
-        content = Path(file).read_bytes()
-    except FileNotFoundError:
-        raise SpecError(f"{file}: there is no such file.") from None
-    except OSError as error:
-        raise SpecError(f"{file}: {error.strerror}.") from None
-    if len(content) > MOST_BYTES:
-        raise SpecError(f"{file}: {len(content)} bytes is more than a spec file may have.")
+    content = read_regular(file, most_bytes=MOST_BYTES)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -116,59 +118,54 @@ def _read_text(file: str) -> str:
         ) from None
 
 
-def _compose(text: str, file: str) -> Any:
+def _compose(text: str, file: str) -> Node | None:
     """Return the root node; libyaml reads what is right, PyYAML's own parser says what is wrong."""
     import yaml
 
-    if yaml.__with_libyaml__ and _is_shallow(text):
-        with contextlib.suppress(yaml.YAMLError):
-            return yaml.compose(text, Loader=_leaving_plain(yaml.CSafeLoader))
-    try:
-        return yaml.compose(text, Loader=_leaving_plain(yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
+    _check_directives(text, file)
+    if file.endswith(".json"):
+        text = text.replace("\t", " ")  # JSON allows tabs between its tokens, and nowhere else
+    is_short = len(text) <= _MOST_EXPLAINED
+    if yaml.__with_libyaml__:
+        with contextlib.suppress(*([yaml.YAMLError] if is_short else [])):
+            return _composed(text, file, yaml.CSafeLoader)
+    return _composed(text, file, yaml.SafeLoader)
+
+
+def _composed(text: str, file: str, loader: Any) -> Node | None:
+    import yaml
+
+    return compose(yaml.parse(text, Loader=loader), file)
+
+
+def _check_directives(text: str, file: str) -> None:
+    """Refuse definitions of tags: no tag is allowed, and libyaml compares each with all others."""
+    if found := _TAG_DIRECTIVE.search(text):
+        line = text.count("\n", 0, found.end()) + 1
+        raise SpecError("tags are not allowed.", location=Location(file, line))
+
+
+def _not_yaml(error: Any, text: str, file: str) -> SpecError:
+    """Return the error for what a parser of YAML refused."""
+    if hasattr(error, "problem_mark"):
         mark = error.problem_mark or error.context_mark
         where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
-        raise SpecError(
+        return SpecError(
             f"not YAML: {error.problem or error.context}.",
             location=where,
             hint=_syntax_hint(text, mark.line if mark else 0),
-        ) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise SpecError(
-            f"not YAML: character {error.character:#x} is not allowed.",
-            location=Location(file, line),
-        ) from None
-    except RecursionError:
-        raise SpecError("lists and mappings lie too deep.", location=Location(file)) from None
-
-
-def _leaving_plain(base: Any) -> Any:
-    """Return a loader that leaves plain scalars unresolved, to be told from quoted ones."""
-    from yaml import ScalarNode
-
-    class Loader(base):  # type: ignore[misc]
-        def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-            if kind is ScalarNode and implicit[0]:
-                return _PLAIN
-            default: Callable[[Any, Any, Any], str] = super().resolve
-            return default(kind, value, implicit)
-
-    return Loader
-
-
-def _is_shallow(text: str) -> bool:
-    """Tell whether nothing can be nested so deep that libyaml's binding exhausts the C stack.
-
-    Every level needs a bracket, or one more character in front of what stands in it.
-    """
-    longest = max(map(len, text.split("\n")))
-    return longest + text.count("[") + text.count("{") < _DEEPEST_IN_C
+        )
+    line = text.count("\n", 0, error.position) + 1
+    return SpecError(
+        f"not YAML: character {error.character:#x} is not allowed.", location=Location(file, line)
+    )
 
 
 def _syntax_hint(text: str, line: int) -> str | None:
     lines = text.split("\n")
     current = lines[line] if line < len(lines) else ""
+    if len(current) > _LONGEST_LINE:
+        return None
     if "\t" in current:
         return "Indent with spaces; YAML has no tabs."
     if re.search(r"[\[{,:]\s*[\w{}]+\[[^\"']*[\]}]", current):
@@ -186,56 +183,60 @@ class _Reader:
         self._left = MOST_VALUES
         self._open: list[Any] = []
 
-    def read(self, node: Any, path: PathParts) -> Any:
+    def read(self, node: Node, path: PathParts) -> Any:
         self._document.values[path] = self._where(node)
         self._left -= 1
         if self._left < 0:
             raise self._error(node, f"more than {MOST_VALUES} values, aliases counted.")
         if node.id == "scalar":
             return self._scalar(node)
-        if node.tag not in _COLLECTIONS:
+        if node.tag not in (LIST, MAPPING):
             raise self._tag_error(node)
         if any(node is other for other in self._open):
             raise self._error(node, "an alias stands inside what it names.")
-        if len(self._open) > 100:
+        if len(self._open) > DEEPEST:
             raise self._error(node, "lists and mappings lie too deep.")
         self._open.append(node)
         data = self._sequence(node, path) if node.id == "sequence" else self._mapping(node, path)
         self._open.pop()
         return data
 
-    def _sequence(self, node: Any, path: PathParts) -> list[Any]:
+    def _sequence(self, node: Node, path: PathParts) -> list[Any]:
         return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
 
-    def _mapping(self, node: Any, path: PathParts) -> dict[str, Any]:
+    def _mapping(self, node: Node, path: PathParts) -> dict[str, Any]:
         self._check_forgotten_quotes(node)
         data: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == _PLAIN and key_node.value == "<<":
-                for source in self._merge_sources(value_node):
-                    merged = {**self.read(source, path), **merged}
+        sources = [
+            self.read(source, path)
+            for key_node, value_node in node.value
+            if key_node.tag == PLAIN and key_node.value == "<<"
+            for source in self._merge_sources(value_node)
+        ]
+        for source in reversed(sources):  # the first one that has a key decides
+            merged.update(source)
         self._document.values[path] = self._where(node)
         for key_node, value_node in node.value:
-            if key_node.tag == _PLAIN and key_node.value == "<<":
+            if key_node.tag == PLAIN and key_node.value == "<<":
                 continue
             key = self._key(key_node)
             if key in data:
                 first = self._document.keys[(*path, key)]
                 hint = f"The first one stands at {first}."
-                raise self._error(key_node, f"key {key!r} stands here twice.", hint)
+                raise self._error(key_node, f"key {show(key)} stands here twice.", hint)
             self._document.keys[(*path, key)] = self._where(key_node)
             data[key] = self.read(value_node, (*path, key))
         return {**merged, **data}
 
-    def _merge_sources(self, node: Any) -> Iterator[Any]:
+    def _merge_sources(self, node: Node) -> Iterator[Any]:
         sources = node.value if node.id == "sequence" else [node]
         for source in sources:
             if source.id != "mapping":
                 raise self._error(source, "'<<' takes a mapping.", "Write <<: *anchor.")
             yield source
 
-    def _key(self, node: Any) -> str:
+    def _key(self, node: Node) -> str:
         if node.id != "scalar":
             raise self._error(node, "a key must be text.", 'Put "{…}" in quotes.')
         key = self._scalar(node)
@@ -243,41 +244,49 @@ class _Reader:
             raise self._error(node, f"a key must be text, got {show(key)}.", "Put it in quotes.")
         return key
 
-    def _check_forgotten_quotes(self, node: Any) -> None:
-        if not node.flow_style or len(node.value) != 1:
+    def _check_forgotten_quotes(self, node: Node) -> None:
+        if not node.is_flow or len(node.value) != 1:
             return
         key, value = node.value[0]
-        if key.id == value.id == "scalar" and value.tag == _PLAIN and value.value == "":
+        if key.id == value.id == "scalar" and value.tag == PLAIN and value.value == "":
             raise self._error(
                 node, f"{{{key.value}}} is a mapping here.", f'Write "{{{key.value}}}" in quotes.'
             )
 
-    def _scalar(self, node: Any) -> Any:
-        if node.tag == _TEXT:
-            return node.value
-        if node.tag != _PLAIN:
+    def _scalar(self, node: Node) -> Any:
+        if node.tag == TEXT:
+            return self._whole(node)
+        if node.tag != PLAIN:
             raise self._tag_error(node)
         return self._plain(node, node.value)
 
-    def _plain(self, node: Any, text: str) -> Any:
+    def _whole(self, node: Node) -> str:
+        text = joined(node.value)
+        if text is None:
+            raise self._error(node, f"{show(node.value)} {HALF}", HALF_HINT)
+        return text
+
+    def _plain(self, node: Node, text: str) -> Any:
         if text in _NULL:
             return None
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
+        if len(text) > _LONGEST_NUMBER:
+            return self._long(node, text)
         self._check_ambiguous(node, text)
         if _INT.fullmatch(text):
-            return self._int(node, text)
+            return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)
         special = _SPECIAL.fullmatch(text)
         return float(special["sign"] + special["kind"]) if special else text
 
-    def _int(self, node: Any, text: str) -> int:
-        if len(text) > 100:
+    def _long(self, node: Node, text: str) -> str:
+        if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
             raise self._error(node, "this number is too long.")
-        return int(text, 0)
+        return text
 
-    def _check_ambiguous(self, node: Any, text: str) -> None:
+    def _check_ambiguous(self, node: Node, text: str) -> None:
         hint = next((hint for pattern, hint in _AMBIGUOUS if pattern.fullmatch(text)), None)
         if text.lower() in _YES | _NO:
             word = "true" if text.lower() in _YES else "false"
@@ -285,13 +294,12 @@ class _Reader:
         if hint is not None:
             raise self._error(node, f"{text}: the versions of YAML disagree on what this is.", hint)
 
-    def _tag_error(self, node: Any) -> SpecError:
+    def _tag_error(self, node: Node) -> SpecError:
         name = node.tag.replace("tag:yaml.org,2002:", "!!")
         return self._error(node, f"the tag {name} is not allowed.", "Specs are plain data.")
 
-    def _where(self, node: Any) -> Location:
-        mark = node.start_mark
-        return Location(self._document.file, mark.line + 1, mark.column + 1)
+    def _where(self, node: Node) -> Location:
+        return Location(self._document.file, node.line, node.column)
 
-    def _error(self, node: Any, message: str, hint: str | None = None) -> SpecError:
+    def _error(self, node: Node, message: str, hint: str | None = None) -> SpecError:
         return SpecError(message, location=self._where(node), hint=hint)

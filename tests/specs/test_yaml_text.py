@@ -80,7 +80,7 @@ def test_every_value_and_key_has_its_place() -> None:
         ("a: *x", "t:1:4: not YAML: found undefined alias 'x'."),
         ("<<: 1", "t:1:5: '<<' takes a mapping."),
         ("a: &x [*x]", "t:1:4: an alias stands inside what it names."),
-        ("a: 1\n---\nb: 2", "t:2:1: not YAML: but found another document."),
+        ("a: 1\n---\nb: 2", "t:2:1: a file is one document, and here starts a second one."),
         ("a: \x01", "t:1: not YAML: character 0x1 is not allowed."),
         ("a: " + "9" * 200, "t:1:4: this number is too long."),
     ],

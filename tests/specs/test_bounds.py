@@ -1,0 +1,159 @@
+"""What a spec file may be, and how much it may hold: refused before the work is done."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pallasc.errors import SpecError
+from pallasc.specs.entries import check_entry, parse_entry
+from pallasc.specs.matrix import expand
+from pallasc.specs.spelling import nearest
+from pallasc.specs.yaml_loader import load_specs, parse_yaml
+from pallasc.specs.yaml_text import MOST_BYTES, MOST_VALUES, parse_document, read_document
+
+HEAD = 'schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: k\n    entry: "json:loads"\n'
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".py"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_named_pipe_is_refused_and_not_waited_for(
+    suffix: str, inside: bool, tmp_path: Path
+) -> None:
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    if inside and suffix == ".py":
+        (tmp_path / "other.yaml").write_text(f"{HEAD}    args: {{}}\n")
+        assert len(load_specs([tmp_path])) == 1
+        return
+    with pytest.raises(SpecError) as caught:
+        load_specs([tmp_path if inside else pipe])
+    assert str(caught.value) == f"{pipe}: this is a named pipe, not a file."
+
+
+def test_devices_and_sockets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    with pytest.raises(SpecError, match=r"zero\.yaml: this is a device, not a file\."):
+        load_specs([tmp_path / "zero.yaml"])
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket.yaml")
+        with pytest.raises(SpecError, match=r"socket\.yaml: this is a socket, not a file\."):
+            load_specs([tmp_path / "socket.yaml"])
+
+
+def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
+    file = tmp_path / "large.yaml"
+    with file.open("wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(SpecError) as caught:
+        read_document(str(file))
+    assert str(caught.value) == f"{file}: the file is larger than {MOST_BYTES} bytes."
+
+
+class Counting:
+    """Counts the events that are taken from the parsers of PyYAML."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events = 0
+        self._parse = yaml.parse
+        monkeypatch.setattr(yaml, "parse", self.parse)
+
+    def parse(self, text: str, **named: Any) -> Iterator[Any]:
+        """Parse as PyYAML does."""
+        for event in self._parse(text, **named):
+            self.events += 1
+            yield event
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "events"),
+    [
+        ("[" * 4_000_000, "lists and mappings lie too deep", 110),
+        ("{a: " * 2_000_000, "lists and mappings lie too deep", 310),
+        ("- " * 4_000_000, "lists and mappings lie too deep", 110),
+        ("? " * 4_000_000, "lists and mappings lie too deep", 110),
+        ("[" + "a," * 4_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
+        ("- a\n" * 2_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
+        ("a: [" + "a[" * 4_000_000, "not YAML", 10),
+        ("\r%TAG !a! x" * 700_000, "tags are not allowed", 0),
+    ],
+    ids=["lists", "mappings", "dashes", "keys", "wide", "long", "brackets", "directives"],
+)
+def test_reading_stops_where_a_bound_is_reached(
+    text: str, message: str, events: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting(monkeypatch)
+    with pytest.raises(SpecError, match=message):
+        parse_document(text, "t.yaml")
+    assert counting.events <= events
+
+
+def test_merged_mappings_are_copied_once() -> None:
+    many = ", ".join(f"k{i}: {i}" for i in range(1000))
+    text = f"a: &a {{{many}}}\nb: &b {{x: 1}}\nc: {{<<: [*a, {', '.join(['*b'] * 20_000)}]}}\n"
+    data = parse_document(text, "t").data
+    assert list(data["c"])[:2] == ["x", "k0"]
+    assert len(data["c"]) == 1001
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["9" * 101, "-" + "9" * 4301, "0x" + "f" * 100, "1" * 2_000_000 + ".5", "1e" + "9" * 100],
+)
+def test_a_number_has_at_most_a_hundred_characters(number: str) -> None:
+    with pytest.raises(SpecError, match="this number is too long"):
+        parse_document(f"a: {number}", "t")
+
+
+def test_long_text_is_no_number() -> None:
+    text = "1" + "_" * 100_000 + "x"
+    assert parse_document(f"a: {text}", "t").data == {"a": text}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('args: {x: "f32[' + "1," * 400_000 + '1]"}', r"an array has at most 1000 characters"),
+        ('args: {}\n    static: {s: "' + "{{" * 400_000 + '"}', r"at most 10000 characters"),
+        (
+            'args: {}\n    static: {s: "' + "{a}" * 2000 + '"}\n    matrix: {a: [abcdefgh]}',
+            r"gives more than 10000 characters",
+        ),
+        ('args: {}\n    static: {s: "{' + "a+" * 1000 + 'a}"}', r"is not an expression"),
+        ("args: {}\n    " + "x" * 1000 + ": 1", r"unknown field 'x{76}…'"),
+    ],
+    ids=["array", "braces", "filled", "expression", "key"],
+)
+def test_long_text_is_refused_with_a_short_message(body: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        expand(parse_yaml(f"{HEAD}    {body}\n"))
+    assert len(str(caught.value)) < 600
+
+
+def test_long_words_are_compared_with_nothing() -> None:
+    assert nearest("a" * 201, ["a" * 201]) is None
+    assert nearest("abc", ["b" * 300, "abd"]) == "abd"
+
+
+def test_a_module_too_large_to_look_into_is_left_to_the_import(tmp_path: Path) -> None:
+    with (tmp_path / "large.py").open("wb") as stream:
+        stream.truncate(2**40)
+    check_entry(parse_entry("large.py:f"), str(tmp_path))
+
+
+@pytest.mark.parametrize("escape", [r"\uD800", r"\uDC00", r"a\uD800b", r"\uDE00\uD83D"])
+def test_half_of_a_character_is_refused(escape: str) -> None:
+    for text in (f'a: "{escape}"', f'"{escape}": 1'):
+        with pytest.raises(SpecError, match="holds half of a character, which cannot be written"):
+            parse_document(text, "t.yaml")
+
+
+def test_two_halves_are_a_character() -> None:
+    assert parse_document(r'{"a": "\ud83d\ude00"}', "t.json").data == {"a": "\U0001f600"}
