@@ -95,3 +95,9 @@ def test_folders_inside_are_named_where_they_have_specs(tmp_path: Path) -> None:
 def test_a_folder_of_python_specs_alone_is_one(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(DECORATED)
     assert found(tmp_path) == (["a.py"], [])
+
+
+def test_a_python_file_too_deep_to_look_into_is_taken_for_a_spec(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.py"
+    deep.write_text(f"import pallasc  # kernel\nx = {'1 + ' * 20_000}1\n")
+    assert spec_files([tmp_path]) == [str(deep)]
