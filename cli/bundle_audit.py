@@ -11,26 +11,13 @@ import click
 
 from pallasc.cli.bundle_options import file_argument, key_option
 from pallasc.cli.layout import Command
-from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.options import json_option, size_value, traceback_option
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.audit import Finding
 
 _FOUND = 5
 _DRIVER = re.compile(r"\d{1,3}(\.\d{1,3})*")
-
-
-def _size(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Return a size in bytes, None for no limit.
-
-    Raises:
-        SpecError: it is none.
-    """
-    if text is None or ctx.resilient_parsing:
-        return None
-    from pallasc.cache.limits import parse_size
-
-    return parse_size(text, what=option.opts[0])
 
 
 def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
@@ -49,12 +36,16 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     help="A model or architecture that the bundle is for; repeatable.",
 )
 @click.option(
-    "--budget", "bundle_bytes", callback=_size, metavar="SIZE", help="The most bytes of the file."
+    "--budget",
+    "bundle_bytes",
+    callback=size_value,
+    metavar="SIZE",
+    help="The most bytes of the file.",
 )
 @click.option(
     "--variant-budget",
     "variant_bytes",
-    callback=_size,
+    callback=size_value,
     metavar="SIZE",
     help="The most bytes of the cubins of one variant, as they are loaded.",
 )

@@ -8,7 +8,7 @@ import click
 
 from pallasc.cli.bundle_options import choice_options, file_argument
 from pallasc.cli.layout import Command
-from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.options import json_option, size_value, traceback_option
 
 
 @click.command("extract", cls=Command, short_help="Write cubins, plans and PTX into files.")
@@ -22,6 +22,15 @@ from pallasc.cli.options import json_option, traceback_option
     help="Where to write; each variant gets a folder in it.",
 )
 @click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option(
+    "--max-size",
+    "most_bytes",
+    default="4GiB",
+    show_default=True,
+    callback=size_value,
+    metavar="SIZE",
+    help="Write nothing if it is more than this in all; none for any amount.",
+)
 @choice_options
 @json_option("what was written")
 @traceback_option()
@@ -29,14 +38,16 @@ def command(
     file: Path,
     output: Path,
     force: bool,
+    most_bytes: int | None,
     targets: tuple[str, ...],
     expression: str | None,
     as_json: bool,
 ) -> int:
     """Write cubins, launch plans and records of variants into files, and PTX where there is any.
 
-    Files that are there are not replaced: then nothing is written at all. Cubins are those of the
-    bundle, without their debug sections unless it was made with --keep-debug.
+    Files that are there are not replaced: then nothing is written at all. The same holds where the
+    bundle declares more bytes than --max-size; few compressed ones can become very many. Cubins are
+    those of the bundle, without their debug sections unless it was made with --keep-debug.
 
     Examples:
       pallasc bundle extract kernels.pallasc -o shown/
@@ -54,7 +65,7 @@ def command(
 
     with open_bundle(file) as bundle:
         entries = chosen_entries(bundle, targets=targets, expression=expression)
-        written = unpack(bundle, entries, output, force=force)
+        written = unpack(bundle, entries, output, force=force, most_bytes=most_bytes)
     if as_json:
         files = [
             {"variant": one.variant, "path": str(one.path), "bytes": one.size} for one in written

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ NOTHING_PRINTED = "nothing was printed"
 
 _COMMENTS = {"ptx": "//", "sass": "//"}
 _CHOSEN = "pallasc.cli.inspect.views"
-_UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
 
 def _view(name: str, text: str) -> Callable[[Any], Any]:
@@ -146,9 +144,13 @@ def show(report: Report, views: list[str], output: str | None) -> None:
 
     shown = [result for result in report.results if result.artifact is not None]
     if output is not None and is_folder(output):
+        from pallasc.specs.bundle.unpack import safe_names
+
+        # Two ids that differ in what a file name cannot have must not share a file.
+        names = safe_names(result.variant.id for result in shown)
         for result in shown:
             for view in views:
-                path = Path(output, file_name(result.variant.id, view))
+                path = Path(output, names[result.variant.id] + SUFFIXES[view])
                 write_text(path, document([result], [view]))
     elif output is not None:
         write_text(Path(output), document(shown, views))
@@ -159,11 +161,6 @@ def show(report: Report, views: list[str], output: str | None) -> None:
 def is_folder(path: str) -> bool:
     """Tell whether a path that the user gave means a folder: it is one, or ends in a slash."""
     return path.endswith("/") or Path(path).is_dir()
-
-
-def file_name(identifier: str, view: str) -> str:
-    """Return the name of the file for a variant's view."""
-    return _UNSAFE.sub("_", identifier) + SUFFIXES[view]
 
 
 def document(results: list[VariantResult], views: list[str]) -> str:

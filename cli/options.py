@@ -202,3 +202,16 @@ def compile_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def size_value(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Return a size in bytes that an option gives, None for no limit.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if text is None or ctx.resilient_parsing:
+        return None
+    from pallasc.cache.limits import parse_size
+
+    return parse_size(text, what=option.opts[0])

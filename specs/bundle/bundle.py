@@ -267,6 +267,13 @@ class Bundle:
         with self._reader.naming:
             return sum(self._reader.row(number).extent.size for number in numbers)
 
+    def declared_sizes(self, entry: Entry) -> list[int]:
+        """Return the bytes that the files of an entry have: record, plan, blobs; none is read."""
+        with self._reader.naming:
+            record = self._reader.row(entry.record).size
+            blobs = [self._reader.row(n).size for n in entry.blobs if n is not None]
+        return [record, record, *blobs]
+
     def verify(self) -> None:
         """Read everything and compare all of it with its digests.
 

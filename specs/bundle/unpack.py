@@ -9,6 +9,9 @@
 Names in a bundle are data from strangers: in a name, what is not a letter, a digit or one of
 `-_=,@+[]` or a dot within it becomes `_`, and the first digits of a digest go behind it where that
 changed anything, or where two names differ in upper and lower case alone.
+
+Sizes are data from strangers, too: many variants may share a blob that is tiny while it is
+compressed. So what would be written is added up from what the bundle declares, before any of it is.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ from pallasc.specs.canonical import digest
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")
 _LONGEST = 120
 _DIGITS = 16
+_LEAST_FILE_BYTES = 4096
+"""What a small file takes on disk."""
+
+DEFAULT_MOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,12 @@ class Unpacked:
 
 
 def unpack(
-    bundle: Bundle, entries: Iterable[Entry], folder: Path, *, force: bool = False
+    bundle: Bundle,
+    entries: Iterable[Entry],
+    folder: Path,
+    *,
+    force: bool = False,
+    most_bytes: int | None = DEFAULT_MOST_BYTES,
 ) -> list[Unpacked]:
     """Write the files of variants.
 
@@ -51,12 +63,15 @@ def unpack(
         entries: which of its variants.
         folder: where to; it is made if it is not there.
         force: replace files that are there.
+        most_bytes: what may be written in all, None for any amount; a file counts at least 4 KiB.
 
     Raises:
-        SpecError: a file is there already, and then nothing is written; or it cannot be written.
+        SpecError: a file is there already, or there is too much, and then nothing is written; or
+            one cannot be written.
         CorruptError: the bundle is damaged.
     """
     chosen = list(entries)
+    _check_size(bundle, chosen, most_bytes)
     names = safe_names(entry.id for entry in chosen)
     if not force:
         for entry in chosen:
@@ -69,6 +84,18 @@ def unpack(
             _write(own / name, data, force=force)
             written.append(Unpacked(entry.id, own / name, len(data)))
     return written
+
+
+def _check_size(bundle: Bundle, entries: list[Entry], most_bytes: int | None) -> None:
+    total = 0
+    for number, entry in enumerate(entries, 1):
+        total += sum(max(size, _LEAST_FILE_BYTES) for size in bundle.declared_sizes(entry))
+        if most_bytes is not None and total > most_bytes:
+            raise SpecError(
+                f"the first {number:,} of {len(entries):,} variants take more than {most_bytes:,} "
+                f"bytes; the bundle has {bundle.size:,}.",
+                hint="Raise --max-size if you expect that, or choose variants with -k.",
+            )
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:

@@ -140,3 +140,26 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be written"):
         unpack(bundle, bundle.entries(), tmp_path / "file")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_more_than_the_limit_is_not_begun(tmp_path: Path) -> None:
+    """Many variants that share one compressed blob: a bundle of kilobytes, files of gigabytes."""
+    zeros = make_artifact(1, constant=bytes(1 << 20))
+    items = [item_of("k", {"m": m}, zeros) for m in range(300)]
+    data = build_bundle(items)
+    assert len(data) < 64 << 10
+    bundle = open_bundle(data)
+    out = tmp_path / "out"
+    with pytest.raises(SpecError, match=r"the first \d+ of 300 variants take more than") as caught:
+        unpack(bundle, bundle.entries(), out, most_bytes=100 << 20)
+    assert "--max-size" in str(caught.value.hint)
+    assert not out.exists()
+    few = list(bundle.entries())[:2]
+    assert len(unpack(bundle, few, out, most_bytes=100 << 20)) == 8
+    assert len(unpack(bundle, few, tmp_path / "any", most_bytes=None)) == 8
+
+
+def test_small_files_count_what_they_take_on_disk(tmp_path: Path) -> None:
+    bundle = _open(make_items(2))
+    with pytest.raises(SpecError, match="take more than 16,384 bytes"):
+        unpack(bundle, bundle.entries(), tmp_path / "out", most_bytes=4 * 4096)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.inspect import SUFFIXES, file_name, is_folder
+from pallasc.cli.inspect import SUFFIXES, is_folder
 
 RunCommand = Callable[..., Any]
 
@@ -160,16 +160,29 @@ def test_inspect_of_a_miss_compiles_it_and_says_so(
     assert result.out.startswith("KERNEL ")
 
 
-@pytest.mark.parametrize(
-    ("identifier", "name"),
-    [
-        (F32, f"{F32}.ptx"),
-        ("a[name=x/y z]@b200", "a[name=x_y_z]@b200.ptx"),
-        ("../up@b200", ".._up@b200.ptx"),
-    ],
-)
-def test_file_names_keep_an_id_within_its_folder(identifier: str, name: str) -> None:
-    assert file_name(identifier, "ptx") == name
+def test_two_values_never_share_a_file(run: RunCommand, tmp_path: Path) -> None:
+    """Ids that differ in what no file name can have would overwrite each other."""
+    spec = tmp_path / "kernels.yaml"
+    spec.write_text(
+        "schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: add\n"
+        "    entry: labelled.py:add\n"
+        '    args: ["f32[{m}]", "f32[{m}]"]\n'
+        '    static: {block_size: "{m // 8}", label: "{path}"}\n'
+        '    include: [{m: 1024, path: "a/b"}, {m: 2048, path: a_b}, {m: 4096, path: "../c"}]\n'
+    )
+    (tmp_path / "labelled.py").write_text(
+        "from pallasc.specs.library import elementwise\n"
+        "def add(x, y, *, block_size, label):\n"
+        "    return elementwise.add(x, y, block_size=block_size)\n"
+    )
+    out = tmp_path / "out"
+    result = run("inspect", spec, "--store", tmp_path / "store", "--plan", "-o", f"{out}/")
+    assert result.code == 0, result.err
+    files = sorted(out.rglob("*"))
+    assert [path.parent for path in files] == [out] * 3
+    assert all(path.name.endswith(".plan.txt") for path in files)
+    plans = {path.read_text() for path in files}
+    assert len(plans) == 3
 
 
 def test_every_view_has_an_ending_of_its_own() -> None:
