@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pallasc.cli.letters import one_line, printable
 from pallasc.cli.output import count
 from pallasc.cli.result_text import output_tail, spill_bytes
 from pallasc.cli.workspace import relative_file, workspace_root
+from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.report import Report, VariantResult

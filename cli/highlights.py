@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pallasc.cli.letters import cut, one_line, shorten, width
+from pallasc.cli.letters import cut, shorten, width
 from pallasc.cli.output import count
 from pallasc.cli.result_text import spill_bytes
 from pallasc.cli.times import duration
+from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:
     from pallasc.compiler.report import Report, VariantResult

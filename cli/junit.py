@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pallasc.cli.failures import error_text
-from pallasc.cli.letters import printable
 from pallasc.cli.result_text import spill_bytes
 from pallasc.cli.workspace import relative_file, workspace_root
 from pallasc.errors import SpecError
+from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.report import Report, VariantResult

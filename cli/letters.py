@@ -1,30 +1,10 @@
-"""How much room text takes on a terminal, and text without what a terminal would obey."""
+"""How much room text takes on a terminal."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 ELLIPSIS = "…"
-
-# Control sequences (colours, cursor movement), titles and other strings, and two-letter escapes.
-_ESCAPE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-Z\\-~]", re.DOTALL
-)
-_CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-
-
-def printable(text: str) -> str:
-    """Return text without escape sequences and control characters; lines end in a line feed."""
-    if text.isprintable():
-        return text
-    text = _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return text.translate(_CONTROL)
-
-
-def one_line(text: str) -> str:
-    """Return printable text as one line."""
-    return text if text.isprintable() else printable(text).replace("\n", " ")
 
 
 def width(text: str) -> int:

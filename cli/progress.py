@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from pallasc.cli.letters import one_line
 from pallasc.cli.result_text import counter, failure_lines, result_line
 from pallasc.cli.screen import Screen, stderr_screen
 from pallasc.cli.times import Heartbeat, about, elapsed, time_left_s
 from pallasc.compiler.report import Event, Tick, VariantResult
+from pallasc.specs.plain_text import one_line
 
 _HELD_LINES = 512
 """About 64 kB: so many hits are written at a time."""
@@ -83,7 +83,7 @@ class Progress:
             self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
         name = event.variant.id
         held = self._held
-        held.append(self._hit_line % (event.done, name if name.isprintable() else one_line(name)))
+        held.append(self._hit_line % (event.done, one_line(name)))
         if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
             self._write()
 

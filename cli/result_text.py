@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pallasc.cli.failures import error_text
-from pallasc.cli.letters import cut, one_line, printable, shorten, width
+from pallasc.cli.letters import cut, shorten, width
 from pallasc.cli.output import count
+from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.report import VariantResult

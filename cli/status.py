@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pallasc.cli.letters import cut, one_line, shorten, width
+from pallasc.cli.letters import cut, shorten, width
 from pallasc.cli.output import count
 from pallasc.cli.times import about, elapsed, time_left_s
+from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Variant

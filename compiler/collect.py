@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pallasc.compiler.manifest import changed_source, make_manifest
 from pallasc.compiler.sources import sources_from_json
 from pallasc.errors import Location, NotCachedError, SpecError
 from pallasc.specs.canonical import labelled_key
+from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_from_json
 from pallasc.specs.yaml_loader import load_specs
@@ -39,7 +39,6 @@ _JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
 """Packages that closures leave out."""
 _TICK_S = 0.5
 _OUTPUT_LINES = 20
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 OnTick = Callable[[str, float], None]
 """Is told which file is being executed, and for how many seconds."""
@@ -205,11 +204,7 @@ def _process_error(path: str, answer: Answer) -> _ProcessError:
         where = Location(path, where.line if where else 0)
     lines = answer.output.strip().splitlines()[-_OUTPUT_LINES:]
     if lines:
-        message = "\n".join([message, "  output:", *(_printable(f"    {line}") for line in lines)])
+        message = "\n".join(
+            [message, "  output:", *(f"    {one_line(line)}".rstrip() for line in lines)]
+        )
     return _ProcessError(message, location=where, hint=hint)
-
-
-def _printable(line: str) -> str:
-    """Return a line without colours and what would move the cursor of a terminal."""
-    plain = _COLOUR.sub("", line.expandtabs())
-    return "".join(c if c.isprintable() else " " for c in plain).rstrip()

@@ -1,33 +1,10 @@
-"""Text on a terminal: its width, what fits, and nothing that a terminal would obey."""
+"""Text on a terminal: its width, and what fits."""
 
 from __future__ import annotations
 
 import pytest
 
-from pallasc.cli.letters import cut, one_line, printable, shorten, width
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain", "plain"),
-        ("two\nlines\tand a tab\n", "two\nlines\tand a tab\n"),
-        ("\x1b[1;31mred\x1b[0m", "red"),
-        ("\x1b[2K\x1b[1Aup", "up"),
-        ("\x1b]0;a title\x07text", "text"),
-        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("\x1b(Bset\x1bc", "set"),
-        ("bell\x07 null\x00 c1\x9b31m", "bell null c131m"),
-        ("10 %\r20 %\r\ndone", "10 %\n20 %\ndone"),
-        ("Grüße 漢字", "Grüße 漢字"),
-    ],
-)
-def test_printable_leaves_letters_tabs_and_lines(text: str, shown: str) -> None:
-    assert printable(text) == shown
-
-
-def test_one_line_has_no_line_feed() -> None:
-    assert one_line("a\r\nb\x1b[31m\nc") == "a b c"
+from pallasc.cli.letters import cut, shorten, width
 
 
 @pytest.mark.parametrize(

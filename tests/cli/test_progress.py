@@ -75,7 +75,7 @@ def test_a_log_in_colour_colours_the_status(stream: Writes, pretended: Any) -> N
 def test_an_id_cannot_leave_its_line(stream: Writes, pretended: Any) -> None:
     with Progress(Screen(stream)) as progress:
         progress(pretended.finished(pretended.hit(pretended.variant(name="a\n::b\x1b[2K"))))
-    assert stream.getvalue() == "[ 3/24] hit       a ::b@h100-sxm\n"
+    assert stream.getvalue() == "[ 3/24] hit       a : :b@h100-sxm\n"
 
 
 def test_hits_can_be_left_out(stream: Writes, pretended: Any) -> None:

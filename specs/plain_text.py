@@ -1,0 +1,49 @@
+"""Text from strangers, made fit for terminals and the logs of CI services.
+
+Names, messages and output come from specs, stores, bundles, kernels and exceptions. A terminal
+obeys escape sequences in them, a reader is misled by characters that change the direction of text,
+and a CI service carries out lines that look like its commands:
+
+* GitHub: `::name …::` at the start of a line, `##[name]` anywhere in it
+  (https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands)
+* Azure Pipelines: `##vso[…]`; TeamCity: `##teamcity[…]`
+"""
+
+from __future__ import annotations
+
+import re
+
+# Control sequences (colours, cursor movement), titles and other strings, and two-letter escapes.
+_ESCAPE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-Z\\-~]", re.DOTALL
+)
+_COMMAND = re.compile(r"^([ \t\xa0]*)::", re.MULTILINE)
+_MARKER = re.compile(r"##(?=\[|vso\[|teamcity\[)", re.IGNORECASE)
+_BIDIRECTIONAL = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_TAGS = range(0xE0000, 0xE0080)
+"""Copies of ASCII that nothing shows."""
+_CHANGED: dict[int, str | None] = {
+    **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
+    **dict.fromkeys((*_BIDIRECTIONAL, *_TAGS)),
+    **dict.fromkeys((0x2028, 0x2029), "\n"),
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+}
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal and a CI service only show.
+
+    Escape sequences, control characters and direction marks are removed, halves of surrogate pairs
+    replaced; lines end in a line feed. Commands of CI services get a space: `: :error` and `## [`.
+    """
+    if not text.isprintable():
+        text = _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").translate(_CHANGED)
+    if "::" in text:
+        text = _COMMAND.sub(r"\1: :", text)
+    return _MARKER.sub("## ", text) if "##" in text else text
+
+
+def one_line(text: str) -> str:
+    """Return printable text as one line."""
+    shown = printable(text)
+    return shown if "\n" not in shown else printable(shown.replace("\n", " "))
