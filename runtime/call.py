@@ -2,17 +2,17 @@
 
 The stream is the one that is given; else that of the first array whose framework has a current
 stream or which names its own, results among them; else the default one. Where others of the arrays
-are of another stream, the launch waits for what that has got so far, and a framework's own stream
-waits for the launch.
+are of another stream, the launch and that stream wait for each other (`order`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.checks import (
@@ -23,11 +23,12 @@ from pallasc.runtime.checks import (
     common_device,
     listed,
 )
-from pallasc.runtime.devices import Device, current_device, get_device
+from pallasc.runtime.devices import current_device, get_device
 from pallasc.runtime.host import run_on_host
-from pallasc.runtime.routes import Route, is_capturing
+from pallasc.runtime.order import Order
+from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import Signature
-from pallasc.runtime.streams import DEFAULT_STREAMS, is_same_stream, stream_handle, wait_for
+from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.trees import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class Call:
     ) -> Any:
         results = self._allocated(route, inputs, current_device(), None) if given is None else given
         check_copied(self.kernel.name, route.signature.results, results)
-        run_on_host(route, self.arrays, [one.array for one in results])
+        stream = None if self.stream is None else stream_handle(self.stream)
+        run_on_host(route, self.arrays, [one.array for one in results], stream)
         return self._returned(route, results)
 
     def _on_device(
@@ -120,16 +122,21 @@ class Call:
         route.program(ordinal, stream)  # so that what cannot run is refused before anything else
         results = self._allocated(route, inputs, ordinal, stream) if given is None else given
         passed = [*inputs, *results]
-        frameworks = self._framework_streams(passed, ordinal, stream)
-        self._wait(get_device(ordinal), stream, frameworks, passed)
+        written = {*route.signature.updated, *range(len(inputs), len(passed))}
+        is_given = self.stream is not None
+        device = get_device(ordinal)
+        order = Order(self.kernel.name, device, stream, passed, written, is_given=is_given)
+        order.before()
         pointers = [one.view.pointer for one in passed]
         workspace = self._workspace(inputs, route.workspace_bytes, ordinal, stream)
         address = None if workspace is None else workspace.view.pointer
-        route.enqueue(stream, ordinal, pointers, address)
-        for framework in frameworks:
-            wait_for(get_device(ordinal), framework, stream)
-        written = [inputs[number] for number in route.signature.updated]
-        _note_writes([*written, *results], stream)
+        try:
+            route.enqueue(stream, ordinal, pointers, address)
+        except PallascError:
+            with suppress(PallascError):  # of several steps some may be in the stream
+                order.after()
+            raise
+        order.after()
         self.kernel.install(inputs[0].adapter if inputs else None, route)
         return self._returned(route, results)
 
@@ -142,40 +149,6 @@ class Call:
             if getattr(one.adapter, "has_pool", False):
                 return one.adapter.stream(ordinal)
         return 0
-
-    def _framework_streams(self, passed: Sequence[Passed], ordinal: int, stream: int) -> list[int]:
-        """Return the current streams of frameworks whose arrays take part in another stream.
-
-        A stream that the caller gives is the caller's to order.
-        """
-        if self.stream is not None:
-            return []
-        adapters = dict.fromkeys(one.adapter for one in passed)
-        own = [one.stream(ordinal) for one in adapters if getattr(one, "has_pool", False)]
-        return [one for one in dict.fromkeys(own) if not is_same_stream(one, stream)]
-
-    def _wait(
-        self, device: Device, stream: int, frameworks: Sequence[int], passed: Sequence[Passed]
-    ) -> None:
-        """Let the stream wait for the work that arrays come from.
-
-        Raises:
-            ArgumentError: it is captured, and cannot wait.
-        """
-        own = [one.view.stream for one in passed if one.view.stream is not None]
-        others = [
-            one for one in dict.fromkeys((*frameworks, *own)) if not is_same_stream(one, stream)
-        ]
-        if others and is_capturing(device, stream):
-            if self.stream is not None:
-                return  # the caller orders what a graph does not see
-            raise ArgumentError(
-                f"{self.kernel.name}: an array belongs to stream {others[0]:#x}, and the launch to "
-                f"stream {stream:#x}, which is being captured and cannot wait for it.",
-                hint="Let all arrays be of one stream, or pass stream=.",
-            )
-        for other in others:
-            wait_for(device, stream, other)
 
     def _workspace(
         self, inputs: Sequence[Passed], size_bytes: int, ordinal: int, stream: int
@@ -244,11 +217,3 @@ class Call:
             for source, number in route.signature.sources
         ]
         return unflatten(route.signature.output_tree, leaves)
-
-
-def _note_writes(written: Sequence[Passed], stream: int) -> None:
-    """Tell arrays that keep their stream which one writes them."""
-    for one in written:
-        note_write = getattr(one.adapter, "note_write", None)
-        if note_write is not None:
-            note_write(one.array, stream)

@@ -150,6 +150,18 @@ def outside_captures(driver: Driver) -> Iterator[None]:
         driver.bindings.cuThreadExchangeStreamCaptureMode(before)
 
 
+def is_legacy_blocked(driver: Driver) -> bool:
+    """Tell whether the default stream of the current context waits for a stream that is captured.
+
+    Whatever is put into it meanwhile fails and ends that capture, which asking does not.
+    """
+    code, _ = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(0))
+    return int(code) == _CAPTURE_IMPLICIT
+
+
+_CAPTURE_IMPLICIT = 906
+
+
 def device_ordinal(device: Any) -> int:
     """Return the ordinal that a caller means: a number, `"cuda:1"`, an object for a device.
 

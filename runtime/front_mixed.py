@@ -7,10 +7,11 @@ Whatever is unusual goes to the slow path, which makes streams wait, or writes t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.arrays import (
     FOREIGN_ERRORS,
     Adapter,
@@ -18,12 +19,15 @@ from pallasc.runtime.adapters.arrays import (
     known_adapter,
 )
 from pallasc.runtime.arguments import MISSING
-from pallasc.runtime.devices import current_device
+from pallasc.runtime.devices import current_device, get_device
 from pallasc.runtime.driver import ODD_ANSWERS
+from pallasc.runtime.order import note_uses
+from pallasc.runtime.program import BoundPlan
 from pallasc.runtime.routes import PlanKey, Route
 from pallasc.runtime.signature import Signature, input_names
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.trees import is_flat, leaves_of, unflatten
+from pallasc.runtime.uses import Uses, number_of
 from pallasc.specs.plan import Binding
 
 _UNUSUAL = (ArgumentError, *FOREIGN_ERRORS)
@@ -71,7 +75,7 @@ class MixedFront:
             except _UNUSUAL:
                 ready = None
             if ready is not None:
-                passed = self._launch(shape, *ready)
+                passed = self._launch(*ready)
                 return unflatten(shape.tree, [passed[place] for place in shape.places])
         return self._slow["call"](arrays, more, out, stream, named)
 
@@ -88,14 +92,14 @@ class MixedFront:
             except _UNUSUAL:
                 ready = None
             if ready is not None:
-                self._launch(shape, *ready)
+                self._launch(*ready)
                 return out
         return self._slow["into"](arrays, more, out, stream, named)
 
     def _ready(
         self, shape: _Shape, passed: Sequence[Any], stream: Any, *, allocates: bool
-    ) -> tuple[Route, PlanKey, Sequence[Any]] | None:
-        """Return route, key and arrays, temporaries last; None where anything is unusual.
+    ) -> tuple[Route, PlanKey, Sequence[Any], Sequence[tuple[Uses, bool]]] | None:
+        """Return route, key, arrays, temporaries last, and their uses; None where it is unusual.
 
         Raises:
             ArgumentError, KeyError, ValueError: something is unusual.
@@ -118,6 +122,9 @@ class MixedFront:
         handle = _common_stream(adapters, streams, device, stream)
         if handle is None:
             return None
+        uses = shape.uses(adapters, passed)
+        if uses and _must_wait(uses, device, handle):
+            return None
         made: list[Any] = []
         if allocates:
             own = None if stream is None else handle
@@ -128,28 +135,39 @@ class MixedFront:
         if route.workspace_bytes:
             made.append(_workspace(adapters[0], route.workspace_bytes, device, handle))
         new = [find_adapter(one, "a result").view(one).pointer for one in made]
+        if allocates:
+            uses = [*uses, *_new_uses(made)]
         if handle <= DEFAULT_STREAMS and current_device() != device:
             device = ~device
         key = (handle, device, *pointers, *new)
         if key not in route.plans and (not binds or route.try_bind(key) is None):
             return None
-        return route, key, [*passed, *made]
+        return route, key, [*passed, *made], uses
 
     def _launch(
-        self, shape: _Shape, route: Route, key: PlanKey, passed: Sequence[Any]
+        self,
+        route: Route,
+        key: PlanKey,
+        passed: Sequence[Any],
+        uses: Sequence[tuple[Uses, bool]],
     ) -> Sequence[Any]:
         plan = route.plans.get(key) or route.bind(key)
+        try:
+            self._run(route, key, plan)
+        except PallascError:
+            with suppress(PallascError):  # of several steps some may be in the stream
+                _note(key, uses)
+            raise
+        _note(key, uses)
+        return passed
+
+    def _run(self, route: Route, key: PlanKey, plan: BoundPlan) -> None:
         try:
             answer = plan()
         except ODD_ANSWERS as error:
             raise route.explain(key, plan, error) from error
         if answer[0] is not self._success:
             route.retry(key, plan, answer, None)
-        for array in shape.written(passed):
-            note_write = getattr(known_adapter(array), "note_write", None)
-            if note_write is not None:
-                note_write(array, key[0])
-        return passed
 
 
 class _Shape:
@@ -176,6 +194,7 @@ class _Shape:
         self._order = [trees.index(number) for number in range(self.input_count)]
         numbers = [*signature.updated, *range(self.input_count, len(signature.passed))]
         self.written = _picker(numbers)
+        self._numbers = frozenset(numbers)
 
     @classmethod
     def of(cls, signature: Signature) -> _Shape | None:
@@ -196,6 +215,14 @@ class _Shape:
             if arguments[place] is not None and arguments[place] is not MISSING:
                 raise ValueError("something is given where nothing was compiled")
         return [arguments[place] for place in self._order]
+
+    def uses(self, adapters: Sequence[Adapter], passed: Sequence[Any]) -> list[tuple[Uses, bool]]:
+        """Return the uses of arrays that know them, and whether a launch writes each."""
+        return [
+            (adapter.uses(array), number in self._numbers)
+            for number, (adapter, array) in enumerate(zip(adapters, passed, strict=True))
+            if hasattr(adapter, "uses")
+        ]
 
     def results(self, out: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the arrays of `out` that results are written into.
@@ -227,6 +254,24 @@ def _picker(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 def _types(bindings: Sequence[Binding]) -> _Types:
     return tuple(one.dtype for one in bindings), tuple(one.shape for one in bindings)
+
+
+def _must_wait(uses: Sequence[tuple[Uses, bool]], device: int, stream: int) -> bool:
+    """Tell whether work of other streams has to be waited for."""
+    number = number_of(get_device(device), stream)
+    return any(one.before(number, writes=writes) for one, writes in uses)
+
+
+def _note(key: PlanKey, uses: Sequence[tuple[Uses, bool]]) -> None:
+    """Note a launch with the arrays that know their uses."""
+    if uses:
+        note_uses(get_device(key[1] if key[1] >= 0 else ~key[1]), key[0], uses)
+
+
+def _new_uses(made: Sequence[Any]) -> list[tuple[Uses, bool]]:
+    """Return the uses of new arrays that know them; all are written."""
+    adapters = [(known_adapter(one), one) for one in made]
+    return [(one.uses(array), True) for one, array in adapters if hasattr(one, "uses")]
 
 
 def _workspace(adapter: Adapter, size_bytes: int, device: int, stream: int) -> Any:

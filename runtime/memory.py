@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pallasc.errors import PallascError
 from pallasc.runtime.devices import Device, active, outside_captures
 from pallasc.runtime.driver import Driver, forget_on_fork, open_driver
+from pallasc.runtime.streams import capture_number, own_stream
+from pallasc.runtime.uses import Uses, number_of, record, wait_for_moments
 
 ALIGNMENT = 256
 """What Mosaic assumes of every buffer."""
@@ -36,29 +38,22 @@ def upload(device: Device, digest: str, data: bytes, what: str) -> int:
     with _upload_lock:
         found = _constants.get(key)
         if found is None:
+            stream = own_stream(device)
             with active(device) as driver, outside_captures(driver):
-                found = _constants[key] = _copy(driver, data, what)
+                found = _constants[key] = _copy(driver, data, stream, what)
     return found
 
 
-def _copy(driver: Driver, data: bytes, what: str) -> int:
-    """Return the address of new memory with these bytes.
-
-    They go through a stream of their own: the default one cannot be used beside captures.
-    """
-    bindings = driver.bindings
-    stream = driver.call("cuStreamCreate", _NON_BLOCKING, what=what)
+def _copy(driver: Driver, data: bytes, stream: int, what: str) -> int:
+    """Return the address of new memory with these bytes."""
+    address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
     try:
-        address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
-        try:
-            if data:
-                driver.call("cuMemcpyHtoDAsync", address, data, len(data), stream, what=what)
-                driver.call("cuStreamSynchronize", stream, what=what)
-        except PallascError:
-            bindings.cuMemFree(address)
-            raise
-    finally:
-        bindings.cuStreamDestroy(stream)
+        if data:
+            driver.call("cuMemcpyHtoDAsync", address, data, len(data), stream, what=what)
+            driver.call("cuStreamSynchronize", stream, what=what)
+    except PallascError:
+        driver.bindings.cuMemFree(address)
+        raise
     return address
 
 
@@ -74,7 +69,7 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
         # One thread at a time: between its first use of the memory and its last, no other.
         key = _key(device, stream)
         with _turn(key):
-            yield _workspace(device, key, size_bytes, what)
+            yield from _turn_with_workspace(device, key, size_bytes, what)
         return
     with active(device):
         address = int(driver.call("cuMemAllocAsync", max(1, size_bytes), stream, what=what))
@@ -87,14 +82,13 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
 
 _Key = tuple[int, int, int]
 
-_NON_BLOCKING = 1
-
 _upload_lock = threading.Lock()
 _constants: dict[tuple[int, str], int] = {}
 
 _lock = threading.Lock()
 _turns: dict[_Key, threading.RLock] = {}
-_workspaces: dict[_Key, tuple[int, int]] = {}
+_workspaces: dict[tuple[int, ...], tuple[int, int]] = {}
+_uses: dict[_Key, Uses] = {}
 
 
 def _key(device: Device, stream: int) -> _Key:
@@ -107,11 +101,32 @@ def _turn(key: _Key) -> threading.RLock:
         return _turns.setdefault(key, threading.RLock())
 
 
-def _workspace(device: Device, key: _Key, size_bytes: int, what: str) -> int:
-    """Return memory that belongs to a stream: its work is done one after the other.
+def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) -> Iterator[int]:
+    """Give the memory of a stream, behind what used it before.
 
-    A block that is too small is kept, as a captured graph may use it. Sizes at least double, so
-    that all blocks of a stream take less than twice the last.
+    The handle may be that of a new stream, which does not wait for an old one of that handle. A
+    graph has memory of its own: it may run beside the stream that it was captured in.
+    """
+    graph = capture_number(device, key[1])
+    if graph:
+        yield _workspace(device, (*key, graph), size_bytes, what)
+        return
+    uses = _uses.setdefault(key, Uses())
+    wait_for_moments(device, key[1], uses.before(number_of(device, key[1]), writes=True))
+    try:
+        yield _workspace(device, key, size_bytes, what)
+    finally:
+        with suppress(PallascError):
+            moment = record(device, key[1])
+            if moment is not None:
+                uses.note(moment, writes=True)
+
+
+def _workspace(device: Device, key: tuple[int, ...], size_bytes: int, what: str) -> int:
+    """Return memory that belongs to a stream or a graph.
+
+    A block that is too small is kept: work that was put into the stream may not be over. Sizes at
+    least double, so that all blocks of a stream take less than twice the last.
     """
     address, held_bytes = _workspaces.get(key, (0, 0))
     if held_bytes < size_bytes:
@@ -128,6 +143,7 @@ def _forget() -> None:
     _constants.clear()
     _turns.clear()
     _workspaces.clear()
+    _uses.clear()
 
 
 forget_on_fork(_forget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from numbers import Number
@@ -9,8 +10,8 @@ from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.devices import Device, active
-from pallasc.runtime.driver import Driver, open_driver
+from pallasc.runtime.devices import Device, active, outside_captures
+from pallasc.runtime.driver import Driver, forget_on_fork, open_driver
 
 DEFAULT_STREAMS = 2
 """Handles up to this are no streams of their own: 0 and 1 the default one, 2 the thread's."""
@@ -52,6 +53,37 @@ def _told(stream: Any) -> Any:
         _version, handle = protocol() if callable(protocol) else protocol
         return handle if isinstance(handle, bool) else int(handle)
     return int(stream)
+
+
+def capture_number(device: Device, stream: int) -> int:
+    """Return the number of the capture that a stream takes part in, 0 where it does in none."""
+    with active(device) as driver:
+        ask = driver.bindings.cuStreamGetCaptureInfo
+        code, *told = ask(driver.bindings.CUstream(stream))
+    status, number = told[:2]
+    return int(number) if int(code) == 0 and int(status) else 0
+
+
+_NON_BLOCKING = 1
+
+_lock = threading.Lock()
+_own: dict[int, int] = {}
+
+
+def own_stream(device: Device) -> int:
+    """Return a stream of a device for work that the caller waits for; it is never destroyed.
+
+    The default stream is none for that: it cannot be used while streams of others are captured.
+    """
+    found = _own.get(device.ordinal)
+    if found is None:
+        with _lock, active(device) as driver, outside_captures(driver):
+            found = _own.get(device.ordinal)
+            if found is None:
+                what = f"a stream of {device} cannot be made"
+                found = int(driver.call("cuStreamCreate", _NON_BLOCKING, what=what))
+                _own[device.ordinal] = found
+    return found
 
 
 def is_same_stream(stream: int, other: int) -> bool:
@@ -103,3 +135,12 @@ def _moment(driver: Driver, stream: int, what: str) -> Iterator[Any]:
         yield event
     finally:
         driver.bindings.cuEventDestroy(event)
+
+
+def _forget() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _own.clear()
+
+
+forget_on_fork(_forget)

@@ -11,10 +11,11 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView, no_array
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
 from pallasc.runtime.devices import Device, active, get_device, is_open, outside_captures
-from pallasc.runtime.streams import wait_for
+from pallasc.runtime.streams import own_stream
+from pallasc.runtime.uses import Uses, wait_for_moments, work_stream
 from pallasc.specs.dtypes import parse_dtype
 
-_DEFAULT_STREAM = 1
+_NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
 _LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
 
 
@@ -30,8 +31,7 @@ class DeviceArray:
         shape, dtype, device: as given.
         pointer: its address.
         nbytes: its size.
-        stream: the stream that its last work is in, as far as pallasc put it there; None where
-            there is none to wait for.
+        uses: the work that it is in, as far as pallasc put it there.
 
     Raises:
         OutOfMemoryError: the GPU has no room for it.
@@ -43,18 +43,20 @@ class DeviceArray:
         self.device = device
         self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
         what = f"{self.nbytes} bytes for {dtype}{list(shape)} cannot be had on GPU {device}"
-        self.stream: int | None = None
+        self.uses = Uses()
         owner = get_device(device)
         with active(owner) as driver, outside_captures(driver):
             self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
-        weakref.finalize(self, _free, self.pointer, owner)
+        weakref.finalize(self, _free, self.pointer, owner, self.uses)
 
     def __repr__(self) -> str:
         return f"<DeviceArray {self.dtype}{list(self.shape)} on GPU {self.device}>"
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array for other libraries, and the stream that they have to wait for.
+        """The array for other libraries, and a stream that they have to wait for.
+
+        The stream is one of pallasc's, which lasts; None where all work is over.
 
         Raises:
             AttributeError: the interface has no name for the dtype.
@@ -68,8 +70,17 @@ class DeviceArray:
             "typestr": f"{'|' if size == 1 else '<'}{match[0]}{size}",
             "data": (self.pointer, False),
             "version": 3,
-            "stream": None if self.stream is None else self.stream or _DEFAULT_STREAM,
+            "stream": self._exported_stream(),
         }
+
+    def _exported_stream(self) -> int | None:
+        left = self.uses.before(None, writes=True)
+        if not left:
+            return None
+        device = get_device(self.device)
+        stream = own_stream(device)
+        wait_for_moments(device, stream, left)
+        return stream
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's kind of device, and its ordinal."""
@@ -91,15 +102,16 @@ class DeviceArray:
         """
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"{self!r} is exported where it is, without a copy")
-        consumer = stream or _DEFAULT_STREAM
-        if self.stream is not None and 0 < consumer != (self.stream or _DEFAULT_STREAM):
-            wait_for(get_device(self.device), consumer, self.stream)
+        if stream != _NO_SYNCHRONISATION:
+            used = self.uses.before(None, writes=True)
+            wait_for_moments(get_device(self.device), stream or _DEFAULT_STREAM, used)
         return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
     def copy_from(self, array: Any) -> None:
         """Fill it with the bytes of a host array with a buffer.
 
-        It waits for the work of its stream, and for the copy.
+        It waits for what writes and reads the array in any stream, for what is in the default
+        stream, and for the copy. Captures go on.
 
         Raises:
             ArgumentError: the sizes differ, or the array has gaps or no buffer.
@@ -108,21 +120,30 @@ class DeviceArray:
         if data.nbytes != self.nbytes:
             raise ArgumentError(f"{data.nbytes} bytes cannot be copied into {self!r}.")
         if self.nbytes:
-            with active(get_device(self.device)) as driver:
-                what = f"{self!r} cannot be filled"
-                driver.call("cuStreamSynchronize", self.stream or 0, what=what)
-                driver.call("cuMemcpyHtoD", self.pointer, bytes(data), self.nbytes, what=what)
-                # The call may return before the last bytes have arrived.
-                driver.call("cuStreamSynchronize", 0, what=what)
+            device = get_device(self.device)
+            stream = work_stream(device, self.uses, writes=True)
+            what = f"{self!r} cannot be filled"
+            source = bytes(data)
+            with active(device) as driver, outside_captures(driver):
+                arguments = (self.pointer, source, self.nbytes, stream)
+                driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
+                driver.call("cuStreamSynchronize", stream, what=what)
+            self.uses.settle()
 
     def to_bytes(self) -> bytes:
-        """Return its bytes; waits for the work of its stream."""
+        """Return its bytes.
+
+        It waits for what writes the array, and for what is in the default stream. Captures go on.
+        """
         data = bytearray(self.nbytes)
         if self.nbytes:
-            with active(get_device(self.device)) as driver:
-                what = f"{self!r} cannot be read"
-                driver.call("cuStreamSynchronize", self.stream or 0, what=what)
-                driver.call("cuMemcpyDtoH", data, self.pointer, self.nbytes, what=what)
+            device = get_device(self.device)
+            stream = work_stream(device, self.uses, writes=False)
+            what = f"{self!r} cannot be read"
+            with active(device) as driver, outside_captures(driver):
+                arguments = (data, self.pointer, self.nbytes, stream)
+                driver.call("cuMemcpyDtoHAsync", *arguments, what=what)
+                driver.call("cuStreamSynchronize", stream, what=what)
         return bytes(data)
 
 
@@ -140,10 +161,16 @@ def _host_bytes(array: Any) -> memoryview:
         ) from error
 
 
-def _free(pointer: int, device: Device) -> None:
-    """Free memory, whatever is being captured; after a fork nothing of it is left to free."""
+def _free(pointer: int, device: Device, uses: Uses) -> None:
+    """Free memory when nothing uses it any more, whatever is being captured.
+
+    cuMemFree may wait for the device itself; it need not. After a fork nothing is left to free.
+    """
     if is_open(device):
+        left = uses.before(None, writes=True)
         with active(device) as driver, outside_captures(driver):
+            for moment in left:
+                driver.bindings.cuEventSynchronize(moment.event)
             driver.bindings.cuMemFree(pointer)
 
 
@@ -175,15 +202,13 @@ class DeviceArrayAdapter(OwnMemory):
         """
         if not isinstance(array, DeviceArray):
             raise no_array(array)
-        return ArrayView(
-            array.pointer, array.dtype, array.shape, True, array.device, True, array.stream
-        )
+        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device)
 
     view_in_order = view
 
-    def note_write(self, array: Any, stream: int) -> None:
-        """Keep the stream that an array was written in last, for whoever reads it."""
-        array.stream = stream
+    def uses(self, array: DeviceArray) -> Uses:
+        """Return what launches with an array have to wait for, and are noted in."""
+        return array.uses
 
 
 def make_adapter() -> DeviceArrayAdapter:

@@ -118,16 +118,17 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
 
 
 def _load(kernel: Kernel, types: Sequence[ArrayType]) -> None:
-    """Load the variant on the GPU that JAX uses by itself: a command buffer cannot.
+    """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
 
-    What hinders it is for the callback to say: the function may be traced for another device.
+    What hinders it is for the callback to say: the function may be traced for other devices.
     """
     import jax
 
     if jax.default_backend() == "gpu":
-        with suppress(PallascError):
-            ordinal = jax.local_devices()[0].local_hardware_id
-            kernel.route(ordinal, types).program(ordinal)
+        for device in jax.local_devices():
+            with suppress(PallascError):
+                ordinal = device.local_hardware_id
+                kernel.route(ordinal, types).program(ordinal)
 
 
 def _result(name: str, binding: Binding) -> Any:

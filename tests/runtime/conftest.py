@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import foreign  # noqa: F401  (tests import it by its bare name)
 import made as artifacts
+import orders  # noqa: F401  (as foreign)
 import rig as programs
 import standin as control
 import standin_torch as torch_control

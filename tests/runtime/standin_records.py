@@ -46,7 +46,7 @@ class Options(ctypes.Structure):
         for name in (
             *("driver_version", "init_code", "log", "raw_speed", "check_pointers"),
             *("null_pointers", "pointer_alignment", "eager_loading", "poison", "kernel_ns"),
-            *("deinitialized", "strict_context", "reuse_streams"),
+            *("deinitialized", "strict_context", "asynchronous", "reuse_streams"),
         )
     )
 

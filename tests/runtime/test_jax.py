@@ -7,10 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import made
 import pytest
 import standin as control
+
+from pallasc.runtime.adapters.jax_arrays import _load
+from pallasc.runtime.devices import get_device
+from pallasc.runtime.program import is_loaded
 
 HERE = Path(__file__).parent
 
@@ -99,3 +105,17 @@ def test_temporaries_are_memory_of_xla(report: dict[str, Any]) -> None:
 )
 def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:
     assert report["refused"][what] == f"ArgumentError: {message}"
+
+
+def test_the_warm_up_loads_on_every_local_device(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.devices("9.0", "8.0", "9.0")
+    local = [SimpleNamespace(local_hardware_id=number) for number in (2, 1, 0)]
+    fake = SimpleNamespace(default_backend=lambda: "gpu", local_devices=lambda: local)
+    monkeypatch.setitem(sys.modules, "jax", fake)
+    kernel = made.kernel(made.add())
+    _load(kernel, [("f32", (4, 64))] * 2)
+    (candidate,) = kernel.variants
+    loaded = [is_loaded(candidate, get_device(number)) for number in range(3)]
+    assert loaded == [True, False, True]  # no code for the second one, which the callback will say

@@ -53,7 +53,7 @@ def test_without_pools_a_stream_has_a_workspace_that_grows(runtime: Any) -> None
             found.append(address)
     assert found[0] == found[1]
     assert found[2] == found[3]
-    with temporary(device, 10, 16, "memory") as address:
+    with temporary(device, 10, _stream(), "memory") as address:
         assert address not in found
     assert runtime.count("cuMemAllocAsync") == 0
 
@@ -119,7 +119,7 @@ def test_uploaded_bytes_lie_on_the_device(runtime: Any) -> None:
     import ctypes
 
     address = upload(get_device(0), "digest", b"constant", "a constant")
-    names = ["cuMemcpyHtoDAsync_v2", "cuStreamSynchronize", "cuStreamDestroy_v2"]
+    names = ["cuStreamCreate", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"]
     assert [one.name for one in runtime.calls(*names)] == names
     assert ctypes.string_at(address, 8) == b"constant"
     assert upload(get_device(0), "none", b"", "nothing")
@@ -164,3 +164,50 @@ def test_temporaries_come_from_the_framework_where_it_has_a_pool(
     made.kernel(artifact)(a, b)
     assert runtime.count("cuMemAllocAsync") == 1
     assert runtime.count("cuMemFreeAsync") == 1
+
+
+def _stream() -> int:
+    from pallasc.runtime.devices import active
+
+    with active(get_device(0)) as driver:
+        return int(driver.call("cuStreamCreate", 1, what="a stream"))
+
+
+def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_its_workspace(runtime: Any) -> None:
+    from pallasc.runtime.devices import active
+
+    runtime.configure(asynchronous=1, reuse_streams=1)
+    device = _without_pools(get_device(0))
+    first = _stream()
+    with temporary(device, 100, first, "memory"):
+        pass
+    with temporary(device, 100, first, "memory"):
+        pass
+    assert runtime.count("cuStreamWaitEvent") == 0
+    with active(device) as driver:
+        driver.call("cuStreamDestroy", first, what="a stream")
+    assert _stream() == first
+    with temporary(device, 100, first, "memory"):
+        assert [one.stream for one in runtime.calls("cuStreamWaitEvent")] == [first]
+
+
+def test_a_graph_has_a_workspace_of_its_own(runtime: Any) -> None:
+    from pallasc.runtime.devices import active
+
+    device, stream = _without_pools(get_device(0)), _stream()
+    found = []
+    with temporary(device, 100, stream, "memory") as address:
+        found.append(address)
+    for _ in range(2):
+        with active(device) as driver:
+            mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+            driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+            for _ in range(2):
+                with temporary(device, 100, stream, "memory") as address:
+                    found.append(address)
+            driver.call("cuStreamEndCapture", stream, what="a capture")
+    assert found[1] == found[2]
+    assert found[3] == found[4]
+    assert len(set(found)) == 3
+    with temporary(device, 100, stream, "memory") as address:
+        assert address == found[0]

@@ -91,10 +91,32 @@ def test_the_launch_goes_into_the_stream_of_the_first_array_and_waits_for_others
     kernel.into(_Interface(a, first), _Interface(b, second), out=_Interface(out, None))
     (launch,) = runtime.launches
     assert launch.stream == first
-    (record,) = runtime.calls("cuEventRecord")
-    (wait,) = runtime.calls("cuStreamWaitEvent")
-    assert (record.stream, wait.stream) == (second, first)
-    assert runtime.count("cuEventDestroy_v2") == 1
+    names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
+    assert [(one.name, one.stream) for one in runtime.calls(*names)] == [
+        ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
+        ("cuEventRecord", first), ("cuStreamWaitEvent", second),
+    ]  # fmt: skip
+    assert runtime.count("cuEventDestroy_v2") == 2
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_out_of_another_stream_is_ordered_on_both_sides(
+    is_given: bool, runtime: Any, framework: Any
+) -> None:
+    first, second = _new_stream(), _new_stream()
+    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
+    kernel = made.kernel(made.add())
+    options = {"stream": first} if is_given else {}
+    for _ in range(2):
+        runtime.clear_log()
+        kernel.into(
+            _Interface(a, first), _Interface(b, None), out=_Interface(out, second), **options
+        )
+        names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
+        assert [(one.name, one.stream) for one in runtime.calls(*names)] == [
+            ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
+            ("cuEventRecord", first), ("cuStreamWaitEvent", second),
+        ]  # fmt: skip
 
 
 def test_a_given_stream_waits_for_all_producers(runtime: Any, framework: Any) -> None:
@@ -103,23 +125,25 @@ def test_a_given_stream_waits_for_all_producers(runtime: Any, framework: Any) ->
     kernel = made.kernel(made.add())
     kernel.into(_Interface(a, first), _Interface(b, mine), out=_Interface(out, None), stream=mine)
     assert [one.stream for one in runtime.launches] == [mine]
-    assert runtime.count("cuStreamWaitEvent") == 1
+    assert [one.stream for one in runtime.calls("cuStreamWaitEvent")] == [mine, first]
 
 
 def test_device_arrays_keep_the_order_of_their_streams(runtime: Any) -> None:
+    runtime.configure(asynchronous=1)
     first, second = _new_stream(), _new_stream()
     a, b = (DeviceArray((4, 64), "f32") for _ in range(2))
     adds = made.kernel(made.add())
     total = adds(a, b, stream=first)
-    assert total.stream == first
-    again = adds(total, b)
-    assert again.stream == first
+    again = adds(total, b, stream=first)
     assert runtime.count("cuStreamWaitEvent") == 0
-    assert adds(again, b, stream=second).stream == second
-    assert runtime.count("cuStreamWaitEvent") == 1
+    kept = [adds(again, b, stream=second)]  # its end would wait for the launch
+    assert runtime.count("cuStreamWaitEvent") == 1  # for what wrote it
     updates = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
     assert updates(a, b, stream=second) is b
-    assert b.stream == second
+    assert runtime.count("cuStreamWaitEvent") == 2  # for what reads b in the first one
+    kept.append(adds(a, b))
+    assert runtime.launches[-1].stream == 0
+    assert runtime.count("cuStreamWaitEvent") == 3  # for what wrote b
 
 
 class _Producer:

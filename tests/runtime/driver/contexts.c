@@ -296,6 +296,8 @@ API cuCtxGetApiVersion(CUhandle handle, unsigned *version)
 API cuCtxSynchronize(void)
 {
     int code = enter(ID_cuCtxSynchronize);
+    if (!code)
+        end_everything();
     return leave(ID_cuCtxSynchronize, code ? code : surface(current_context()));
 }
 
@@ -309,6 +311,8 @@ API cuCtxSynchronize_v2(CUhandle handle)
     }
     if (!code)
         code = context ? surface(context) : INVALID_CONTEXT;
+    if (!code)
+        end_everything();
     return leave(ID_cuCtxSynchronize_v2, code);
 }
 

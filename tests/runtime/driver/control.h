@@ -33,6 +33,7 @@ struct options {
     int kernel_ns;        /* events tell this time for each launch, 0: real time */
     int deinitialized;    /* the driver is shutting down: every call answers 4 */
     int strict_context;   /* a launch needs a current context also where the stream has one */
+    int asynchronous;     /* no event is over before the host has waited for it, or behind it */
     int reuse_streams;    /* a new stream gets the handle of one that was destroyed */
 };
 

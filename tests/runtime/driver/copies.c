@@ -44,6 +44,8 @@ static int copy(CUhandle handle, uint64_t target, uint64_t source, size_t bytes,
 static int copy_and_wait(uint64_t target, uint64_t source, size_t bytes, int ends)
 {
     int code = copy(0, target, source, bytes, ends);
+    if (!code)
+        end_past(past_of(NULL, current_context()));
     return code ? code : surface(current_context());
 }
 

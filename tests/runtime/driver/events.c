@@ -12,6 +12,8 @@ struct event {
     unsigned flags;
     int recorded;
     uint64_t moment_ns;
+    uint64_t number;   /* of the last record */
+    struct past past;  /* what it stands for */
     struct graph *captured; /* the capture that it was recorded in */
     CUhandle origin;        /* and the stream that began it */
 };
@@ -66,6 +68,12 @@ static int record(CUhandle handle, CUhandle stream_handle)
     event->captured = stream && stream->capture ? stream->graph : NULL;
     event->origin = event->captured ? (stream->joined ? stream->joined : stream->handle) : 0;
     event->recorded = 1;
+    if (options.asynchronous && !event->captured) {
+        struct past *past = past_of(stream, context);
+        event->number = note_event(past);
+        event->past.count = 0;
+        come_behind(&event->past, past);
+    }
     event->moment_ns = now_ns(context);
     return CUDA_SUCCESS;
 }
@@ -85,7 +93,7 @@ API cuEventRecordWithFlags(CUhandle handle, CUhandle stream, unsigned flags)
                       &handle, 1);
 }
 
-static int wait_for(CUhandle handle)
+static int wait_for(CUhandle handle, int asks)
 {
     struct event *event = find_handle(KIND_EVENT, handle);
     if (!event)
@@ -96,19 +104,22 @@ static int wait_for(CUhandle handle)
         invalidate_captures();
         return STREAM_CAPTURE_UNSUPPORTED;
     }
+    if (asks && event->recorded && !is_over(event->number))
+        return NOT_READY;
+    end_past(&event->past);
     return surface(event->context);
 }
 
 API cuEventQuery(CUhandle handle)
 {
     int code = enter(ID_cuEventQuery);
-    return leave_with(ID_cuEventQuery, code ? code : wait_for(handle), 0, &handle, 1);
+    return leave_with(ID_cuEventQuery, code ? code : wait_for(handle, 1), 0, &handle, 1);
 }
 
 API cuEventSynchronize(CUhandle handle)
 {
     int code = enter(ID_cuEventSynchronize);
-    return leave_with(ID_cuEventSynchronize, code ? code : wait_for(handle), 0, &handle, 1);
+    return leave_with(ID_cuEventSynchronize, code ? code : wait_for(handle, 0), 0, &handle, 1);
 }
 
 static int elapsed(float *milliseconds, CUhandle first, CUhandle second)
@@ -166,7 +177,7 @@ static int stream_wait(CUhandle stream_handle, CUhandle handle, unsigned flags)
     if (!event->captured)
         return stream && stream->capture && event->recorded
                    ? end_capture(stream, STREAM_CAPTURE_ISOLATION)
-                   : CUDA_SUCCESS;
+                   : (come_behind(past_of(stream, context), &event->past), CUDA_SUCCESS);
     if (!stream)
         return STREAM_CAPTURE_IMPLICIT;
     struct stream *origin = find_handle(KIND_STREAM, event->origin);

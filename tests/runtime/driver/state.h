@@ -33,7 +33,14 @@ enum kind { KIND_NONE, KIND_CONTEXT, KIND_LIBRARY, KIND_KERNEL, KIND_FUNCTION, K
 /* CUstreamCaptureStatus */
 enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALIDATED };
 
+/* Recorded events by number: those that some work comes behind. */
+struct past {
+    uint64_t *events;
+    size_t count, capacity;
+};
+
 struct context {
+    struct past legacy; /* of its legacy stream */
     CUhandle handle;
     int device;
     int references; /* of a primary context; -1: made by cuCtxCreate */
@@ -69,6 +76,7 @@ struct stream {
     int capture_mode;
     uint64_t capture_id, capture_thread;
     struct graph *graph;
+    struct past past;
     CUhandle joined; /* the stream whose capture this one takes part in */
 };
 
@@ -110,6 +118,14 @@ void fail_context(struct context *context, int code, int sticky);
 int surface(struct context *context);
 const char *function_name(int function);
 int function_number(const char *name);
+
+/* past.c */
+void come_behind(struct past *past, const struct past *other);
+uint64_t note_event(struct past *past);
+void end_past(const struct past *past);
+void end_everything(void);
+int is_over(uint64_t event);
+struct past *past_of(struct stream *stream, struct context *context);
 
 /* handles.c */
 CUhandle add_handle(enum kind kind, void *object);

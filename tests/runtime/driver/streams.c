@@ -152,7 +152,7 @@ API cuStreamDestroy_v2(CUhandle handle)
 }
 
 /* Waiting for a stream that captures ends the capture. */
-static int wait_for(CUhandle handle)
+static int wait_for(CUhandle handle, int asks)
 {
     struct stream *stream;
     struct context *context;
@@ -163,19 +163,23 @@ static int wait_for(CUhandle handle)
     }
     if (!code && !stream && legacy_conflict(context))
         code = STREAM_CAPTURE_IMPLICIT;
-    return code ? code : surface(context);
+    if (code)
+        return code;
+    if (!asks)
+        end_past(past_of(stream, context));
+    return surface(context);
 }
 
 API cuStreamSynchronize(CUhandle handle)
 {
     int code = enter(ID_cuStreamSynchronize);
-    return leave_with(ID_cuStreamSynchronize, code ? code : wait_for(handle), handle, NULL, 0);
+    return leave_with(ID_cuStreamSynchronize, code ? code : wait_for(handle, 0), handle, NULL, 0);
 }
 
 API cuStreamQuery(CUhandle handle)
 {
     int code = enter(ID_cuStreamQuery);
-    return leave_with(ID_cuStreamQuery, code ? code : wait_for(handle), handle, NULL, 0);
+    return leave_with(ID_cuStreamQuery, code ? code : wait_for(handle, 1), handle, NULL, 0);
 }
 
 API cuStreamGetFlags(CUhandle handle, unsigned *flags)

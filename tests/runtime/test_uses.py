@@ -1,0 +1,253 @@
+"""Device arrays know who reads and writes them, in whichever streams, also in streams that end."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+from orders import races
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
+from pallasc.runtime.devices import active, get_device
+
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+
+
+def _stream(flags: int = 1) -> int:
+    with active(get_device(0)) as driver:
+        return int(driver.call("cuStreamCreate", flags, what="a stream"))
+
+
+def _destroy(stream: int) -> None:
+    with active(get_device(0)) as driver:
+        driver.call("cuStreamDestroy", stream, what="a stream")
+
+
+def _arrays(count: int) -> list[DeviceArray]:
+    return [DeviceArray((4, 64), "f32") for _ in range(count)]
+
+
+def _adds(runtime: Any) -> Any:
+    @runtime.kernel("three")
+    def add(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
+        out[...] = a + b
+
+    return made.kernel(made.add())
+
+
+def _of_add(launch: Any) -> tuple[list[int], list[int]]:
+    return [launch.pointer(0), launch.pointer(1)], [launch.pointer(2)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("handles", ["new", "used again"])
+def test_no_two_uses_of_an_array_race(handles: str, seed: int, runtime: Any) -> None:
+    runtime.configure(asynchronous=1, reuse_streams=handles == "used again")
+    chance = random.Random(seed)
+    kernel, arrays = _adds(runtime), _arrays(5)
+    streams = [_stream() for _ in range(3)]
+    ones = np.ones((4, 64), np.float32)
+    for _ in range(60):
+        choice = chance.random()
+        a, b, out = chance.sample(arrays, 3)
+        if choice < 0.7:
+            kernel.into(a, b, out=out, stream=chance.choice([None, 0, *streams]))
+        elif choice < 0.75:
+            a = arrays[arrays.index(out)] = kernel(a, b, stream=chance.choice(streams))
+        elif choice < 0.83:
+            a.copy_from(ones)
+        elif choice < 0.9:
+            a.to_bytes()
+        else:
+            place = chance.randrange(len(streams))
+            _destroy(streams[place])
+            streams[place] = _stream()
+    assert races(runtime, _of_add) == []
+
+
+def test_the_oracle_sees_a_race(runtime: Any, framework: Any) -> None:
+    kernel = made.kernel(made.add())
+    a, b, c, d = (framework.tensor("f32[4, 64]") for _ in range(4))
+    kernel.into(a, b, out=c, stream=_stream())
+    kernel.into(a, b, out=d, stream=_stream())
+    assert races(runtime, _of_add) == []
+    kernel.into(a, c, out=d, stream=_stream())
+    assert len(races(runtime, _of_add)) == 2
+
+
+def test_what_a_destroyed_stream_wrote_stays_in_reach(runtime: Any) -> None:
+    runtime.configure(asynchronous=1)
+    kernel, (a, b, out) = _adds(runtime), _arrays(3)
+    for one in (a, b):
+        one.copy_from(np.ones((4, 64), np.float32))
+    first = _stream()
+    for _ in range(2):
+        kernel.into(a, b, out=out, stream=first)
+    _destroy(first)
+    kernel.into(out, b, out=a)
+    kernel.into(out, b, out=a, stream=_stream())
+    out.__dlpack__()
+    assert out.__cuda_array_interface__["stream"] is not None
+    assert np.frombuffer(out.to_bytes(), np.float32)[0] == 2
+    out.copy_from(np.ones((4, 64), np.float32))
+    assert races(runtime, _of_add) == []
+
+
+def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_it(runtime: Any) -> None:
+    runtime.configure(asynchronous=1, reuse_streams=1)
+    kernel, (a, b, out) = _adds(runtime), _arrays(3)
+    first = _stream()
+    kernel.into(a, b, out=out, stream=first)
+    _destroy(first)
+    second = _stream()
+    assert second == first
+    before = runtime.count("cuStreamWaitEvent")
+    kernel.into(out, b, out=a, stream=second)
+    assert runtime.count("cuStreamWaitEvent") == before + 1
+
+
+def test_what_failed_in_its_second_step_counts_as_a_use(runtime: Any) -> None:
+    runtime.configure(asynchronous=1)
+    steps = (made.launch("two", 0, 1), made.launch("one", 0))
+    kernel = made.kernel(made.artifact(*steps, outputs=["b"]))
+    a, b = _arrays(2)
+    first, second = _stream(), _stream()
+    for _ in range(2):
+        runtime.fault("cuLaunchKernelEx", 701, nth=2)
+        with pytest.raises(Exception, match="step 1 of"):
+            kernel(a, b, stream=first)
+        before = runtime.count("cuStreamWaitEvent")
+        kernel(a, b, stream=second)
+        assert runtime.count("cuStreamWaitEvent") > before
+        kernel(a, b, stream=first)
+
+
+def test_reads_that_are_over_are_forgotten(runtime: Any) -> None:
+    kernel, (a, b) = _adds(runtime), _arrays(2)
+    for _ in range(50):
+        stream = _stream()
+        kernel.into(a, b, out=_arrays(1)[0], stream=stream)
+        _destroy(stream)
+    assert len(a.uses._reads) <= 16
+    gc.collect()
+    assert runtime.count("cuEventCreate") <= 20
+
+
+def test_one_launch_is_noted_once_for_an_array_that_it_reads_and_writes(runtime: Any) -> None:
+    from pallasc.runtime.uses import Moment, Uses
+
+    uses, moment = Uses(), Moment(get_device(0), 3, object(), [])
+    for writes in (False, True, False):
+        uses.note(moment, writes=writes)
+    assert uses._write is moment
+    assert uses._reads == {}
+    assert uses.before(3, writes=True) == []
+
+
+# ---- captures
+
+
+def _in_thread(work: Callable[[], Any]) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _numpy(runtime: Any) -> None:
+    one = np.ones((4, 64), np.float32)
+    assert (_adds(runtime)(one, one) == 2).all()
+
+
+def _fills(runtime: Any) -> None:
+    (array,) = _arrays(1)
+    array.copy_from(np.ones((4, 64), np.float32))
+
+
+def _reads(runtime: Any) -> None:
+    kernel, (a, b, out) = _adds(runtime), _arrays(3)
+    kernel.into(a, b, out=out, stream=_stream())
+    assert len(out.to_bytes()) == 1024
+
+
+def _exports(runtime: Any) -> None:
+    kernel, (a, b, out) = _adds(runtime), _arrays(3)
+    kernel.into(a, b, out=out, stream=_stream())
+    out.__dlpack__(stream=_stream())
+    assert out.__cuda_array_interface__["shape"] == (4, 64)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("flags", [0, 1], ids=["blocking", "non-blocking"])
+@pytest.mark.parametrize("work", [_numpy, _fills, _reads, _exports])
+def test_captures_of_other_threads_go_on(
+    work: Any, flags: int, mode: int, is_first: bool, runtime: Any
+) -> None:
+    runtime.configure(asynchronous=1)
+    if not is_first:
+        _in_thread(lambda: work(runtime))
+    stream = _stream(flags)
+    with active(get_device(0)) as driver:
+        kind = driver.bindings.CUstreamCaptureMode(mode)
+        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+        _in_thread(lambda: work(runtime))
+        work(runtime)  # nor is that of this thread ended
+        driver.call("cuStreamEndCapture", stream, what="a capture")
+
+
+def test_arrays_of_numpy_are_no_part_of_the_stream_that_is_captured(runtime: Any) -> None:
+    kernel, one = _adds(runtime), np.ones((4, 64), np.float32)
+    stream = _stream()
+    assert (kernel(one, one, stream=stream) == 2).all()
+    assert runtime.launches[-1].stream == stream
+    with active(get_device(0)) as driver:
+        kind = driver.bindings.CUstreamCaptureMode(GLOBAL)
+        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+        with pytest.raises(ArgumentError, match="is being captured, and arrays of numpy are"):
+            kernel(one, one, stream=stream)
+        driver.call("cuStreamEndCapture", stream, what="a capture")
+
+
+def test_copies_that_may_still_run_are_waited_for_when_a_later_one_fails(runtime: Any) -> None:
+    kernel, one = _adds(runtime), np.ones((4, 64), np.float32)
+    kernel(one, one)
+    runtime.clear_log()
+    runtime.fault("cuMemcpyHtoDAsync_v2", 1, nth=2)
+    with pytest.raises(Exception, match="an input of made cannot be copied"):
+        kernel(one, one)
+    names = [one.name for one in runtime.calls("cuMemcpyHtoDAsync_v2", "cuStreamSynchronize")]
+    assert names == ["cuMemcpyHtoDAsync_v2"] * 2 + ["cuStreamSynchronize"]
+
+
+def test_a_capture_cannot_wait_for_what_is_not_over(runtime: Any) -> None:
+    runtime.configure(asynchronous=1)
+    kernel, (a, b, out) = _adds(runtime), _arrays(3)
+    kernel.into(a, b, out=out, stream=_stream())
+    stream = _stream()
+    with active(get_device(0)) as driver:
+        kind = driver.bindings.CUstreamCaptureMode(GLOBAL)
+        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+        kernel.into(out, b, out=a, stream=stream)  # a stream that is given is the caller's
+        graph = driver.call("cuStreamEndCapture", stream, what="a capture")
+        ready = driver.call("cuGraphInstantiate", graph, 0, what="a graph")
+        driver.call("cuGraphLaunch", ready, stream, what="a graph")
+    out.to_bytes()
+    kernel.into(a, b, out=out)
