@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pallasc.cli.output import count
+from pallasc.cli.remarks import holds_no_kernel
 from pallasc.cli.result_text import output_tail, spill_bytes
 from pallasc.cli.workspace import relative_file, workspace_root
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
+    from pallasc.compiler.diagnostics import Diagnostic
     from pallasc.compiler.report import Report, VariantResult
     from pallasc.errors import Location, PallascError
 
@@ -56,7 +58,7 @@ class Annotation:
 
 
 def github_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the lines that annotate a build: its failures, then spills and notes as warnings.
+    """Return the lines that annotate a build: its failures, then spills, warnings and notes.
 
     Variants that fail at one place for one reason share an annotation, also where the message names
     another variant, another digest or other numbers, as those of locks and budgets do. A spill is
@@ -70,6 +72,8 @@ def github_commands(report: Report, environment: Mapping[str, str] = os.environ)
     errors = [_failure(results, root) for results in _by_cause(report.failed)]
     warnings = [
         *(_spills(results, root) for results in _by_kernel(report.compiled)),
+        *_no_kernels(report.results, root),
+        *(_said(one, results, root) for one, results in _by_text(report.results)),
         *(Annotation("warning", "pallasc", note) for note in report.notes),
     ]
     return [annotation.command() for annotation in (*_at_most(errors), *_at_most(warnings))]
@@ -101,6 +105,42 @@ def _by_kernel(compiled: Iterable[VariantResult]) -> list[list[VariantResult]]:
         if result.artifact is not None and spill_bytes(result.artifact) and not allowed:
             groups.setdefault(result.variant.location, []).append(result)
     return list(groups.values())
+
+
+def _by_text(
+    results: Iterable[VariantResult],
+) -> list[tuple[Diagnostic, list[VariantResult]]]:
+    """Group what was said while kernels were compiled by its text and by the kernel."""
+    groups: dict[object, tuple[Diagnostic, list[VariantResult]]] = {}
+    for result in results:
+        for one in result.diagnostics if result.status != "failed" else ():
+            key = (one.kind, one.source, one.text, result.variant.location)
+            groups.setdefault(key, (one, []))[1].append(result)
+    return list(groups.values())
+
+
+def _said(one: Diagnostic, results: Sequence[VariantResult], root: Path) -> Annotation:
+    kernel = results[0].variant
+    place = _place([one.place(kernel.base_dir), kernel.location], root)
+    return Annotation(
+        "warning", f"{kernel.name}: {one.kind}", f"{one.text}\nVariants: {_names(results)}", *place
+    )
+
+
+def _no_kernels(results: Sequence[VariantResult], root: Path) -> list[Annotation]:
+    """Return what is said of variants without a kernel of Mosaic's, for each place once."""
+    groups: dict[Location, list[VariantResult]] = {}
+    for result in filter(holds_no_kernel, results):
+        groups.setdefault(result.variant.location, []).append(result)
+    return [
+        Annotation(
+            "warning",
+            f"{found[0].variant.name} holds no Pallas Mosaic GPU kernel",
+            f"XLA wrote the code of: {_names(found)}",
+            *_place([place], root),
+        )
+        for place, found in groups.items()
+    ]
 
 
 def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pallasc.cli.output import count, table
 from pallasc.cli.plan_text import array_text, launch_text
+from pallasc.cli.remarks import xla_kernels
 from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.plan import Binding, Fill, Launch, LaunchPlan
 
@@ -47,6 +48,15 @@ def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield "outputs", _arrays(plan.outputs)
     yield "buffers", _buffers(plan)
     yield "steps", _steps(plan)
+    yield "kernels", _kernels(artifact)
+
+
+def _kernels(artifact: Artifact) -> str:
+    """Return how many kernels are Pallas's, and what XLA added."""
+    own = len({kernel.name for kernel in artifact.kernels if kernel.origin == "mosaic"})
+    first = f"{own} of Pallas Mosaic GPU" if own else "none of Pallas Mosaic GPU"
+    added = xla_kernels(artifact)
+    return f"{first}, {len(added)} of XLA: {', '.join(added)}" if added else first
 
 
 def _arrays(bindings: Iterable[Binding]) -> str:

@@ -12,6 +12,7 @@ import click
 from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
+    fail_on_warning_option,
     json_option,
     require_store_option,
     selection_options,
@@ -99,6 +100,13 @@ def _report_options(function: F) -> F:
 @_report_options
 @store_option
 @require_store_option
+@click.option(
+    "--warnings",
+    is_flag=True,
+    help="Show what was said while variants were compiled: warnings of Python, logging, the "
+    "standard error output; of hits too.",
+)
+@fail_on_warning_option
 @json_option("the report")
 @traceback_option()
 def command(
@@ -111,6 +119,7 @@ def command(
     junit: Path | None,
     reproduce: int | None,
     as_json: bool,
+    warnings: bool,
     dry_run: bool,
     frozen: bool,
     locked: bool,
@@ -125,6 +134,10 @@ def command(
     terminal, what is running is shown below. Ctrl-C or SIGTERM ends it at once; what is finished
     is kept.
 
+    What was said while a variant was traced, lowered and compiled (warnings of Python, logging at
+    WARNING and above, the standard error output) is kept with it, and counted at the end, of hits
+    too.
+
     Examples:
       pallasc build kernels.yaml
       pallasc build kernels.yaml --target sm_90a --target b200
@@ -132,12 +145,14 @@ def command(
       pallasc build specs/ --dry-run --explain
       pallasc build specs/ --locked --junit report.xml --annotations github
       pallasc build specs/ --fail-fast --json > report.json
+      pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
       schema       1
       seconds      time of the whole build
       interrupted  whether it was stopped from outside
       notes        warnings, about the store and about compilations that gave different results
+      warnings     how many warnings there were, those of hits included
       totals       number of variants by status
       hit_rate     hits (without lowered and shared) by all that was finished, or null
       saved_s      what compiling the hits took, as far as that is known
@@ -147,7 +162,9 @@ def command(
                    status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
                    saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
                    nearest, fields, sources, over_budget), action_key, digest (of the artifact),
-                   cubin_bytes, kernels (resources),
+                   cubin_bytes, kernels (resources), pallas_kernels (how many are Mosaic's),
+                   xla_kernels (names of those that XLA added), warnings (stage, kind, source, text,
+                   count),
                    error (message, hint, file, line, column, exit_code), output (its last lines)
       reproduced   with --reproduce, a list: variant, outcome, differences and more
       errors       of Python specs whose process died or was stopped; the others are built
@@ -166,7 +183,9 @@ def command(
             from pallasc.compiler.locked import load_locked
 
             build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
-        report, found = _run(specs, targets, expression, store_root, build, reproduce)
+        report, found = _run(
+            specs, targets, expression, store_root, build, reproduce, warnings=warnings
+        )
         outputs.write(report, found)
     return report.exit_code
 
@@ -178,6 +197,8 @@ def _run(
     store_root: Path | None,
     options: dict[str, Any],
     reproduce: int | None,
+    *,
+    warnings: bool,
 ) -> tuple[Report, Reproduction | None]:
     """Load, build and perhaps reproduce, and say how it goes and how it went."""
     from pallasc.cli.progress import stderr_progress
@@ -212,7 +233,7 @@ def _run(
     for note in report.notes:
         if note not in store.warnings:
             click.echo(f"warning: {note}", err=True)
-    click.echo(summary(report, progress.screen), err=True)
+    click.echo(summary(report, progress.screen, warnings=warnings), err=True)
     return report, found
 
 

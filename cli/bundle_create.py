@@ -12,6 +12,7 @@ from pallasc.cli.bundle_options import output_option
 from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
+    fail_on_warning_option,
     json_option,
     require_store_option,
     selection_options,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 @supervision_options
 @store_option
 @require_store_option
+@fail_on_warning_option
 @json_option("what was written")
 @traceback_option()
 def command(
@@ -91,6 +93,7 @@ def command(
     """
     from pallasc.cli.progress import stderr_progress
     from pallasc.cli.reading import Reading
+    from pallasc.cli.remarks import remarks
     from pallasc.cli.selection import open_store
     from pallasc.cli.summary import summary
     from pallasc.compiler.bundling import make_bundle
@@ -114,6 +117,8 @@ def command(
     for note in made.report.notes:
         if note not in store.warnings:
             click.echo(f"warning: {note}", err=True)
+    for line in remarks(made.report, added=False) if not made.report.exit_code else ():
+        click.echo(line, err=True)
     if made.report.exit_code:
         click.echo(summary(made.report, progress.screen), err=True)
         click.echo(f"{output} is not written.", err=True)

@@ -176,9 +176,19 @@ def document(results: list[VariantResult], views: list[str]) -> str:
             continue
         for view in views:
             text = printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
+            if view == "summary" and result.diagnostics:
+                text += warnings_text(result)
             what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
             parts.append(f"{_COMMENTS.get(view, '')} {what}\n{text}".lstrip() if headed else text)
     return "\n\n".join(parts) + "\n"
+
+
+def warnings_text(result: VariantResult) -> str:
+    """Return what was said while a variant was compiled, as the end of its summary."""
+    from pallasc.specs.plain_text import printable
+
+    lines = printable("\n".join(map(str, result.diagnostics))).splitlines()
+    return "".join(["\nwarnings", *(f"\n  {line}".rstrip() for line in lines)])
 
 
 def printed_view(result: VariantResult) -> str:

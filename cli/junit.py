@@ -9,10 +9,13 @@ commonly take besides: `skipped` of `testsuites`, `file` and `line` of a `testca
         testcase    one a variant: name (its id), classname (the kernel), time, file and line of
                     the kernel in its spec
           properties  status, reason, target, arch, action_key, digest, cubin_bytes, registers,
-                      spill_bytes, smem_bytes; what a variant does not have is left out
+                      spill_bytes, smem_bytes, pallas_kernels (0 where XLA wrote all of them),
+                      xla_kernels (their names), warnings (how many); what a variant does not have
+                      is left out
           failure     message (its first line), type; its text is the whole message
           skipped     message
           system-out  the end of what the compiling process wrote, where it failed
+          system-err  the warnings, a line each
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pallasc.cli.failures import error_text
+from pallasc.cli.remarks import warning_count, xla_kernels
 from pallasc.cli.result_text import spill_bytes
 from pallasc.cli.workspace import relative_file, workspace_root
 from pallasc.errors import SpecError
@@ -145,6 +149,9 @@ def _case(result: VariantResult, root: Path) -> ElementTree.Element:
         _add_failure(case, result)
     elif result.status in _NOT_DONE:
         ElementTree.SubElement(case, "skipped", message=_NOT_DONE[result.status])
+    if result.diagnostics:
+        said = _clean("\n".join(map(str, result.diagnostics)))
+        ElementTree.SubElement(case, "system-err").text = said
     return case
 
 
@@ -156,6 +163,7 @@ def _properties(result: VariantResult) -> dict[str, str]:
         "arch": result.variant.target.arch,
         "action_key": result.action_key or "",
         **(_figures(result.artifact) if result.artifact else {}),
+        "warnings": str(warning_count([result]) or ""),
     }
     return {name: value for name, value in found.items() if value}
 
@@ -169,6 +177,8 @@ def _figures(artifact: Artifact) -> dict[str, str]:
         "registers": str(max((kernel.registers for kernel in kernels), default=0)),
         "spill_bytes": str(spill_bytes(artifact)),
         "smem_bytes": str(max((kernel.smem_bytes for kernel in kernels), default=0)),
+        "pallas_kernels": str(sum(kernel.origin == "mosaic" for kernel in kernels)),
+        "xla_kernels": ", ".join(xla_kernels(artifact)),
     }
 
 

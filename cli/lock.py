@@ -11,6 +11,7 @@ import click
 from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
+    fail_on_warning_option,
     json_option,
     require_store_option,
     selection_options,
@@ -45,6 +46,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @supervision_options
 @store_option
 @require_store_option
+@fail_on_warning_option
 @json_option("the differences")
 @traceback_option()
 def command(
@@ -153,6 +155,7 @@ class _Run:
 
     def update(self, options: Mapping[str, Any]) -> int:
         from pallasc.cli.progress import stderr_progress
+        from pallasc.cli.remarks import remarks
         from pallasc.compiler.relock import update_lock
         from pallasc.specs.lock import read_lock, write_lock
 
@@ -173,6 +176,8 @@ class _Run:
                 click.echo(f"warning: {note}", err=True)
         if not updated.complete:
             return self._incomplete(updated)
+        for line in remarks(updated.report, added=False):
+            click.echo(line, err=True)
         written = updated.lock != old
         if written:
             write_lock(self._path, updated.lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,37 @@ def require_store_option(function: F) -> F:
         help="Fail with exit code 4 where the store cannot be written, or go on without it; "
         "without either, fail where $CI is set.",
     )(function)
+
+
+def fail_on_warning_option(function: F) -> F:
+    """Add the option `--fail-on-warning`."""
+    return click.option(
+        "--fail-on-warning",
+        multiple=True,
+        callback=_patterns,
+        metavar="PATTERN",
+        help="Fail a variant, with exit code 1, that compiles with a warning in which this regular "
+        "expression is found, in any case of letters; hits too. Repeatable.",
+    )(function)
+
+
+def _patterns(
+    ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]
+) -> tuple[re.Pattern[str], ...]:
+    """Return regular expressions.
+
+    Raises:
+        click.BadParameter: one is none.
+    """
+    found = []
+    for text in texts:
+        try:
+            found.append(re.compile(text, re.IGNORECASE))
+        except re.error as error:
+            raise click.BadParameter(
+                f'{text!r} is not a regular expression: {error}. For any warning, write ".".', ctx
+            ) from error
+    return tuple(found)
 
 
 def _required(ctx: click.Context, _: click.Parameter, wanted: bool | None) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from pallasc.cli.remarks import facts as remark_facts
 from pallasc.cli.result_text import counter, failure_lines, result_line
 from pallasc.cli.screen import Screen, stderr_screen
 from pallasc.cli.times import Heartbeat, about, elapsed, time_left_s
@@ -81,9 +82,11 @@ class Progress:
         if not self._hit_line:
             hit = self.screen.paint_status(f"{'hit':<8}", "hit")
             self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
-        name = event.variant.id
+        name = one_line(event.variant.id)
+        if event.result is not None and (said := remark_facts(event.result)):
+            name = f"{name}  {', '.join(said)}"
         held = self._held
-        held.append(self._hit_line % (event.done, one_line(name)))
+        held.append(self._hit_line % (event.done, name))
         if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
             self._write()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pallasc.cli.remarks import warning_count, xla_kernels
 from pallasc.cli.result_text import spill_bytes
 from pallasc.cli.screen import STATUS_COLOURS
 from pallasc.specs.artifact import kernel_to_json
@@ -32,6 +33,7 @@ def report_json(
         "seconds": round(report.seconds, 3),
         "interrupted": report.interrupted,
         "notes": list(report.notes),
+        "warnings": warning_count(report.results),
         "totals": totals,
         "hit_rate": round(totals["hit"] / finished, 4) if finished else None,
         "saved_s": round(sum(result.saved_s for result in report.hits), 3),
@@ -78,6 +80,11 @@ def _result_json(result: VariantResult) -> dict[str, Any]:
         "digest": artifact.digest if artifact else None,
         "cubin_bytes": artifact.cubin_bytes if artifact else None,
         "kernels": [kernel_to_json(kernel) for kernel in artifact.kernels] if artifact else [],
+        "pallas_kernels": sum(one.origin == "mosaic" for one in artifact.kernels)
+        if artifact
+        else 0,
+        "xla_kernels": xla_kernels(artifact),
+        "warnings": [one.to_json() for one in result.diagnostics],
         "error": _error_json(result.error) if result.error else None,
         "output": result.output,
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pallasc.cli.failures import error_text
 from pallasc.cli.letters import cut, shorten, width
 from pallasc.cli.output import count
+from pallasc.cli.remarks import facts as remark_facts
+from pallasc.compiler.report import NOT_COMPILED
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from pallasc.specs.artifact import Artifact
 
 _OUTPUT_LINES = 20
+_STAYS = re.compile(r"^spills| s$|warnings?$|^no ")
+"""What is said of a variant even where there is little room."""
 _SHORTEST_ID = 24
 
 
@@ -39,7 +44,7 @@ def result_line(result: VariantResult, columns: int | None = None) -> str:
         return f"{head}{name}{_in_words(facts)}"
     room = columns - len(head)
     if width(name) + len(_in_words(facts)) > room:
-        facts = [fact for fact in facts if fact.startswith("spills") or fact.endswith(" s")]
+        facts = [fact for fact in facts if _STAYS.search(fact)]
     words = _in_words(facts)
     return cut(f"{head}{shorten(name, max(_SHORTEST_ID, room - len(words)))}{words}", columns)
 
@@ -47,9 +52,11 @@ def result_line(result: VariantResult, columns: int | None = None) -> str:
 def _facts(result: VariantResult) -> list[str]:
     if result.status == "missing" and result.reason:
         return [one_line(result.reason)]
-    if result.status != "compiled" or result.artifact is None:
+    if result.status not in ("compiled", *NOT_COMPILED) or result.artifact is None:
         return []
-    return [f"{result.seconds:.2f} s", *artifact_facts(result.artifact)]
+    if result.status != "compiled":
+        return remark_facts(result)
+    return [f"{result.seconds:.2f} s", *artifact_facts(result.artifact), *remark_facts(result)]
 
 
 def _in_words(facts: list[str]) -> str:

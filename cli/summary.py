@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pallasc.cli.output import count
+from pallasc.cli.remarks import remarks
 from pallasc.cli.screen import STATUS_COLOURS
 from pallasc.cli.times import duration
 
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from pallasc.compiler.report import Report
 
 
-def summary(report: Report, screen: Screen | None = None) -> str:
+def summary(
+    report: Report,
+    screen: Screen | None = None,
+    *,
+    warnings: bool = False,
+) -> str:
     """Return the end of a build's output; one line where nothing stands out.
 
     Its last line is `3 variants in 1.2 s: 1 hit (33 %), 2 compiled, 14 s saved`.
@@ -22,13 +28,14 @@ def summary(report: Report, screen: Screen | None = None) -> str:
     Args:
         report: what the build did.
         screen: gives colours, and the room of a line where that is limited.
+        warnings: show all warnings, instead of counting them.
     """
-    totals = totals_line(report, screen)
+    lines = [*remarks(report, warnings=warnings), totals_line(report, screen)]
     if len(report.hits) == len(report.results):
-        return totals
+        return "\n".join(lines)
     from pallasc.cli.highlights import highlights
 
-    return "\n".join([*highlights(report, screen.room if screen else None), totals])
+    return "\n".join([*highlights(report, screen.room if screen else None), *lines])
 
 
 def totals_line(report: Report, screen: Screen | None = None) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
@@ -29,6 +29,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.limits import Limits
+    from pallasc.compiler.diagnostics import Diagnostic
     from pallasc.compiler.locked import Locked
     from pallasc.compiler.pool import Pool
     from pallasc.compiler.setup import Setup
@@ -53,6 +54,7 @@ def build(
     explain: bool = False,
     locked: Locked | None = None,
     require_store: bool = False,
+    fail_on_warning: Sequence[re.Pattern[str]] = (),
     on_event: OnEvent = lambda event: None,
 ) -> Report:
     """Build `variants`; what the store has is not compiled again.
@@ -73,6 +75,8 @@ def build(
         locked: the lock that all of it must agree with; see `locked`.
         explain: say of each miss what has changed since the nearest entry of the store.
         require_store: what is compiled and cannot be stored has failed.
+        fail_on_warning: what compiles with a warning that one of these matches, now or when it was
+            stored, has failed.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
@@ -87,6 +91,7 @@ def build(
     options = Options(
         jobs, keep_going, ptxas, timeout_s, memory_bytes,
         compile and not frozen, frozen, explain, locked, require_store,
+        tuple(fail_on_warning),
     )  # fmt: skip
     started = time.monotonic()
     run = Run(variants, store, options, on_event)
@@ -247,9 +252,19 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
                 found.artifact,
                 saved_s=found.cost_s,
                 printed=found.printed,
+                diagnostics=_said(found.diagnostics),
                 manifest_key=found.manifest_key,
             ),
         )
+
+
+def _said(found: Any) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of a manifest, which hardly any has."""
+    if not found:
+        return ()
+    from pallasc.compiler.diagnostics import from_json
+
+    return from_json(found)
 
 
 def _missing(run: Run, index: int, keys: Keys, reason: str) -> None:

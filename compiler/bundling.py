@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,7 @@ def make_bundle(
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
     require_store: bool = False,
+    fail_on_warning: Sequence[re.Pattern[str]] = (),
     on_event: OnEvent = lambda event: None,
 ) -> Made:
     """Write the variants that are wanted into a bundle; all of them or nothing.
@@ -102,6 +104,7 @@ def make_bundle(
         timeout_s: how long one variant may take; None is for ever.
         memory_bytes: what one compiling process may hold; None is its share of the machine.
         require_store: what is compiled and cannot be stored has failed.
+        fail_on_warning: what compiles with a warning that one of these matches has failed.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
@@ -129,6 +132,7 @@ def make_bundle(
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
         require_store=require_store,
+        fail_on_warning=fail_on_warning,
         frozen=source != "compile",
         locked=held,
         on_event=on_event,

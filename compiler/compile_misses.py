@@ -12,6 +12,7 @@ from typing import Any
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.capacity import find_capacity
+from pallasc.compiler.diagnostics import from_json
 from pallasc.compiler.lookup import Lookup, stored_artifact
 from pallasc.compiler.manifest import about, data_digests, request_fields
 from pallasc.compiler.messages import blobs_from_json, error_from_json
@@ -140,6 +141,7 @@ def _result(
     return replace(
         result, status=status, seconds=message["seconds"] if first else 0.0,
         action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
+        diagnostics=from_json(message.get("diagnostics")),
         manifest_key="" if message["uncached"] else miss.keys.folder,
     )  # fmt: skip
 

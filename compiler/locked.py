@@ -37,6 +37,7 @@ from typing import Any
 
 from pallasc.cache.format import is_name
 from pallasc.cache.store import Store
+from pallasc.compiler.diagnostics import stored_for_action
 from pallasc.compiler.installed import find_package
 from pallasc.compiler.lookup import Found, Keys, Lookup, stored_artifact
 from pallasc.compiler.manifest import Context, fields_in
@@ -272,7 +273,8 @@ class LockedLookup:
                 hint="Build it without --frozen, or restore the store that the lock was made with.",
             )
         self.unchecked += 1
-        return Found(entry.action, artifact)
+        said = [one.to_json() for one in stored_for_action(self._store, entry.action)]
+        return Found(entry.action, artifact, diagnostics=said)
 
     def _why(self, result: VariantResult, entry: Entry) -> str:
         """Say why a variant has another action key than its entry, as far as the store knows."""

@@ -44,8 +44,9 @@ class Keys:
 class Found:
     """The answer to a request: an artifact and its action key, or the reason why there is none.
 
-    `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`), and
-    `manifest_key` the key of the manifest that led to it.
+    `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`),
+    `diagnostics` what was said then (`diagnostics.from_json`), and `manifest_key` the key of the
+    manifest that led to it.
     """
 
     action_key: str | None
@@ -54,6 +55,7 @@ class Found:
     cost_s: float = 0.0
     printed: str = ""
     manifest_key: str = ""
+    diagnostics: Any = ()
 
 
 class Lookup:
@@ -120,7 +122,14 @@ class Lookup:
         told = manifest.get("about")
         cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
         reason = "" if artifact else _RECORD_GONE
-        return Found(manifest["action"], artifact, reason, cost_s, manifest.get("printed", ""))
+        return Found(
+            manifest["action"],
+            artifact,
+            reason,
+            cost_s,
+            printed=manifest.get("printed", ""),
+            diagnostics=manifest.get("diagnostics", ()),
+        )
 
     def _changed_source(self, manifest: Mapping[str, Any], variant: Variant) -> str | None:
         folders = self.folders(variant)

@@ -15,6 +15,8 @@ Manifest, schema 2:
 * `read`: digest over all of these, so that variants that read the same are seen to
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
+* `printed`: what tracing printed (`printed`), `diagnostics`: what was said (`diagnostics`); where
+  there is nothing, neither
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained; as a text of JSON, which is read only then
 

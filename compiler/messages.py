@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pallasc import errors
+from pallasc.compiler.diagnostics import MOST
 from pallasc.errors import CompileError, PallascError
 from pallasc.specs.wire import location_from_json, location_to_json
 
@@ -54,7 +55,7 @@ def is_answer(message: Mapping[str, Any], op: str) -> bool:
 
 _ERROR = ("type", "message", "hint", "location", "exit_code")
 _REQUIRED = {
-    "compile": ("action", "status", "seconds", "warnings", "uncached"),
+    "compile": ("action", "status", "seconds", "warnings", "uncached", "not_stored"),
     "collect": ("specs", "uncached"),
 }
 
@@ -77,10 +78,12 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "action": lambda value: type(value) is str and re.fullmatch("[0-9a-f]{64}", value) is not None,
     "blobs": lambda value: isinstance(value, dict) and _is_texts([*value, *value.values()]),
     "conflict": lambda value: type(value) is str,
+    "diagnostics": lambda value: isinstance(value, list) and len(value) <= MOST,
     "exit_code": lambda value: type(value) is int and 0 < value < 256,
     "hint": _is_optional_text,
     "location": _is_place,
     "message": lambda value: type(value) is str,
+    "not_stored": lambda value: type(value) is str,
     "printed": lambda value: type(value) is str,
     "record": lambda value: isinstance(value, dict),
     "seconds": lambda value: type(value) in (int, float) and 0 <= value < 1e9,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +134,7 @@ def update_lock(
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
     require_store: bool = False,
+    fail_on_warning: Sequence[re.Pattern[str]] = (),
     on_event: OnEvent = lambda event: None,
 ) -> Updated:
     """Build variants, and return the lock with their entries; nothing is written.
@@ -148,6 +150,7 @@ def update_lock(
         timeout_s: as for `build`.
         memory_bytes: as for `build`.
         require_store: as for `build`.
+        fail_on_warning: as for `build`.
         on_event: as for `build`.
 
     Raises:
@@ -176,6 +179,7 @@ def update_lock(
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
         require_store=require_store,
+        fail_on_warning=fail_on_warning,
         on_event=on_event,
     )
     entries = _entries(report.results, requests)

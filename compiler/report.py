@@ -11,6 +11,7 @@ from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.spec import Budget, Variant
 
 if TYPE_CHECKING:
+    from pallasc.compiler.diagnostics import Diagnostic
     from pallasc.compiler.why import Explanation
 
 Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
@@ -38,6 +39,7 @@ class VariantResult:
         output: the tail of what the compiling process wrote, where it failed.
         printed: what tracing and lowering printed, packed (`printed.unpack`).
         manifest_key: of the manifest that says what was read, "" where that is not known.
+        diagnostics: what was said while it was traced, lowered and compiled, now or then.
     """
 
     variant: Variant
@@ -53,6 +55,7 @@ class VariantResult:
     explanation: Explanation | None = None
     printed: str = ""
     manifest_key: str = ""
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

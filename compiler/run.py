@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ class Options:
     explain: bool
     locked: Locked | None
     require_store: bool = False
+    fail_on_warning: tuple[re.Pattern[str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -109,12 +111,20 @@ class Run:
             wrong: PallascError | None = check_budget(result.artifact, result.variant.budget)
             if wrong is None and self.locked is not None:
                 wrong = self.locked.check(result)
+            if wrong is None and self.options.fail_on_warning and result.diagnostics:
+                wrong = self._said_too_much(result)
             if wrong is not None:
-                wrong.location = result.variant.location
+                wrong.location = wrong.location or result.variant.location
                 result = replace(result, status="failed", error=wrong)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.tell(result.status, result.variant, result)
+
+    def _said_too_much(self, result: VariantResult) -> PallascError | None:
+        from pallasc.compiler.diagnostics import check_diagnostics
+
+        base_dir = result.variant.base_dir
+        return check_diagnostics(result.diagnostics, self.options.fail_on_warning, base_dir)
 
     def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         """Tell whoever listens what happened to a variant."""

@@ -81,7 +81,7 @@ class Watch:
         held = self._held(workers)
         found = []
         for worker in workers:
-            worker.log.cut()
+            worker.cut_logs()
             answer = receive(worker) or self._stopped(worker, held.get(worker, 0))
             if answer is not None:
                 found.append((worker, answer))
@@ -135,16 +135,16 @@ def receive(worker: Worker) -> Answer | None:
     if message is None:
         if not worker.is_over():
             return None
-        error = endings.died(task.doing, worker.ending(), worker.log.tail(TAIL_BYTES))
+        error = endings.died(task.doing, worker.ending(), worker.said(TAIL_BYTES))
         return _failure(worker, task, error)
     if not (is_answer(message, worker.op) and worker.answers_its_task(message)):
         return _failure(worker, task, endings.no_message(task.doing))
     stray = worker.take_stray_bytes()
-    return Answer(task, message, None, worker.log.tail(TAIL_BYTES), stray_bytes=stray)
+    return Answer(task, message, None, worker.said(TAIL_BYTES), stray_bytes=stray)
 
 
 def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:
-    said = worker.log.tail(_STACKS_BYTES)
+    said = worker.said(_STACKS_BYTES)
     place = endings.place(said, task.group[1].split(os.pathsep))
     return Answer(
         task,

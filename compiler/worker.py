@@ -2,8 +2,8 @@
 
 Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
 descriptors, the parent's process id, and what answers go through. Standard output and error belong
-to whatever runs here; the parent keeps them in a file. The worker ends when the pipe of requests
-closes, or its parent dies.
+to whatever runs here; the parent keeps them in files, of which the worker reads the second again
+(`listening`). The worker ends when the pipe of requests closes, or its parent dies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +25,14 @@ from pallasc.compiler import closure, imports
 from pallasc.compiler.chance import forget_seeds
 from pallasc.compiler.channel import Channel
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
+from pallasc.compiler.diagnostics import (
+    Diagnostic,
+    merged,
+    store_for_action,
+    stored_for_action,
+)
 from pallasc.compiler.entry import import_function, static_value
+from pallasc.compiler.listening import Hearing, Listener, tracing_anew
 from pallasc.compiler.lookup import stored_artifact
 from pallasc.compiler.manifest import (
     about,
@@ -56,13 +63,16 @@ _STARTED_NS = time.time_ns() - 20_000_000
 class _Session:
     """What the parent said once: the tools, the store, the digests that it knows.
 
-    `before` is what this process was like before it ran any of the user's code.
+    `before` is what this process was like before it ran any of the user's code, `listener` what it
+    has heard since, and `traced` counts what it has traced.
     """
 
     tools: Tools
     store: Store
     digests: FileDigests
     before: Surroundings
+    listener: Listener = field(default_factory=Listener)
+    traced: int = 0
 
 
 def main(arguments: list[str], channel: Channel) -> int:
@@ -168,10 +178,23 @@ def _untold(error: Exception) -> str:
 
 
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
-    started = time.monotonic()
     forget_seeds()
     session.store.not_stored = ""
+    session.traced += 1
+    with (
+        session.listener.hearing(variant.base_dir) as hearing,
+        tracing_anew(session.traced),
+    ):
+        return _heard_compile(variant, message, session, hearing)
+
+
+def _heard_compile(
+    variant: Variant, message: Mapping[str, Any], session: _Session, hearing: Hearing
+) -> dict[str, Any]:
+    started = time.monotonic()
+    hearing.next_stage(importing=_entry_modules(variant)[0])
     job = _job(variant)
+    hearing.next_stage()
     taken_back = session.before.take_back()
     with printed_text() as printed:
         lowered = lower_job(job)
@@ -181,9 +204,13 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
     key = labelled_key(fields)
     answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
     answer["printed"] = pack(printed.getvalue())
+    found: tuple[Diagnostic, ...] = ()
     with session.store.single_flight(key):
         if stored_artifact(session.store, key) is None:
+            hearing.next_stage("compile")
             record, blobs = compile_job(job, lowered, session.tools)
+            found = hearing.found(_reached(variant))
+            store_for_action(session.store, key, found)
             put = session.store.put_artifact(key, record, blobs)
             answer["status"] = "compiled"
             if put.conflict:
@@ -193,16 +220,15 @@ def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) ->
             # For the build's own process, which may not be able to read it.
             parts = {name: data for name in held.names if (data := held.blob(name)) is not None}
             answer |= {"record": held.artifact, "blobs": blobs_to_json(parts)}
+            then = [o for o in stored_for_action(session.store, key) if o.stage == "compile"]
+            found = merged([*hearing.found(_reached(variant)), *then])
     answer["seconds"] = time.monotonic() - started
+    answer["diagnostics"] = [one.to_json() for one in found]
     try:
         answer["uncached"] = _remember(
-            variant,
-            message,
-            session,
-            fields,
-            seconds=_cost_s(variant, message, session, answer),
-            printed=answer["printed"],
-        )
+            variant, message, session, fields, seconds=_cost_s(variant, message, session, answer),
+            **{name: answer[name] for name in ("printed", "diagnostics") if answer[name]},
+        )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         answer["uncached"] = _untold(error)
     answer["not_stored"] = session.store.not_stored
@@ -231,9 +257,12 @@ def _remember(
     fields: Mapping[str, str],
     *,
     seconds: float,
-    printed: str,
+    **told: Any,
 ) -> str:
-    """Publish the manifest of a compilation; return why there is none, "" if there is one."""
+    """Publish the manifest of a compilation; return why there is none, "" if there is one.
+
+    `told` is what else it holds.
+    """
     read = _sources(variant)
     if message["data"] != data_digests(variant, session.digests):
         return "a data file of its spec was changed meanwhile"
@@ -249,7 +278,7 @@ def _remember(
         about={**about(variant).to_json(), "seconds": seconds},
         request=fields_text(message["fields"]),
         fields=fields_text(fields),
-        **({"printed": printed} if printed else {}),
+        **told,
     )
     for name in (folder_key(message["request"], variant.base_dir), message["request"]):
         session.store.put_manifest(name, manifest)
@@ -280,16 +309,25 @@ def _job(variant: Variant) -> Job:
 def _sources(variant: Variant) -> Sources:
     """Return the sources that the modules which a variant names reach."""
     entries = named_entries(variant)
-    by_path = {module_name(e.source): e.source for e in entries if e.is_file}
-    names = [e.source for e in entries if not e.is_file]
     read = closure.sources(
-        closure.closure([*by_path, *names]),
+        _reached(variant),
         variant.base_dir,
         folders=import_folders(variant),
-        by_path=by_path,
+        by_path={module_name(e.source): e.source for e in entries if e.is_file},
     )
     # Two files of one name in two folders share a module name.
     read.files.update(
         (f"file:{e.source}", Path(variant.base_dir) / e.source) for e in entries if e.is_file
     )
     return read
+
+
+def _reached(variant: Variant) -> set[str]:
+    """Return the names of the modules that those which a variant names reach."""
+    return closure.closure(_entry_modules(variant))
+
+
+def _entry_modules(variant: Variant) -> list[str]:
+    """Return the names of the modules that a variant names, that of its entry first."""
+    entries = named_entries(variant)
+    return [module_name(e.source) if e.is_file else e.source for e in entries]

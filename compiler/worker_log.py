@@ -1,4 +1,4 @@
-"""What a worker writes to its standard output and error: the end of it, of bounded size."""
+"""What a worker writes to its standard output or error: the end of it, of bounded size."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ class Worker:
         program: the module that becomes the worker.
 
     Attributes:
-        log: what it writes.
+        log: what it writes to its standard output.
+        errors: what it writes to its standard error output, which it reads itself.
         answers: the descriptor that becomes readable when it says something.
         requests: the descriptor that becomes writable when it can be sent more.
         ended: the descriptor that becomes readable when it has ended, None if there is none.
@@ -84,8 +85,9 @@ class Worker:
         self._heard: deque[dict[str, Any] | None] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             try:
-                self.log = Log()
+                self.log, self.errors = Log(), Log()
                 opened.callback(self.log.close)
+                opened.callback(self.errors.close)
                 self.answers, answers = _pipe(0, opened, lent)
                 self.requests, requests = _pipe(1, opened, lent)
                 # Unbuffered: what a kernel printed before it killed its process is told, too.
@@ -93,7 +95,7 @@ class Worker:
                     [sys.executable, "-P", "-u", "-m", "pallasc.compiler.warden", program,
                      str(requests), str(answers), str(os.getpid()), str(folder), str(data_bytes)],
                     pass_fds=(requests, answers), env=dict(environment),
-                    stdin=subprocess.DEVNULL, stdout=self.log.file, stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL, stdout=self.log.file, stderr=self.errors.file,
                     start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
@@ -127,6 +129,7 @@ class Worker:
     def assign(self, task: Task, message: Mapping[str, Any]) -> None:
         """Give it a task, with the message that was made for it."""
         self.log.mark()
+        self.errors.mark()
         self.group, self.task = task.group, task
         self.op = str(message.get("op"))
         self.began_s = time.monotonic()
@@ -197,6 +200,16 @@ class Worker:
         return count
 
     # ---- watching
+
+    def said(self, longest_bytes: int) -> str:
+        """Return the end of what it has written since its task; errors come last."""
+        errors = self.errors.tail(longest_bytes)
+        return self.log.tail(max(0, longest_bytes - len(errors.encode()))) + errors
+
+    def cut_logs(self) -> None:
+        """Drop all but the end of what it has written, where that is too much."""
+        self.log.cut()
+        self.errors.cut()
 
     def seconds(self) -> float | None:
         """Return how long its task has taken, None while it still gets ready for it."""

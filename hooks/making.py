@@ -157,6 +157,10 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
         kind = getattr(event, "kind", None)
         if kind in ("compiled", "failed"):
             say(f"[{event.done}/{event.total}] {kind} {event.variant.id}")  # type: ignore[union-attr]
+        result = getattr(event, "result", None)
+        if result is not None:
+            for one in result.diagnostics[:_SHOWN]:
+                say(f"warning: {result.variant.id}: {one}")
 
     return tell
 

@@ -185,3 +185,79 @@ def test_a_missing_assembler_ends_with_4(run: RunCommand, built: Any, tmp_path: 
     result = run("build", *built.arguments, "--ptxas", tmp_path / "none")
     assert (result.code, result.out) == (4, "")
     assert result.err.startswith(f"error: There is no assembler {tmp_path / 'none'}.")
+
+
+WARNING_SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: tuned
+    entry: warns.py:tuned
+    args: {x: "f32[8, 2048]", y: "f32[8, 2048]"}
+  - name: bare
+    entry: warns.py:bare
+    args: {x: "f32[8, 128]"}
+"""
+WARNING_KERNELS = """\
+import warnings
+
+import jax.numpy as jnp
+from pallasc.specs.library.elementwise import add
+
+
+def tuned(x, y):
+    warnings.warn("autotuning cache miss: heuristics")
+    return jnp.sin(add(x, y, block_size=2048)) * 2
+
+
+def bare(x):
+    return jnp.tanh(x) * 2
+"""
+
+
+def test_warnings_and_kernels_of_xla_are_told_of_a_compilation_and_of_a_hit(
+    process: RunCommand, tmp_path: Path
+) -> None:
+    (tmp_path / "warns.py").write_text(WARNING_KERNELS)
+    (tmp_path / "warns.yaml").write_text(WARNING_SPEC)
+    arguments = ("build", tmp_path / "warns.yaml", "--store", tmp_path / "store", "--jobs", "1")
+    first = process(*arguments)
+    again = process(*arguments, "--warnings", "--json")
+    for result in (first, again):
+        assert result.code == 0
+        assert "tuned@h100-sxm  " in result.err
+        assert "warning: 1 variant holds no Pallas Mosaic GPU kernel" in result.err
+        assert re.search(r"^  tuned \(1 variant\): \w*(sine|fusion)\w*$", result.err, re.MULTILINE)
+    assert re.search(r"compiled  bare@h100-sxm  .*, no Mosaic kernel$", first.err, re.MULTILINE)
+    assert "1 warning in 1 variant: pallasc build --warnings shows them" in first.err
+    assert "hit       tuned@h100-sxm  1 warning\n" in again.err
+    said = "warns.py:8: UserWarning: autotuning cache miss: heuristics"
+    assert f"warnings:\n  {said}\n    1 variant: tuned@h100-sxm\n" in again.err
+    data = json.loads(again.out)
+    assert (data["warnings"], [len(item["warnings"]) for item in data["variants"]]) == (1, [1, 0])
+    assert [item["pallas_kernels"] for item in data["variants"]] == [1, 0]
+
+    failing = process(*arguments, "--fail-on-warning", "Cache Miss", "--json")
+    assert failing.code == 1
+    assert "failed    tuned@h100-sxm\n" in failing.err
+    tuned, bare = json.loads(failing.out)["variants"]
+    assert (tuned["error"]["line"], tuned["error"]["exit_code"]) == (8, 1)
+    assert tuned["error"]["message"] == f"it compiles with a warning: {said}"
+    assert (tuned["status"], bare["status"]) == ("failed", "hit")
+
+    shown = process("inspect", *arguments[1:])
+    assert f"\nwarnings\n  {said}\n" in shown.out
+    assert "kernels    none of Pallas Mosaic GPU, 1 of XLA: " in shown.out
+    packed = process(
+        "bundle", "create", *arguments[1:], "-o", tmp_path / "k.pallasc", "--fail-on-warning", "."
+    )
+    assert (packed.code, (tmp_path / "k.pallasc").exists()) == (1, False)
+    packed = process("bundle", "create", *arguments[1:], "-o", tmp_path / "k.pallasc")
+    assert packed.code == 0
+    assert "1 warning in 1 variant" in packed.err
+
+
+def test_a_pattern_that_is_none_is_refused(run: RunCommand, built: Any) -> None:
+    result = run("build", *built.arguments, "--fail-on-warning", "(")
+    assert (result.code, result.out) == (2, "")
+    assert "'(' is not a regular expression" in result.err

@@ -18,10 +18,15 @@ from pallasc.errors import BudgetError, CompileError, Location, SpecError
 JENKINS: dict[str, tuple[set[str], set[str], set[str]]] = {
     "testsuites": (set(), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
     "testsuite": ({"name", "tests", "failures", "errors"}, {"skipped", "time"}, {"testcase"}),
-    "testcase": ({"name"}, {"time", "classname"}, {"skipped", "failure", "system-out"}),
+    "testcase": (
+        {"name"},
+        {"time", "classname"},
+        {"skipped", "failure", "system-out", "system-err"},
+    ),
     "failure": (set(), {"type", "message"}, set()),
     "skipped": (set(), {"type", "message"}, set()),
     "system-out": (set(), set(), set()),
+    "system-err": (set(), set(), set()),
     "properties": (set(), set(), {"property"}),
     "property": ({"name", "value"}, set(), set()),
 }
@@ -70,7 +75,8 @@ def test_the_whole_file(mixed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
           <property name="cubin_bytes" value="9512" />
           <property name="registers" value="40" />
           <property name="spill_bytes" value="0" />
-          <property name="smem_bytes" value="512" />"""
+          <property name="smem_bytes" value="512" />
+          <property name="pallas_kernels" value="1" />"""
     figures = figures.replace("\n  ", "\n")[2:]
     place = 'file="kernels.yaml" line="4"'
     assert (

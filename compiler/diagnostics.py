@@ -1,0 +1,209 @@
+"""What was said while a variant was traced, lowered and compiled, although that succeeded.
+
+A diagnostic is a warning of Python, a record of `logging` at WARNING or above, or some lines of the
+standard error output, which C++ and child processes write to as well. A manifest carries those of
+its compilation in `warnings`, so that a hit says them again; an artifact does not, since it is the
+same whatever was said. Where a variant is found by its action key alone, or was lowered again and
+not compiled, there is a manifest under a key of its own for them: `store_for_action`.
+
+JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
+n}`, all texts bounded and without what differs from one run to the next (`stable`).
+
+What is left out: lines that say nothing about the kernel and depend on the machine (`_NOISE`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pallasc.errors import CheckError, Location
+from pallasc.specs.canonical import labelled_key
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+
+Stage = Literal["lower", "compile"]
+
+STDERR = "stderr"
+"""The kind of what was written to the standard error output."""
+LONGEST_TEXT = 2000
+MOST = 50
+"""Of more different diagnostics, the last one says how many are left out."""
+
+_NOISE = (
+    # XLA's alarm about passes that take long: depends on how busy the machine is.
+    r"slow_operation_alarm\.cc:\d+\]|^\*{20,}$|^\[Compiling module .*\] Very slow compile\?"
+    r"|^The operation took \S+$",
+    # TensorFlow's logging, which says this once a process, before anything is compiled.
+    r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$",
+    # Which instructions the machine's own CPU has.
+    r"cpu_feature_guard\.cc:\d+\]",
+    # There is no GPU: that is how pallasc compiles.
+    r"(?:cuda_executor|cuda_diagnostics|cuda_platform|gpu_device)\.cc:\d+\].*"
+    r"(?:CUDA_ERROR_NO_DEVICE|cuInit|no CUDA-capable device|kernel driver)",
+    # Factories that several copies of XLA in one process register.
+    r"Attempting to register factory for plugin \w+ when one has already been registered",
+)
+_IS_NOISE = re.compile("|".join(_NOISE))
+
+# W0000 00:00:1763798400.123456   12345 file.cc:12] text   (absl and glog)
+_ABSL = re.compile(r"^([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (?=\S+:\d+\])", re.MULTILINE)
+# 2026-01-31 08:00:00.123456: W file.cc:12] text           (TensorFlow)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b")
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
+_IDENTITY = re.compile(r"\b(?:139|140)\d{12}\b")
+"""An address of Linux's x86-64 in decimal, as `id()` gives it."""
+_PROCESS = re.compile(r"\b([pt]id)([ =:#]+)\d+\b", re.IGNORECASE)
+_DURATION = re.compile(r"\b\d+\.\d+(?=\s?(?:[mun\N{MICRO SIGN}]?s|sec|secs|seconds|min|minutes)\b)")
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One thing that was said.
+
+    Attributes:
+        stage: when: while the function was traced and lowered, or compiled by XLA.
+        kind: the class of a warning, `WARNING` or above of a log, or `stderr`.
+        source: file and line of a warning, the name of a logger, or "".
+        text: what was said, of bounded length.
+        count: how many times.
+    """
+
+    stage: Stage
+    kind: str
+    source: str
+    text: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Return `kernels.py:4: UserWarning: no tuning for this shape (3 times)`."""
+        parts = [part for part in (self.source, self.kind) if part]
+        times = f" ({self.count:,} times)" if self.count > 1 else ""
+        return f"{': '.join(parts)}: {self.text}{times}"
+
+    def place(self, base_dir: str) -> Location | None:
+        """Return the line that it comes from, where that lies in a spec's folder."""
+        file, _, line = self.source.rpartition(":")
+        path = os.path.join(base_dir, file)
+        if not file or not line.isdecimal() or not os.path.isfile(path):
+            return None
+        return Location(path, int(line))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "stage": self.stage,
+            "kind": self.kind,
+            "source": self.source,
+            "text": self.text,
+            "count": self.count,
+        }
+
+
+def from_json(value: object) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of a manifest or a message; what is not one is left out."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(found for one in value[: MOST + 1] if (found := _one(one)) is not None)
+
+
+def _one(value: object) -> Diagnostic | None:
+    if not isinstance(value, Mapping):
+        return None
+    texts = [value.get(name) for name in ("kind", "source", "text")]
+    stage, count = value.get("stage"), value.get("count")
+    if not all(isinstance(text, str) for text in texts) or type(count) is not int or count < 1:
+        return None
+    kind, source, text = (str(text)[: LONGEST_TEXT + 1] for text in texts)
+    return Diagnostic("compile" if stage == "compile" else "lower", kind, source, text, count)
+
+
+def stable(text: str, folders: Mapping[str, str]) -> str:
+    """Return a text without what differs from one run to the next, of bounded length.
+
+    Addresses, times of the day, fractions of seconds and numbers of processes become `…`, and
+    folders what they are called here.
+
+    Args:
+        text: what was said.
+        folders: paths, without a slash at the end, and what stands for them; "" takes a path's
+            slash away too.
+    """
+    text = _CONTROL.sub("", text).replace("\r\n", "\n").strip("\n")
+    text = _ABSL.sub(r"\1 ", text)
+    for pattern in (_TIME, _CLOCK, _ADDRESS, _IDENTITY, _DURATION):
+        text = pattern.sub("…", text)
+    text = _PROCESS.sub(r"\1\2…", text)
+    for folder in sorted(filter(None, folders), key=len, reverse=True):
+        text = text.replace(f"{folder}/", f"{folders[folder]}/" if folders[folder] else "")
+        alone = re.compile(rf"{re.escape(folder)}(?![\w.-])")
+        text = (folders[folder] or ".").join(alone.split(text))
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+
+
+def lines_of(text: str) -> list[str]:
+    """Split an output into what was said: a line, with the indented ones that follow it."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if found and line[:1] in " \t" and line.strip():
+            found[-1] += f"\n{line.rstrip()}"
+        elif line.strip():
+            found.append(line.rstrip())
+    return [said for said in found if not _IS_NOISE.search(said)]
+
+
+def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Return each diagnostic once, counted, in the order of first appearance; not too many."""
+    counts: dict[Diagnostic, int] = {}
+    for one in diagnostics:
+        plain = replace(one, count=1)
+        counts[plain] = counts.get(plain, 0) + one.count
+    found = [replace(one, count=count) for one, count in counts.items()]
+    if len(found) <= MOST:
+        return tuple(found)
+    left_out = sum(one.count for one in found[MOST - 1 :])
+    more = Diagnostic(found[MOST - 1].stage, "more", "", f"{left_out:,} others are left out")
+    return (*found[: MOST - 1], more)
+
+
+def check_diagnostics(
+    found: Iterable[Diagnostic], patterns: Iterable[re.Pattern[str]], base_dir: str
+) -> CheckError | None:
+    """Return the error for the first diagnostic that a pattern matches, None if none does."""
+    said = list(found)
+    for pattern in patterns:
+        for one in said:
+            if pattern.search(str(one)):
+                return CheckError(
+                    f"it compiles with a warning: {one}",
+                    location=one.place(base_dir),
+                    hint=f"--fail-on-warning {pattern.pattern!r} matches it.",
+                )
+    return None
+
+
+# ---- those of an action key
+
+
+def action_name(action_key: str) -> str:
+    """Return the request key of the manifest that holds the diagnostics of an action."""
+    return labelled_key({"warnings": action_key})
+
+
+def store_for_action(store: Store, action_key: str, found: Sequence[Diagnostic]) -> None:
+    """Keep what was said while an artifact was made, under its action key; nothing for nothing."""
+    if found:
+        warnings = [one.to_json() for one in found]
+        store.put_manifest(action_name(action_key), {"action": action_key, "warnings": warnings})
+
+
+def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:
+    """Return what was said while the artifact of an action key was made, as far as it is known."""
+    manifest = store.get_manifest(action_name(action_key))
+    return from_json(manifest.get("warnings")) if manifest else ()

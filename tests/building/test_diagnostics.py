@@ -1,0 +1,243 @@
+"""What is said while a variant is made belongs to it: now, from the store, however it was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.diagnostics import (
+    LONGEST_TEXT,
+    MOST,
+    Diagnostic,
+    action_name,
+    from_json,
+    lines_of,
+    merged,
+    stable,
+    store_for_action,
+)
+from pallasc.compiler.locked import Locked
+from pallasc.compiler.relock import update_lock
+from pallasc.specs.lock import Lock
+
+KERNELS = """\
+import logging, os, subprocess, sys, time, warnings
+import jax
+import helper
+
+logging.getLogger("apart").propagate = False
+
+
+@jax.jit
+def inner(x):
+    warnings.warn("autotuning cache miss: heuristics")
+    return x + 1
+
+
+def says(x, *, scale=1.0):
+    for _ in range(3):
+        logging.getLogger("tuning").warning("no entry for %s in table %s", x.shape, hex(id(x)))
+    logging.getLogger("apart").error("apart")
+    logging.getLogger("tuning").info("not heard")
+    print("printed, which is no warning")
+    print(f"pid 4242, tables in {os.path.dirname(__file__)}/tables", file=sys.stderr)
+    os.write(2, b"from descriptor 2\\n")
+    return inner(x) * scale
+
+
+def has_a_child(x):
+    subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('from a child')"])
+    return x * 3
+"""
+HELPER = "import warnings\nwarnings.warn('helper is old', FutureWarning)\n"
+SAID = [
+    "helper.py:2: FutureWarning: helper is old",
+    "kernels.py:10: UserWarning: autotuning cache miss: heuristics",
+    "tuning: WARNING: no entry for (8, 128) in table … (3 times)",
+    "apart: ERROR: apart",
+    "stderr: pid …, tables in tables",
+    "stderr: from descriptor 2",
+]
+
+
+def said(result: Any) -> list[str]:
+    return sorted(map(str, result.diagnostics))
+
+
+@pytest.fixture
+def talking(project: Any) -> Any:
+    """Return a project of kernels that say something, and of one that does not."""
+    project.write("kernels.py", KERNELS)
+    project.write("helper.py", HELPER)
+    _spec(project)
+    return project
+
+
+def _spec(project: Any) -> None:
+    says = {"entry": "kernels.py:says"}
+    project.spec(
+        {"name": "first", **says},
+        {"name": "second", **says, "static": {"scale": 2.0}},
+        {"name": "same", **says},
+        {"name": "quiet", "entry": "quiet.py:quiet"},
+    )
+    project.write("quiet.py", "def quiet(x):\n    return x * 2\n")
+
+
+def test_each_variant_keeps_what_was_said_for_it(talking: Any, results: Any) -> None:
+    first = results(talking.build(jobs=1))
+    statuses = {name: result.status for name, result in first.items()}
+    assert statuses == {
+        "first": "compiled", "second": "compiled", "same": "shared", "quiet": "compiled",
+    }  # fmt: skip
+    for name in ("first", "second", "same"):
+        assert said(first[name]) == sorted(SAID), name
+    assert first["quiet"].diagnostics == ()
+
+    hits = results(talking.build())
+    assert {result.status for result in hits.values()} == {"hit"}
+    assert {name: said(hits[name]) for name in hits} == {name: said(first[name]) for name in first}
+
+    moved = talking.copy(talking.folder.parent / "moved")
+    hits = results(moved.build())
+    assert {result.status for result in hits.values()} == {"hit"}
+    assert said(hits["second"]) == sorted(SAID)
+
+
+def test_a_variant_that_is_lowered_again_keeps_what_xla_said(talking: Any, results: Any) -> None:
+    first = results(talking.build(jobs=1))["first"]
+    # XLA says hardly anything of itself: this stands for it.
+    of_xla = Diagnostic("compile", "stderr", "", "ptxas warning : spilled")
+    kept = [*first.diagnostics, of_xla]
+    store_for_action(talking.store, first.action_key, kept)
+    talking.write("kernels.py", KERNELS + "# a comment\n")
+    again = results(talking.build(jobs=1))["first"]
+    assert again.status == "lowered"
+    assert said(again) == sorted([*SAID, str(of_xla)])
+
+
+def test_an_artifact_does_not_depend_on_what_was_said(project: Any, results: Any) -> None:
+    project.write("silent.py", "def run(x):\n    return x * 7\n")
+    loud = "import warnings\ndef run(x):\n    warnings.warn('a')\n    return x * 7\n"
+    project.write("loud.py", loud)
+    project.spec(
+        {"name": "silent", "entry": "silent.py:run"}, {"name": "loud", "entry": "loud.py:run"}
+    )
+    found = results(project.build(jobs=1))
+    assert found["silent"].action_key == found["loud"].action_key
+    assert found["silent"].artifact.digest == found["loud"].artifact.digest
+    assert found["silent"].diagnostics == ()
+    assert said(found["loud"]) == ["loud.py:3: UserWarning: a"]
+
+
+def test_what_a_child_process_says_is_heard(talking: Any, results: Any) -> None:
+    talking.spec({"name": "parent", "entry": "kernels.py:has_a_child"})
+    for status in ("compiled", "lowered"):  # what the child has read is not known
+        found = results(talking.build(jobs=1))["parent"]
+        assert (found.status, said(found)) == (status, [SAID[0], "stderr: from a child"])
+
+
+def test_a_frozen_build_says_it_too_without_manifests(talking: Any, results: Any) -> None:
+    variants = talking.variants()
+    file = Path(talking.folder) / "pallasc.lock"
+    updated = update_lock(variants, None, file=file, whole=True, store=talking.store, jobs=1)
+    keys = {result.action_key for result in updated.report.results}
+    kept = {action_name(key) for key in keys}
+    for path in talking.store.folder.glob("man/*/*"):
+        if path.name not in kept:
+            path.unlink()
+    lock: Lock = updated.lock
+    frozen = talking.build(frozen=True, locked=Locked(str(file), lock, frozen=True))
+    found = results(frozen)
+    assert {result.status for result in found.values()} == {"hit"}
+    assert said(found["second"]) == sorted(SAID)
+    assert found["quiet"].diagnostics == ()
+
+
+def test_a_pattern_fails_what_says_it_now_or_then(talking: Any, results: Any) -> None:
+    pattern = re.compile("cache MISS", re.IGNORECASE)
+    for status in ("compiled", "hit"):
+        found = talking.build(jobs=1, fail_on_warning=[pattern])
+        assert found.exit_code == 1
+        assert [result.status for result in found.results] == ["failed"] * 3 + [status]
+        error = results(found)["second"].error
+        assert error.message == (
+            "it compiles with a warning: "
+            "kernels.py:10: UserWarning: autotuning cache miss: heuristics"
+        )
+        assert str(error.location) == f"{talking.folder}/kernels.py:10"
+        assert "--fail-on-warning 'cache MISS'" in error.hint
+    assert talking.build(fail_on_warning=[re.compile("nothing like this")]).exit_code == 0
+
+
+# ---- without a build
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("at 0x7f3a5c001d60", "at …"),
+        ("flags 0xff", "flags 0xff"),
+        ("object 140525670463632", "object …"),
+        ("pid 4242 and pid=17", "pid … and pid=…"),
+        ("thread 128", "thread 128"),
+        ("2026-01-31 08:00:00.123456: W file.cc:12] no", "…: W file.cc:12] no"),
+        ("W0131 08:00:00.123456   4242 file.cc:12] no", "W file.cc:12] no"),
+        ("it took 12.345 s, then 7.5ms, of 4.0 tries", "it took … s, then …ms, of 4.0 tries"),
+        ("/specs/here/tuned.json is missing", "tuned.json is missing"),
+        ("/specs/hereafter", "/specs/hereafter"),
+        ("in /specs/here", "in ."),
+        ("/tmp/w/1/x.ptx", "$TMPDIR/x.ptx"),
+        ("\x1b[31mred\x1b[0m\r\n", "red"),
+    ],
+)
+def test_what_differs_between_runs_is_left_out(text: str, wanted: str) -> None:
+    folders: Mapping[str, str] = {"/specs/here": "", "/tmp/w/1": "$TMPDIR", "": "never"}
+    assert stable(text, folders) == wanted
+
+
+def test_a_text_has_a_bounded_length() -> None:
+    assert stable("x" * 10_000, {}) == "x" * LONGEST_TEXT + "…"
+
+
+def test_lines_belong_to_the_one_before_where_they_are_indented() -> None:
+    assert lines_of("one\n  more\n\n\ntwo\n") == ["one\n  more", "two"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "E0000 00:00:17.1 7 slow_operation_alarm.cc:73] Constant folding is slow",
+        "The operation took 3.2s",
+        "E0000 00:00:17.1 7 cuda_platform.cc:51] failed call to cuInit: CUDA_ERROR_NO_DEVICE",
+    ],
+)
+def test_what_depends_on_the_machine_alone_is_not_heard(line: str) -> None:
+    assert lines_of(f"real\n{line}\n") == ["real"]
+
+
+def test_equal_ones_are_counted_and_too_many_too() -> None:
+    many = [Diagnostic("lower", "stderr", "", str(n % 70)) for n in range(140)]
+    found = merged(many)
+    assert len(found) == MOST
+    assert {one.count for one in found[:-1]} == {2}
+    assert found[-1].text == "42 others are left out"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 7, {}, ["x"], [{"kind": "a"}], [{"stage": "lower", "kind": 1, "source": "", "text": ""}],
+     [{"stage": "lower", "kind": "", "source": "", "text": "", "count": True}]],
+)  # fmt: skip
+def test_what_is_no_diagnostic_is_left_out(value: object) -> None:
+    assert from_json(value) == ()
+
+
+def test_a_diagnostic_is_read_as_it_was_written() -> None:
+    one = Diagnostic("compile", "UserWarning", "k.py:4", "no", 3)
+    assert from_json([one.to_json()]) == (one,)

@@ -1,0 +1,162 @@
+"""What is worth a word of a build that succeeded: in text, JSON, JUnit and annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pallasc.cli.annotations import github_commands
+from pallasc.cli.junit import junit_xml
+from pallasc.cli.progress import Progress
+from pallasc.cli.remarks import remarks
+from pallasc.cli.report_json import report_json
+from pallasc.cli.result_text import result_line
+from pallasc.cli.screen import Screen
+from pallasc.cli.summary import summary
+from pallasc.compiler.diagnostics import Diagnostic
+from pallasc.specs.artifact import Artifact
+
+MISS = Diagnostic("lower", "UserWarning", "k.py:4", "cache miss: 100 %", 2)
+NOISE = Diagnostic("compile", "stderr", "", "ptxas warning : it\x1b[31m spills\n  here")
+
+
+def _holding(result: Any, *kernels: tuple[str, str]) -> Any:
+    """Return a result whose artifact holds kernels of these names and origins."""
+    record = dict(result.artifact.record)
+    first = record["kernels"][0]
+    record["kernels"] = [{**first, "name": name, "origin": origin} for name, origin in kernels]
+    return replace(result, artifact=Artifact(record, lambda key: b""))
+
+
+@pytest.fixture
+def report(pretended: Any) -> Any:
+    """Return a report of a hit and a compilation with warnings, and of others without."""
+    of = {m: pretended.variant(m=m) for m in range(4)}
+    return pretended.report_of(
+        [
+            replace(pretended.hit(of[0]), diagnostics=(MISS,)),
+            replace(pretended.compiled(of[1]), diagnostics=(MISS, NOISE)),
+            _holding(pretended.hit(of[2]), ("body", "mosaic"), ("copy", "xla"), ("add", "xla")),
+            _holding(pretended.compiled(of[3]), ("loop", "xla")),
+        ]
+    )
+
+
+def test_the_end_of_a_build_counts_warnings_and_names_what_xla_made(report: Any) -> None:
+    assert remarks(report) == [
+        "warning: 1 variant holds no Pallas Mosaic GPU kernel, XLA wrote its code: "
+        "add[m=3]@h100-sxm",
+        "kernels that XLA added around those of Pallas:",
+        "  add (1 variant): copy, add",
+        "5 warnings in 2 variants: pallasc build --warnings shows them",
+    ]
+    assert remarks(report, added=False) == [remarks(report)[0], remarks(report)[3]]
+    assert summary(report).splitlines()[-5:-1] == remarks(report)
+
+
+def test_a_build_of_hits_says_the_same(report: Any) -> None:
+    hits = replace(report, results=tuple(replace(r, status="hit") for r in report.results))
+    assert remarks(hits) == remarks(report)
+    assert summary(hits).splitlines()[:-1] == remarks(hits)
+
+
+def test_warnings_are_shown_once_with_their_variants(report: Any) -> None:
+    assert remarks(report, warnings=True)[3:] == [
+        "warnings:",
+        "  k.py:4: UserWarning: cache miss: 100 % (2 times)",
+        "    2 variants: add[m=0]@h100-sxm, add[m=1]@h100-sxm",
+        "  stderr: ptxas warning : it spills",
+        "    here",
+        "    1 variant: add[m=1]@h100-sxm",
+    ]
+
+
+def test_a_build_without_any_says_nothing(pretended: Any) -> None:
+    quiet = pretended.report_of([pretended.hit(), pretended.compiled(), pretended.skipped()])
+    assert remarks(quiet) == remarks(quiet, warnings=True) == []
+
+
+def test_more_additions_than_fit_are_counted(pretended: Any) -> None:
+    results = [
+        _holding(pretended.hit(pretended.variant(f"k{n}")), ("a", "mosaic"), (f"x{n}", "xla"))
+        for n in range(14)
+    ]
+    lines = remarks(pretended.report_of(results))
+    assert (len(lines), lines[-2:]) == (12, ["  k9 (1 variant): x9", "  and 4 more"])
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            lambda p: replace(p.compiled(), diagnostics=(MISS,)),
+            "compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers, 2 warnings",
+        ),
+        (lambda p: replace(p.hit(), diagnostics=(NOISE,)), "hit       add@h100-sxm  1 warning"),
+        (lambda p: _holding(p.hit(), ("a", "xla")), "hit       add@h100-sxm  no Mosaic kernel"),
+        (lambda p: replace(p.failed(), diagnostics=(NOISE,)), "failed    add@h100-sxm"),
+    ],
+)
+def test_the_line_of_a_variant_says_it_shortly(
+    make: Callable[[Any], Any], line: str, pretended: Any
+) -> None:
+    assert result_line(make(pretended)) == line
+
+
+def test_the_lines_of_hits_say_it_too(pretended: Any, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+") as stream:
+        with Progress(Screen(stream)) as progress:
+            progress(pretended.finished(replace(pretended.hit(), diagnostics=(MISS,))))
+            progress(pretended.finished(pretended.hit()))
+        stream.seek(0)
+        assert stream.read().splitlines() == [
+            "[ 3/24] hit       add@h100-sxm  2 warnings",
+            "[ 3/24] hit       add@h100-sxm",
+        ]
+
+
+def test_json_has_every_warning_and_every_kernel_of_xla(report: Any) -> None:
+    data = report_json(report)
+    assert data["warnings"] == 5
+    assert [item["warnings"] for item in data["variants"]] == [
+        [MISS.to_json()], [MISS.to_json(), NOISE.to_json()], [], [],
+    ]  # fmt: skip
+    kernels = [(item["pallas_kernels"], item["xla_kernels"]) for item in data["variants"]]
+    assert kernels == [(1, []), (1, []), (1, ["copy", "add"]), (0, ["loop"])]
+
+
+def test_junit_has_them_as_properties_and_as_output(report: Any) -> None:
+    cases = list(ElementTree.fromstring(junit_xml(report, Path("/"))).iter("testcase"))
+    properties = [
+        {one.get("name"): one.get("value") for one in case.iter("property")} for case in cases
+    ]
+    assert [one.get("warnings") for one in properties] == ["2", "3", None, None]
+    assert [one["pallas_kernels"] for one in properties] == ["1", "1", "1", "0"]
+    assert properties[2]["xla_kernels"] == "copy, add"
+    assert cases[0].findtext("system-err") == "k.py:4: UserWarning: cache miss: 100 % (2 times)"
+    assert cases[2].find("system-err") is None
+
+
+def test_annotations_stand_at_the_line_that_warned(
+    report: Any, pretended: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "k.py").write_text("import this\n" * 4)
+    results = [
+        replace(result, variant=replace(result.variant, base_dir=str(tmp_path)))
+        for result in report.results
+    ]
+    environment = {"GITHUB_WORKSPACE": str(tmp_path)}
+    lines = github_commands(pretended.report_of(results), environment)
+    assert lines == [
+        "::warning title=add holds no Pallas Mosaic GPU kernel::XLA wrote the code of: "
+        "add[m=3]@h100-sxm",
+        "::warning file=k.py,line=4,title=add%3A UserWarning::cache miss: 100 %25%0A"
+        "Variants: add[m=0]@h100-sxm, add[m=1]@h100-sxm",
+        "::warning title=add%3A stderr::ptxas warning : it spills%0A  here%0A"
+        "Variants: add[m=1]@h100-sxm",
+    ]
