@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -151,6 +152,8 @@ def _compile_isolated(
     result = report.results[0]
     if result.error is not None:
         raise result.error
+    for one in result.diagnostics:
+        warnings.warn(str(one), stacklevel=3)
     if result.artifact is None:
         raise SpecError(f"{variant.name} was not compiled.")
     return result.artifact

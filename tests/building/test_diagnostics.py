@@ -214,6 +214,8 @@ def test_lines_belong_to_the_one_before_where_they_are_indented() -> None:
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         "E0000 00:00:17.1 7 slow_operation_alarm.cc:73] Constant folding is slow",
         "The operation took 3.2s",
+        "[Compiling module jit_main] Very slow compile? If you want to file a bug, run with it",
+        "'+ptx88' is not a recognized feature for this target (ignoring feature)",
         "E0000 00:00:17.1 7 cuda_platform.cc:51] failed call to cuInit: CUDA_ERROR_NO_DEVICE",
     ],
 )

@@ -45,9 +45,10 @@ def test_the_summary_names_target_arrays_launches_and_resources(inspect: RunComm
     assert lines[6].startswith("outputs    ")
     assert lines[7] == "buffers    2 inputs, 1 output; 50,331,648 bytes"
     assert lines[8] == "steps      1 launch"
-    assert re.fullmatch(r"  \w+ grid=\(2048,1,1\) block=\(128,1,1\) smem=\d+", lines[10])
-    assert lines[11] == "resources"
-    assert len(lines) == 14
+    assert lines[9] == "kernels    1 of Pallas Mosaic GPU"
+    assert re.fullmatch(r"  \w+ grid=\(2048,1,1\) block=\(128,1,1\) smem=\d+", lines[11])
+    assert lines[12] == "resources"
+    assert len(lines) == 15
 
 
 def test_the_plan_has_a_line_for_every_buffer_and_parameter(inspect: RunCommand) -> None:
