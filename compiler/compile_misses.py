@@ -128,7 +128,7 @@ def _result(
     artifact = _artifact(run, message)
     if artifact is None:
         return replace(result, error=CompileError("the store lost what was just compiled"))
-    if run.options.require_store and message["not_stored"]:
+    if run.options.require_store and message.get("not_stored"):
         return replace(result, error=_not_kept(run, str(message["not_stored"])))
     status: Status = "shared"
     if first:

@@ -55,7 +55,7 @@ def is_answer(message: Mapping[str, Any], op: str) -> bool:
 
 _ERROR = ("type", "message", "hint", "location", "exit_code")
 _REQUIRED = {
-    "compile": ("action", "status", "seconds", "warnings", "uncached", "not_stored"),
+    "compile": ("action", "status", "seconds", "warnings", "uncached"),
     "collect": ("specs", "uncached"),
 }
 

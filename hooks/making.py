@@ -157,10 +157,12 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
         kind = getattr(event, "kind", None)
         if kind in ("compiled", "failed"):
             say(f"[{event.done}/{event.total}] {kind} {event.variant.id}")  # type: ignore[union-attr]
+        from pallasc.specs.plain_text import printable
+
         result = getattr(event, "result", None)
         if result is not None:
             for one in result.diagnostics[:_SHOWN]:
-                say(f"warning: {result.variant.id}: {one}")
+                say(f"warning: {printable(f'{result.variant.id}: {one}')}")
 
     return tell
 
