@@ -103,7 +103,8 @@ def test_answers_are_recognised() -> None:
         ("ok", 1), ("ok", "true"), ("action", "../x"), ("action", None), ("status", "hit!"),
         ("status", []), ("seconds", -1), ("seconds", float("nan")), ("seconds", "1"),
         ("seconds", float("inf")), ("seconds", True), ("warnings", "w"), ("warnings", [1]),
-        ("uncached", None), ("not_stored", 1), ("diagnostics", {}), ("diagnostics", [{}] * 99), ("printed", 3), ("stored", "no"), ("record", []), ("blobs", {"k": 1}),
+        ("uncached", None), ("not_stored", 1), ("diagnostics", {}), ("diagnostics", [{}] * 99),
+        ("printed", 3), ("stored", "no"), ("record", []), ("blobs", {"k": 1}),
         ("blobs", ["k"]), ("spoilt", 1), ("conflict", {}),
     ],
 )  # fmt: skip
