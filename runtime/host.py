@@ -56,7 +56,7 @@ def run_on_host(
         except BaseException:
             driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
             raise
-        what = f"the results of {route.name} cannot be waited for"
+        what = f"the results of {route.name} cannot be copied from the GPU"
         driver.call("cuStreamSynchronize", handle, what=what)
 
 

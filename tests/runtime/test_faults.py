@@ -726,7 +726,7 @@ def launch_failure_in_an_earlier_kernel(w: World) -> Any:
 @fault
 def failure_found_while_copying_back(w: World) -> Any:
     one = np.zeros((4, 64), np.float32)
-    w.driver.fault("cuMemcpyDtoH_v2", 700)
+    w.driver.fault("cuStreamSynchronize", 700)
     return w.kernel()(one, one)
 
 
