@@ -16,6 +16,7 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
@@ -114,7 +115,7 @@ def command(
     under = Conditions(device, repeats, warmup, cold, seed, files, flops)
     measured = [measure(one, under) for one in chosen]
     if as_json:
-        click.echo(json_text(bench_json(measured, under)))
+        echo(json_text(bench_json(measured, under)))
     else:
-        click.echo(bench_text(measured, under))
+        echo(bench_text(measured, under))
     return 0

@@ -21,6 +21,7 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -229,11 +230,11 @@ def _run(
             report, found = _reproduce(variants, reproduce, store, options, report, progress)
     if found is not None:
         for result in found.results:
-            click.echo(f"{result.outcome:<9}  {result.variant}", err=True)
+            echo(f"{result.outcome:<9}  {result.variant}", err=True)
     for note in report.notes:
         if note not in store.warnings:
-            click.echo(f"warning: {note}", err=True)
-    click.echo(summary(report, progress.screen, warnings=warnings), err=True)
+            echo(f"warning: {note}", err=True)
+    progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
     return report, found
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from pallasc.cli.output import echo, echo_command
 from pallasc.errors import PallascError, SpecError
 
 if TYPE_CHECKING:
@@ -64,12 +63,12 @@ class Outputs:
             from pallasc.cli.annotations import github_command, github_commands
 
             for line in (*map(github_command, report.errors), *github_commands(report)):
-                click.echo(line, err=True)
+                echo_command(line)
         if self.as_json:
             from pallasc.cli.output import json_text
             from pallasc.cli.report_json import report_json
 
-            click.echo(json_text(report_json(report, reproduction)))
+            echo(json_text(report_json(report, reproduction)))
         if self.junit is not None:
             from pallasc.cli.junit import write_junit
 
@@ -81,13 +80,13 @@ class Outputs:
         if self.annotations:
             from pallasc.cli.annotations import github_command
 
-            click.echo(github_command(error), err=True)
+            echo_command(github_command(error))
         nothing = Report((), 0.0)
         if self.as_json:
             from pallasc.cli.output import json_text
             from pallasc.cli.report_json import report_json
 
-            click.echo(json_text(report_json(nothing, error=error)))
+            echo(json_text(report_json(nothing, error=error)))
         if self.junit is not None:
             from pallasc.cli.junit import write_junit
 

@@ -16,6 +16,7 @@ from pallasc.cli import (
 )
 from pallasc.cli.layout import Group
 from pallasc.cli.options import traceback_option
+from pallasc.cli.output import echo
 
 
 @click.group(
@@ -41,7 +42,7 @@ def command(ctx: click.Context) -> None:
       pallasc bundle audit kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 for _command in (

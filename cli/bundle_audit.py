@@ -12,6 +12,7 @@ import click
 from pallasc.cli.bundle_options import file_argument, key_option
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, size_value, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.audit import Finding
@@ -150,7 +151,6 @@ def _known(targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _show(file: Path, size: int, findings: Sequence[Finding], *, as_json: bool) -> None:
-    from pallasc.cli.bundle_options import plain
     from pallasc.cli.output import count, json_text, table
     from pallasc.specs.bundle.audit import SEVERITIES
 
@@ -161,10 +161,9 @@ def _show(file: Path, size: int, findings: Sequence[Finding], *, as_json: bool) 
             for f in findings
         ]
         data = {"file": str(file), "bytes": size, "totals": totals, "findings": listed}
-        click.echo(json_text(data))
+        echo(json_text(data))
     elif findings:
         rows = [[f.severity, f.kind, f"{f.subject}: {f.message}"] for f in findings]
-        cells = [[plain(cell).replace("\n", "\\n") for cell in row] for row in rows]
-        click.echo(table(["SEVERITY", "KIND", "FINDING"], cells))
+        echo(table(["SEVERITY", "KIND", "FINDING"], rows))
     words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
-    click.echo(f"{file}: {words or 'nothing found'}", err=True)
+    echo(f"{file}: {words or 'nothing found'}", err=True)

@@ -21,6 +21,7 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.compiler.bundling import Made, Source
@@ -116,18 +117,18 @@ def command(
         made = make_bundle(wanted, output, store=store, source=source, on_event=progress, **options)
     for note in made.report.notes:
         if note not in store.warnings:
-            click.echo(f"warning: {note}", err=True)
+            echo(f"warning: {note}", err=True)
     for line in remarks(made.report, added=False) if not made.report.exit_code else ():
-        click.echo(line, err=True)
+        echo(line, err=True)
     if made.report.exit_code:
-        click.echo(summary(made.report, progress.screen), err=True)
-        click.echo(f"{output} is not written.", err=True)
+        progress.screen.write(f"{summary(made.report, progress.screen)}\n")
+        echo(f"{output} is not written.", err=True)
         return made.report.exit_code
     _tell(made)
     if as_json:
         from pallasc.cli.output import json_text
 
-        click.echo(json_text(_json(made)))
+        echo(json_text(_json(made)))
     return 0
 
 
@@ -136,10 +137,10 @@ def _tell(made: Made) -> None:
     from pallasc.specs.bundle.provenance import differing
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
-        click.echo(f"warning: {text}; the bundle says so", err=True)
+        echo(f"warning: {text}; the bundle says so", err=True)
     for one in made.bundles:
         variants = count(len(one.variants), "variant")
-        click.echo(f"wrote {one.path}: {variants}, {one.size:,} bytes", err=True)
+        echo(f"wrote {one.path}: {variants}, {one.size:,} bytes", err=True)
 
 
 def _json(made: Made) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import click
 from pallasc.cli.bundle_options import choice_options, file_argument
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, size_value, traceback_option
+from pallasc.cli.output import echo
 
 
 @click.command("extract", cls=Command, short_help="Write cubins, plans and PTX into files.")
@@ -70,7 +71,7 @@ def command(
         files = [
             {"variant": one.variant, "path": str(one.path), "bytes": one.size} for one in written
         ]
-        click.echo(json_text({"file": str(file), "files": files}))
+        echo(json_text({"file": str(file), "files": files}))
     text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
-    click.echo(f"wrote {text} to {output}", err=True)
+    echo(f"wrote {text} to {output}", err=True)
     return 0

@@ -10,6 +10,7 @@ import click
 from pallasc.cli.bundle_options import choice_options, file_argument
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -36,7 +37,7 @@ def command(file: Path, targets: tuple[str, ...], expression: str | None, as_jso
       variants  a list; of each: id, name, params, target, arch, inputs, outputs, minimum_driver,
                 digest (of the artifact, as in store and lock), bytes (compressed)
     """
-    from pallasc.cli.bundle_options import chosen_entries, plain
+    from pallasc.cli.bundle_options import chosen_entries
     from pallasc.cli.output import json_text, table
     from pallasc.specs.bundle.bundle import open_bundle
 
@@ -45,11 +46,10 @@ def command(file: Path, targets: tuple[str, ...], expression: str | None, as_jso
         if as_json:
             listed = [entry_json(bundle, entry) for entry in entries]
             head = {"file": str(file), "bytes": bundle.size, "digest": bundle.digest}
-            click.echo(json_text({**head, "variants": listed}))
+            echo(json_text({**head, "variants": listed}))
             return 0
         rows = [[e.id, e.arch, f"{bundle.stored_bytes(e):,}", e.digest[:12]] for e in entries]
-    cells = [[plain(cell).replace("\n", "\\n") for cell in row] for row in rows]
-    click.echo(table(["VARIANT", "ARCH", "BYTES", "DIGEST"], cells, right={"BYTES"}))
+    echo(table(["VARIANT", "ARCH", "BYTES", "DIGEST"], rows, right={"BYTES"}))
     return 0
 
 

@@ -12,6 +12,7 @@ import click
 from pallasc.cli.bundle_options import choice_options, output_option
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -63,7 +64,7 @@ def command(
         data = _merged(_choices(bundles, targets, expression))
         for bundle in bundles:
             if bundle.signatures:
-                click.echo(f"{bundle.name} is signed, {output} will not be", err=True)
+                echo(f"{bundle.name} is signed, {output} will not be", err=True)
     _write(output, data, as_json=as_json)
     return 0
 
@@ -125,5 +126,5 @@ def _write(output: Path, data: bytes, *, as_json: bool) -> None:
         number, digest = len(bundle), bundle.digest
     if as_json:
         facts = {"file": str(output), "variants": number, "bytes": len(data), "digest": digest}
-        click.echo(json_text(facts))
-    click.echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)
+        echo(json_text(facts))
+    echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)

@@ -1,4 +1,4 @@
-"""What the commands of `pallasc bundle` share: the file, the choice of variants, plain text."""
+"""What the commands of `pallasc bundle` share: the file, the choice of variants, keys."""
 
 from __future__ import annotations
 
@@ -111,15 +111,3 @@ def read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
             f"there is no key in {', '.join(keys)}.", hint="Give what pallasc bundle keygen wrote."
         )
     return found
-
-
-def plain(text: str) -> str:
-    """Return text of a bundle without what could move the cursor of a terminal or change colours.
-
-    Bundles may come from strangers. Spaces and line ends stay.
-    """
-    if text.isascii() and text.replace("\n", "").isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
-    )

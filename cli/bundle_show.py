@@ -12,6 +12,7 @@ import click
 from pallasc.cli.bundle_options import file_argument
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -57,7 +58,6 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
       shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
                   the record
     """
-    from pallasc.cli.bundle_options import plain
     from pallasc.cli.output import json_text
     from pallasc.specs.bundle.bundle import open_bundle
 
@@ -66,10 +66,10 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
         if as_json:
             data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
             origins = [asdict(origin) for origin in bundle.provenance]
-            click.echo(json_text({"file": str(file), "provenance": origins, **data}))
+            echo(json_text({"file": str(file), "provenance": origins, **data}))
         else:
             text = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
-            click.echo(plain("\n".join([*text, *_origins(bundle.provenance)])))
+            echo("\n".join([*text, *_origins(bundle.provenance)]))
     return 0
 
 

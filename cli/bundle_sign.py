@@ -12,6 +12,7 @@ import click
 
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey
@@ -56,12 +57,12 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     except BaseException:
         public.unlink()
         raise
-    click.echo(f"wrote {file}, which is to be kept secret, and {public}", err=True)
+    echo(f"wrote {file}, which is to be kept secret, and {public}", err=True)
     if as_json:
         facts = {"private": str(file), "public": str(public), "key": str(shown), "id": shown.id}
-        click.echo(json_text(facts))
+        echo(json_text(facts))
     else:
-        click.echo(str(shown))
+        echo(str(shown))
     return 0
 
 
@@ -114,9 +115,9 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
             ) from error
         replace_file(file, data)
         done.append({"file": str(file), "root": root})
-        click.echo(f"signed {file} with {shown.id[:16]}", err=True)
+        echo(f"signed {file} with {shown.id[:16]}", err=True)
     if as_json:
-        click.echo(json_text({"key": str(shown), "id": shown.id, "files": done}))
+        echo(json_text({"key": str(shown), "id": shown.id, "files": done}))
     return 0
 
 
@@ -163,7 +164,7 @@ def _read_key(file: str) -> Ed25519PrivateKey:
             hint="Give a key that pallasc bundle keygen made.",
         ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        click.echo(f"warning: others can read {file}; run: chmod 600 {file}", err=True)
+        echo(f"warning: others can read {file}; run: chmod 600 {file}", err=True)
     return parse_private_key(data, file, _password())
 
 

@@ -11,6 +11,7 @@ import click
 from pallasc.cli.bundle_options import file_argument, key_option
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.audit import Finding
@@ -77,7 +78,7 @@ def command(
         data = {"file": str(file), "variants": number, "digest": digest}
         data |= {"signed": [str(key) for key in signers], "lock": str(lock) if lock else None}
         data["findings"] = [_finding(finding) for finding in findings]
-        click.echo(json_text(data))
+        echo(json_text(data))
     else:
         _tell(file, number, digest, signers, findings, lock)
     return _NOT_AS_LOCKED if any(one.severity == "error" for one in findings) else 0
@@ -130,18 +131,17 @@ def _tell(
     findings: Sequence[Finding],
     lock: Path | None,
 ) -> None:
-    from pallasc.cli.bundle_options import plain
     from pallasc.cli.output import count
 
-    click.echo(f"{file} is whole: {count(number, 'variant')}, content {digest[:12]}")
+    echo(f"{file} is whole: {count(number, 'variant')}, content {digest[:12]}")
     for key in signers:
-        click.echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
+        echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
     if lock is None:
         return
     errors = [one for one in findings if one.severity == "error"]
     for finding in findings:
-        click.echo(plain(f"{finding.severity}: {finding.subject}: {finding.message}"))
+        echo(f"{finding.severity}: {finding.subject}: {finding.message}")
     if errors:
-        click.echo(f"{file} is not as {lock} says: {count(len(errors), 'variant')}")
+        echo(f"{file} is not as {lock} says: {count(len(errors), 'variant')}")
     else:
-        click.echo(f"{file} is as {lock} says")
+        echo(f"{file} is as {lock} says")

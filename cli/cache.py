@@ -17,6 +17,7 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
+from pallasc.cli.output import echo
 from pallasc.errors import NotCachedError, ToolError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def command(ctx: click.Context) -> None:
       pallasc cache prune --dry-run
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 @command.command("stats", cls=Command)
@@ -68,7 +69,7 @@ def stats_command(store_root: Path | None, as_json: bool) -> None:
     found = stats(_store(store_root))
     data = found.to_json()
     if as_json:
-        click.echo(json_text(data))
+        echo(json_text(data))
         return
     limit = "no limit" if found.limit_bytes is None else f"of at most {found.limit_bytes:,}"
     asked = data["hits"] + data["misses"]
@@ -83,7 +84,7 @@ def stats_command(store_root: Path | None, as_json: bool) -> None:
         ("quarantined", f"{found.quarantined}"),
         *(("left alone", f"{name}, of another version") for name in found.other_versions),
     ]
-    click.echo("\n".join(f"{label:<12} {value}" for label, value in rows))
+    echo("\n".join(f"{label:<12} {value}" for label, value in rows))
     _warn(found.warnings)
 
 
@@ -122,9 +123,9 @@ def why_command(
         context = setup.context(store)
     found = explain_variants(variants, context, store)
     if as_json:
-        click.echo(json_text({"variants": [item.to_json() for item in found]}))
+        echo(json_text({"variants": [item.to_json() for item in found]}))
     else:
-        click.echo("\n".join(map(explanation_text, found)))
+        echo("\n".join(map(explanation_text, found)))
 
 
 @command.command("verify", cls=Command)
@@ -149,12 +150,12 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
 
     found = verify(_store(store_root), repair=repair)
     if as_json:
-        click.echo(json_text(found.to_json()))
+        echo(json_text(found.to_json()))
     else:
         for finding in found.findings:
             state = "repaired" if finding.repaired else "damaged"
-            click.echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
-        click.echo(
+            echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
+        echo(
             f"{count(found.records, 'record')}, {count(found.blobs, 'blob')}, "
             f"{count(found.manifests, 'manifest')}, read {count(found.bytes, 'byte')}: "
             f"{count(len(found.findings), 'finding')}"
@@ -238,10 +239,10 @@ def pin_command(
     else:
         found, done = [pin(store, key, label=label) for key in _keys(store, what)], "pinned"
     if as_json:
-        click.echo(json_text({"pins": [item.to_json() for item in found]}))
+        echo(json_text({"pins": [item.to_json() for item in found]}))
     elif found:
         about = {item.key: item.variants for item in artifacts(store)}
-        click.echo("\n".join(pin_lines(found, about, done)))
+        echo("\n".join(pin_lines(found, about, done)))
 
 
 @command.command("audit", cls=Command, short_help="Compile again, and compare byte for byte.")
@@ -281,12 +282,12 @@ def audit_command(
     variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
     found = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
     if as_json:
-        click.echo(json_text({"variants": [item.to_json() for item in found]}))
+        echo(json_text({"variants": [item.to_json() for item in found]}))
     else:
         for item in found:
             rest = item.error or ", ".join(item.parts)
-            click.echo(f"{item.outcome:<9}  {item.variant}" + (f": {rest}" if rest else ""))
-        click.echo(f"{len(found)} of {len(variants)} variants compiled again")
+            echo(f"{item.outcome:<9}  {item.variant}" + (f": {rest}" if rest else ""))
+        echo(f"{len(found)} of {len(variants)} variants compiled again")
     return 0 if all(item.outcome == "same" for item in found) else 1
 
 
@@ -364,16 +365,16 @@ def _show_pruned(pruned: Pruned, as_json: bool) -> int:
     from pallasc.cli.pruned_text import pruned_lines
 
     if as_json:
-        click.echo(json_text(pruned.to_json()))
+        echo(json_text(pruned.to_json()))
     else:
-        click.echo("\n".join(pruned_lines(pruned)))
+        echo("\n".join(pruned_lines(pruned)))
         _warn(pruned.warnings)
     return ToolError.exit_code if pruned.warnings else 0
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
     for warning in warnings[:_MOST_WARNINGS]:
-        click.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     if len(warnings) > _MOST_WARNINGS:
         left = len(warnings) - _MOST_WARNINGS
-        click.echo(f"warning: and {left:,} more, which --json lists", err=True)
+        echo(f"warning: and {left:,} more, which --json lists", err=True)

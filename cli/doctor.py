@@ -10,6 +10,7 @@ import click
 
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.compiler.inventory import Item
@@ -48,9 +49,9 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     items = inventory(ptxas)
     problem = problem_of(items)
     if as_json:
-        click.echo(json_text({"ok": problem is None, "items": [_json(item) for item in items]}))
+        echo(json_text({"ok": problem is None, "items": [_json(item) for item in items]}))
     else:
-        click.echo(items_text(items))
+        echo(items_text(items))
     if problem is not None:
         raise ToolError(problem)
 

@@ -9,6 +9,7 @@ import click
 
 from pallasc.cli.layout import Command
 from pallasc.cli.options import traceback_option
+from pallasc.cli.output import echo
 from pallasc.errors import SpecError
 
 SPEC = """\
@@ -94,8 +95,8 @@ def command(folder: Path) -> None:
                 f"{path} is there already.", hint="Move it away, or name another folder."
             )
     _write(files)
-    click.echo("\n".join(f"wrote {path}" for path in files), err=True)
-    click.echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)
+    echo("\n".join(f"wrote {path}" for path in files), err=True)
+    echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)
 
 
 def _write(files: dict[Path, str]) -> None:

@@ -18,6 +18,7 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.compiler.report import Report, VariantResult
@@ -120,7 +121,7 @@ def command(
         )
         report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress, **limits)
     if len(report.hits) < len(report.results):
-        click.echo(summary(report, progress.screen), err=True)
+        progress.screen.write(f"{summary(report, progress.screen)}\n")
     show(report, views, output)
     return report.exit_code
 
@@ -155,7 +156,7 @@ def show(report: Report, views: list[str], output: str | None) -> None:
     elif output is not None:
         write_text(Path(output), document(shown, views))
     elif shown:
-        click.echo(document(shown, views), nl=False)
+        echo(document(shown, views), nl=False)
 
 
 def is_folder(path: str) -> bool:

@@ -203,7 +203,7 @@ def build_missing(
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
         report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress)
     if len(report.hits) < len(report.results):
-        click.echo(summary(report, progress.screen), err=True)
+        progress.screen.write(f"{summary(report, progress.screen)}\n")
     return report
 
 

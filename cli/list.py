@@ -16,6 +16,7 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
@@ -56,9 +57,9 @@ def command(
     store = open_store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
     if as_json:
-        click.echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
+        echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
     else:
-        click.echo(variants_table(variants))
+        echo(variants_table(variants))
 
 
 def variants_table(variants: list[Variant]) -> str:

@@ -17,6 +17,7 @@ from pallasc.cli.result_text import failure_lines, result_line
 from pallasc.cli.screen import STATUS_COLOURS, Screen
 from pallasc.cli.status import Line, Status, status_lines
 from pallasc.compiler.report import Event, Tick, VariantResult
+from pallasc.specs.plain_text import printable
 from pallasc.specs.spec import Variant
 
 _INTERVAL_S = 0.1
@@ -63,7 +64,7 @@ class Live(Progress):
 
     def say(self, text: str) -> None:
         """Print text above the status."""
-        self._held.append(f"{text}\n")
+        self._held.append(f"{printable(text)}\n")
         self._draw(self._clock())
 
     def end(self) -> None:

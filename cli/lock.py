@@ -20,6 +20,7 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -110,10 +111,10 @@ def command(
     run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
     code = run.update(options) if update else run.check(options["ptxas"])
     if as_json and run.data is not None:
-        click.echo(json_text(run.data))
+        echo(json_text(run.data))
     elif run.data is not None:
         for change in run.changes:
-            click.echo(_line(change))
+            echo(_line(change))
     return code
 
 
@@ -146,11 +147,11 @@ class _Run:
             ptxas=ptxas,
         )
         for note in found.notes:
-            click.echo(f"warning: {note}", err=True)
+            echo(f"warning: {note}", err=True)
         self._tell(found.changes, (), written=False)
         if not found.changes:
             return 0
-        click.echo(f"  If that is meant: {update_command(self._path)}", err=True)
+        echo(f"  If that is meant: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED
 
     def update(self, options: Mapping[str, Any]) -> int:
@@ -173,11 +174,11 @@ class _Run:
             )
         for note in updated.report.notes:
             if note not in self._store.warnings:
-                click.echo(f"warning: {note}", err=True)
+                echo(f"warning: {note}", err=True)
         if not updated.complete:
             return self._incomplete(updated)
         for line in remarks(updated.report, added=False):
-            click.echo(line, err=True)
+            echo(line, err=True)
         written = updated.lock != old
         if written:
             write_lock(self._path, updated.lock)
@@ -187,8 +188,8 @@ class _Run:
     def _incomplete(self, updated: Updated) -> int:
         from pallasc.cli.summary import summary
 
-        click.echo(summary(updated.report), err=True)
-        click.echo(f"{self._path} is left as it is.", err=True)
+        echo(summary(updated.report), err=True)
+        echo(f"{self._path} is left as it is.", err=True)
         return updated.report.exit_code
 
     def _tell(
@@ -207,10 +208,10 @@ class _Run:
             "changes": [_change_json(change) for change in changes],
         }
         for clause in toolchain if written else ():
-            click.echo(f"{self._path}: {clause}", err=True)
+            echo(f"{self._path}: {clause}", err=True)
         words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)
         state = "is written" if written else "is not current" if changes else "is current"
-        click.echo(f"{self._path} {state}: {words}", err=True)
+        echo(f"{self._path} {state}: {words}", err=True)
 
 
 def _line(change: Change) -> str:

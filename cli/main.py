@@ -80,8 +80,9 @@ class LazyGroup(Group):
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from pallasc import __version__
+        from pallasc.cli.output import echo
 
-        click.echo(f"pallasc {__version__}")
+        echo(f"pallasc {__version__}")
         ctx.exit()
 
 
@@ -124,7 +125,9 @@ def root(ctx: click.Context) -> int:
       130  interrupted
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help(), err=True)
+        from pallasc.cli.output import echo
+
+        echo(ctx.get_help(), err=True)
         return 2
     return 0
 
@@ -156,14 +159,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _end(error: PallascError | click.ClickException | click.Abort | OSError, talk: Talk) -> int:
     """Say why the run ends, where that can still be said, and return its exit code."""
     from pallasc.cli.failures import failure, output_failure
+    from pallasc.cli.output import echo
 
     found = output_failure(error) if isinstance(error, OSError) else failure(error)
     try:
         if talk.traceback:
             import traceback
 
-            traceback.print_exception(error)
-        click.echo(found.text, err=True)
+            echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        echo(found.text, err=True)
     except OSError:
         pass  # the exit code is all that is left
     discard_output()

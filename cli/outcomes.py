@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from pallasc.cli.operands import Operands, Value, make_inputs
+from pallasc.cli.output import echo
 from pallasc.errors import CheckError, SpecError
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def _write(folder: Path, value: Value) -> Path:
         raise SpecError(
             f"{path} cannot be written: {error.strerror}.", hint="Give --output another path."
         ) from error
-    click.echo(f"wrote {path}", err=True)
+    echo(f"wrote {path}", err=True)
     return path
 
 

@@ -11,27 +11,48 @@ from typing import Any
 import click
 
 from pallasc.errors import SpecError
+from pallasc.specs.plain_text import one_line, printable
 
 JSON_SCHEMA = 1
 """Version of what `--json` prints; a field that changes its meaning raises it."""
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text as `printable` leaves it: the only way to a standard stream but `Screen`.
+
+    Args:
+        text: of one or several lines, in no colours.
+        err: to the standard error output.
+        nl: with a line feed behind it.
+    """
+    click.echo(printable(text), err=err, nl=nl)
+
+
+def echo_command(text: str) -> None:
+    """Print a command of a CI service, whose values are escaped already."""
+    click.echo(text, err=True)
+
+
 def json_text(data: Mapping[str, Any]) -> str:
-    """Return one JSON object with its schema version, keys sorted."""
-    return json.dumps({"schema": JSON_SCHEMA, **data}, indent=2, sort_keys=True)
+    """Return one JSON object with its schema version, keys sorted; it is ASCII.
+
+    A pair of `#`, which CI services look for, is written with an escape.
+    """
+    text = json.dumps({"schema": JSON_SCHEMA, **data}, indent=2, sort_keys=True)
+    return text.replace("##", r"#\u0023")
 
 
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
 ) -> str:
-    """Return rows in columns under their headings, without spaces at the ends of lines.
+    """Return rows in columns under their headings, a line each, without spaces at its end.
 
     Args:
         head: one heading a column.
         rows: the cells.
         right: headings of the columns that are aligned to the right.
     """
-    lines = [list(head), *map(list, rows)]
+    lines = [list(head), *(list(map(one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -62,4 +83,4 @@ def write_text(path: Path, text: str) -> None:
         raise SpecError(
             f"{path} cannot be written: {reason}.", hint="Give --output another path."
         ) from error
-    click.echo(f"wrote {path}", err=True)
+    echo(f"wrote {path}", err=True)

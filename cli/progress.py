@@ -14,7 +14,7 @@ from pallasc.cli.result_text import counter, failure_lines, result_line
 from pallasc.cli.screen import Screen, stderr_screen
 from pallasc.cli.times import Heartbeat, about, elapsed, time_left_s
 from pallasc.compiler.report import Event, Tick, VariantResult
-from pallasc.specs.plain_text import one_line
+from pallasc.specs.plain_text import one_line, printable
 
 _HELD_LINES = 512
 """About 64 kB: so many hits are written at a time."""
@@ -64,12 +64,16 @@ class Progress:
             self._beat(event)
         elif event.result is not None:
             self._heartbeat = Heartbeat(self._clock())
-            self.say(_finished_text(event, event.result, self.screen))
+            self._put(_finished_text(event, event.result, self.screen))
         else:
             self._write()  # nothing may follow for a while
 
     def say(self, text: str) -> None:
         """Print text of one or several lines, with what is shown already in front of it."""
+        self._put(printable(text))
+
+    def _put(self, text: str) -> None:
+        """Print text that is printable but for our own colours."""
         self._held.append(f"{text}\n")
         self._write()
 

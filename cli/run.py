@@ -16,6 +16,7 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
+from pallasc.cli.output import echo
 
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
@@ -112,8 +113,8 @@ def command(
         from pallasc.cli.output import json_text
 
         results = [outcome_json(one, seed) for one in outcomes]
-        click.echo(json_text({"device": device_json(device), "results": results}))
+        echo(json_text({"device": device_json(device), "results": results}))
     else:
-        click.echo("\n\n".join(outcome_text(one, device, seed) for one in outcomes))
+        echo("\n\n".join(outcome_text(one, device, seed) for one in outcomes))
     check(outcomes)
     return 0

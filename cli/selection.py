@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -18,7 +18,7 @@ def open_store(root: Path | None) -> Store:
     """Return the store, whose warnings go to the standard error output."""
     from pallasc.cache.store import Store
 
-    return Store(root, warn=lambda text: click.echo(f"warning: {text}", err=True))
+    return Store(root, warn=lambda text: echo(f"warning: {text}", err=True))
 
 
 def load_variants(

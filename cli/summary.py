@@ -9,6 +9,7 @@ from pallasc.cli.output import count
 from pallasc.cli.remarks import remarks
 from pallasc.cli.screen import STATUS_COLOURS
 from pallasc.cli.times import duration
+from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.cli.screen import Screen
@@ -30,12 +31,13 @@ def summary(
         screen: gives colours, and the room of a line where that is limited.
         warnings: show all warnings, instead of counting them.
     """
-    lines = [*remarks(report, warnings=warnings), totals_line(report, screen)]
+    lines = [*map(printable, remarks(report, warnings=warnings)), totals_line(report, screen)]
     if len(report.hits) == len(report.results):
         return "\n".join(lines)
     from pallasc.cli.highlights import highlights
 
-    return "\n".join([*highlights(report, screen.room if screen else None), *lines])
+    room = screen.room if screen else None
+    return "\n".join([*map(printable, highlights(report, room)), *lines])
 
 
 def totals_line(report: Report, screen: Screen | None = None) -> str:

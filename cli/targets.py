@@ -11,6 +11,7 @@ import click
 
 from pallasc.cli.layout import Command
 from pallasc.cli.options import json_option, specs_argument, store_option, traceback_option
+from pallasc.cli.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.targets import Target
@@ -54,9 +55,9 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
             "architectures": dict(DEFAULT_MODELS),
             "models": [asdict(model) for model in models],
         }
-        click.echo(json_text(data))
+        echo(json_text(data))
     else:
-        click.echo(table(COLUMNS, rows(models), right=FIGURES))
+        echo(table(COLUMNS, rows(models), right=FIGURES))
 
 
 def rows(models: Iterable[Target]) -> list[list[str]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.settings import Setting
 from pallasc.hooks.sources import lock_file
+from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.bundling import Made
@@ -44,7 +45,7 @@ class BundleError(PallascError):
 
 def say_on_stderr(text: str) -> None:
     """Print a line where the output of a build backend goes."""
-    print(f"pallasc: {text}", file=sys.stderr, flush=True)
+    print(printable(f"pallasc: {text}"), file=sys.stderr, flush=True)
 
 
 def make(

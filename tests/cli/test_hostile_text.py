@@ -1,0 +1,194 @@
+"""Every command is fed the same hostile names: none of them reaches a terminal or a CI service."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+RunCommand = Callable[..., Any]
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x "
+    "\u202egnp.exe\u2066 \x9b31m\u2028::debug::y\u200f##vso[task]z"
+)
+"""A screen cleared, a title set, commands of three CI services, letters shown in reverse."""
+
+KERNELS = f"""
+import warnings
+from pallasc.specs.library import elementwise
+
+HOSTILE = {HOSTILE!r}
+
+
+def add(x, y, *, label):
+    print(label)
+    warnings.warn(HOSTILE, stacklevel=1)
+    return elementwise.add(x, y, block_size=1024)
+
+
+def fails(x, *, label):
+    print(label)
+    raise ValueError(HOSTILE + label)
+"""
+NAME = HOSTILE.replace("/", "_")
+"""As what a file may be called."""
+
+
+def _kernel(name: str, arrays: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "entry": f"kernels.py:{name}",
+        "args": ["f32[1024]"] * arrays,
+        "static": {"label": "{label}"},
+        "matrix": {"label": [HOSTILE]},
+        "budget": {"registers": 255},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """Where hostile things lie: specs, one that fails, a store and a bundle of the first."""
+
+    good: Path
+    bad: Path
+    store: Path
+    bundle: Path
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Fed:
+    """Build once; commands are given their own copies of nothing, so they must not write here."""
+    from pallasc.cli.main import main
+
+    folder = tmp_path_factory.mktemp("fed") / NAME
+    folder.mkdir()
+    good, bad = folder / f"good{NAME}.yaml", folder / f"bad{NAME}.yaml"
+    good.write_text(
+        yaml.safe_dump({"schema": 1, "targets": ["sm_90a"], "kernels": [_kernel("add", 2)]})
+    )
+    bad.write_text(
+        yaml.safe_dump({"schema": 1, "targets": ["sm_90a"], "kernels": [_kernel("fails", 1)]})
+    )
+    (folder / "kernels.py").write_text(KERNELS)
+    store, bundle = folder / f"store{NAME}", folder / f"k{NAME}.pallasc"
+    assert main(["bundle", "create", str(good), "-o", str(bundle), "--store", str(store)]) == 0
+    return Fed(good, bad, store, bundle, folder)
+
+
+COMMANDS = [
+    "list {good}",
+    "list {good} -k {hostile}",
+    "list {folder}/nothing{name}.yaml",
+    "build {good}",
+    "build {good} --frozen",
+    "build {good} --json",
+    "build {good} --frozen --lock {out}/x{name}.lock",
+    "build {bad}",
+    "build {bad} --json",
+    "build {bad} --explain --dry-run",
+    "build {good} --target {hostile}",
+    "build {good} --warnings",
+    "lock {good} --lock {out}/x{name}.lock --update",
+    "lock {good} --lock {out}/y{name}.lock",
+    "inspect {good}",
+    "inspect {good} --plan --ptx --sass --resources --debug-output",
+    "inspect {good} --plan --output {out}/shown{name}/",
+    "bundle create {good} -o {out}/k{name}.pallasc",
+    "bundle create {bad} -o {out}/k{name}.pallasc",
+    "bundle list {bundle}",
+    "bundle list {bundle} --target {hostile}",
+    "bundle show {bundle}",
+    "bundle show {bundle} add",
+    "bundle show {bundle} {hostile}",
+    "bundle verify {bundle}",
+    "bundle verify {bundle} --key {hostile}",
+    "bundle audit {bundle} --target {hostile}",
+    "bundle extract {bundle} -o {out}/x{name}",
+    "bundle merge {bundle} -o {out}/m{name}.pallasc",
+    "bundle keygen {out}/key{name} --comment {hostile}",
+    "bundle sign {bundle} --key {out}/none{name}",
+    "cache stats",
+    "cache why {good}",
+    "cache verify",
+    "cache audit {good}",
+    "cache prune --dry-run",
+    "cache pin {good}",
+    "run {good}",
+    "bench {good}",
+    "targets",
+    "doctor",
+    "init {out}/i{name}",
+    "init {folder}",
+    "{hostile}",
+    "build --{hostile}",
+    "bundle {hostile}",
+    "--traceback build {bad}",
+    "--traceback list {folder}/nothing{name}.yaml",
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_nothing_that_a_terminal_or_a_ci_service_obeys_is_printed(
+    line: str, fed: Fed, run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
+    values = {
+        "good": fed.good, "bad": fed.bad, "bundle": fed.bundle, "folder": fed.folder,
+        "out": tmp_path, "name": NAME, "hostile": HOSTILE,
+    }  # fmt: skip
+    result = run(*(word.format(**values) for word in shlex.split(line)))
+    assert result.out or result.err, "a command that prints nothing shows nothing"
+    for text in (result.out, result.err):
+        check(text)
+    if "--json" in line:
+        assert any(HOSTILE in text for text in _texts(json.loads(result.out))), (
+            "data stays as it is"
+        )
+
+
+def check(text: str) -> None:
+    """Check that text only shows."""
+    left = [
+        char for char in text if char not in "\n\t" and ord(char) in {*range(32), *range(127, 160)}
+    ]
+    assert left == []
+    assert [char for char in "\u202e\u2066\u200f\u2028" if char in text] == []
+    assert [line for line in text.splitlines() if line.lstrip().startswith("::")] == []
+    assert "##[" not in text
+    assert "##vso[" not in text
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in _texts(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_annotations_are_the_only_workflow_commands(
+    fed: Fed, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
+    result = run("build", fed.bad, "--annotations", "github")
+    commands = [line for line in result.err.splitlines() if line.startswith("::")]
+    assert [line.partition(" ")[0] for line in commands] == ["::error"]
+    others = "\n".join(line for line in result.err.splitlines() if line not in commands)
+    check(others)
+    assert "##[" not in commands[0]
+
+
+def test_every_command_prints_through_one_function() -> None:
+    cli = Path(__file__).parents[2] / "cli"
+    raw = re.compile(r"click\.s?echo\(|(?<![\w.])print\(|std(out|err)\.write\(")
+    found = {path.name for path in cli.glob("*.py") if raw.search(path.read_text("utf-8"))}
+    assert found == {"output.py"}
