@@ -142,7 +142,7 @@ def test_an_empty_build_is_an_empty_file(pretended: Any) -> None:
         ("a\x00b\x08c\x1fd", "abcd"),
         ("\x1b[31mred\x1b[0m", "red"),
         ("a\x85b\x9bc", "abc"),
-        ("\ud800surrogate\udfff", "surrogate"),
+        ("\ud800surrogate\udfff", "\ufffdsurrogate\ufffd"),
         ("the\ufffe\uffff end", "the end"),
         ("10 %\r20 %\r\ndone", "10 %\n20 %\ndone"),
         ("tab\tstays", "tab\tstays"),
