@@ -4,7 +4,7 @@ What a Python file declares is remembered in the store, under the digests of all
 read to find out, so that an unchanged one is not executed again.
 
 Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, a text of JSON
-whose mappings keep their order.
+whose mappings keep their order. What it said while it was executed is said each time it is read.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class _Reader:
         if manifest is not None:
             changed = changed_source(manifest, str(Path(path).resolve().parent), digests)
             if changed is None:
+                self._tell(path, manifest)
                 return _specs(json.loads(manifest["specs"]))
             why = changed
         if self.frozen:
@@ -84,13 +85,25 @@ class _Reader:
             self.broken(error)
             return []
         self._remember(key, answer, digests)
+        self._tell(path, answer)
         return _specs(answer["specs"])
 
     def _remember(self, key: str, answer: Mapping[str, Any], digests: FileDigests) -> None:
         if not answer["uncached"]:
             manifest = make_manifest("", sources_from_json(answer["sources"]), digests)
-            self.store.put_manifest(key, {**manifest, "specs": json.dumps(answer["specs"])})
+            said = answer.get("diagnostics")
+            told = {"diagnostics": said} if said else {}
+            specs = json.dumps(answer["specs"])
+            self.store.put_manifest(key, {**manifest, **told, "specs": specs})
             digests.save()
+
+    def _tell(self, path: str, read: Mapping[str, Any]) -> None:
+        """Say what was said while a file was executed, now or when it was last."""
+        if read.get("diagnostics"):
+            from pallasc.compiler.diagnostics import from_json
+
+            for one in from_json(read["diagnostics"]):
+                self.store.tell(f"while {path} was read: {one}")
 
     def _ask_worker(self, path: str) -> dict[str, Any]:
         """Have a file executed by a process of its own; return what that answers.

@@ -133,6 +133,10 @@ class Hearing:
         said = [one for name in sorted({*modules}) for one in imported.get(name, ())]
         return merged([*said, *self._heard])
 
+    def everything(self) -> tuple[Diagnostic, ...]:
+        """Return what was said, and what any module said while it was imported."""
+        return self.found(self._listener.imported)
+
     def _add(self, kind: str, source: str, text: str) -> None:
         module = self.importing if kind == STDERR else _importing(sys._getframe(2))
         heard = Diagnostic(self.stage, kind, source, stable(text, self._folders))

@@ -151,9 +151,12 @@ def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, A
 def _collect(path: str) -> dict[str, Any]:
     from pallasc.specs.decorator import collect_python
 
-    specs = collect_python(path)
-    answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
     folder = str(Path(path).resolve().parent)
+    with Listener().hearing(folder) as hearing:
+        specs = collect_python(path)
+        said = [one.to_json() for one in hearing.everything()]
+    answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
+    answer["diagnostics"] = said
     name, file = module_name(path), Path(path).resolve().name
     try:
         read = closure.sources(closure.closure([name]), folder, by_path={name: file})

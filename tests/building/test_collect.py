@@ -296,3 +296,28 @@ def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int
     ):
         collect([str(path)], store=project.store, frozen=True)
     assert counted() == 1
+
+
+def test_what_is_said_while_a_file_is_read_is_told_each_time(project: Any) -> None:
+    path = project.write("spec.py", f"import warnings\nimport pallasc\n{SAYING}")
+    wanted = [
+        f"while {path} was read: spec.py:3: UserWarning: no table for sm_90a",
+        f"while {path} was read: stderr: from descriptor 2",
+    ]
+    for frozen in (False, True):  # executed, and then remembered
+        told: list[str] = []
+        store = Store(project.store.root, warn=told.append)
+        collect([str(path)], store=store, frozen=frozen)
+        assert sorted(told) == wanted
+        assert sorted(store.warnings) == wanted
+
+
+SAYING = """\
+warnings.warn("no table for sm_90a")
+__import__("os").write(2, b"from descriptor 2\\n")
+
+
+@pallasc.kernel(args={"x": "f32[8, 128]"}, targets=["sm_90a"])
+def scale(x):
+    return x * 2
+"""
