@@ -58,7 +58,10 @@ class Meant:
             if not isinstance(variant.args, dict):
                 return None
             for name, tree in variant.args.items():
-                found += _array_paths(tree, name)
+                for path in _array_paths(tree, name):
+                    if path is None:
+                        return None
+                    found.append(path)
         return found
 
 
@@ -88,9 +91,16 @@ def read_meant(
     return Meant(variants, [], store)
 
 
-def _array_paths(tree: ArgTree, path: str) -> Iterator[str]:
-    """Yield the names of the arrays in an argument, as a compiled kernel calls them."""
-    if isinstance(tree, dict):
+def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
+    """Yield the names of the arrays in an argument as a compiled kernel calls them.
+
+    None stands for those of a node that a call gives, which only compiling tells.
+    """
+    if isinstance(tree, dict) and "$call" in tree:
+        yield None
+    elif isinstance(tree, dict) and "$tuple" in tree:
+        yield from _array_paths(tree["$tuple"], path)
+    elif isinstance(tree, dict):
         for key, item in tree.items():
             yield from _array_paths(item, f"{path}.{key}")
     elif isinstance(tree, list):

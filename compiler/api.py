@@ -13,15 +13,13 @@ from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
+from pallasc.compiler.given import array_tree, as_written, with_calls_made
 from pallasc.compiler.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
-from pallasc.specs.arrays import ArraySpec, check_size, resolve_array
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.decorator import spec_of
-from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.matrix import expand
 from pallasc.specs.meshes import Mesh, checked_mesh
-from pallasc.specs.spec import plain_args
 from pallasc.specs.spelling import show
 from pallasc.specs.targets import Target, resolve_target
 
@@ -40,8 +38,8 @@ def compile(
 
     Args:
         function: what JAX can trace; closures too, unless `isolated`.
-        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, anything with `shape` and
-            `dtype`, None, or lists and dicts of these.
+        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, arrays or what stands for
+            one, None, or pytrees of these; `pallasc.Call` stands for the node that the call gives.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
         mesh: axes and sizes of the devices that run it together, `{"x": 4}`; the arrays are those
             of one device.
@@ -68,7 +66,7 @@ def compile(
             hint="The function comes first, then its arrays.",
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
-    args = [_array(item, f"array {index}") for index, item in enumerate(arrays)]
+    args = [array_tree(item, f"array {index}") for index, item in enumerate(arrays)]
     axes = checked_mesh(mesh)
     assembler = Path(ptxas) if ptxas else None
     if isolated:
@@ -100,7 +98,9 @@ def _compile_here(
     record = setup.record(digests)
     digests.save()
     tools = Tools(record, setup.toolchain.ptxas, {}, {})
-    job = Job(function, args, static, target, mesh)
+    job = Job(
+        function, [with_calls_made(item, str(Path.cwd())) for item in args], static, target, mesh
+    )
     result, blobs = compile_job(job, lower_job(job), tools)
     return Artifact(result, blobs.__getitem__)
 
@@ -143,7 +143,7 @@ def _compile_isolated(
 ) -> Artifact:
     from pallasc.compiler.build import build
 
-    notation = [plain_args(item) for item in args]
+    notation = [as_written(item, f"array {index}") for index, item in enumerate(args)]
     spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))
     variant = replace(expand([spec])[0], target=target)
     report = build([variant], store=store or Store(), jobs=1, ptxas=ptxas)
@@ -157,29 +157,3 @@ def _compile_isolated(
     if result.artifact is None:
         raise SpecError(f"{variant.name} was not compiled.")
     return result.artifact
-
-
-def _array(item: Any, what: str) -> Any:
-    """Return an argument as a tree of `ArraySpec`.
-
-    Raises:
-        SpecError: it is neither text, nor has shape and dtype, nor holds such.
-    """
-    if item is None or isinstance(item, ArraySpec):
-        return item
-    if isinstance(item, str):
-        return resolve_array(item)
-    if hasattr(item, "shape") and hasattr(item, "dtype"):
-        # torch writes "torch.float32".
-        dtype = parse_dtype(str(item.dtype).rpartition(".")[2])
-        array = ArraySpec(dtype.name, tuple(int(n) for n in item.shape))
-        check_size(array)
-        return array
-    if isinstance(item, Mapping):
-        return {str(key): _array(value, f"{what}.{key}") for key, value in item.items()}
-    if isinstance(item, list | tuple):
-        return [_array(value, f"{what}.{index}") for index, value in enumerate(item)]
-    raise SpecError(
-        f"{what} is a {type(item).__name__}, which is no array.",
-        hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
-    )

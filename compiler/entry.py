@@ -1,4 +1,4 @@
-"""Import what a spec names: the entry point, and static arguments with `$call` and `$ref`.
+"""Import what a spec names: the entry point, and what `$call` and `$ref` name.
 
 Runs the user's code; only compiling processes do.
 """
@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pallasc.compiler.trees import BuiltNode
 from pallasc.errors import Location, SpecError
+from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.modules import load_module
+from pallasc.specs.spec import Args
 from pallasc.specs.spelling import suggestion
 
 
@@ -117,3 +120,41 @@ def static_value(value: Any, base_dir: str) -> Any:
         raise SpecError(
             f"$call {value['$call']!r} failed: {type(error).__name__}: {error}"
         ) from error
+
+
+def array_arguments(args: Args, base_dir: str) -> Any:
+    """Return the arrays of a variant with what their `$call` nodes name imported.
+
+    Raises:
+        SpecError: it cannot be.
+    """
+    if isinstance(args, list):
+        return [_array_argument(item, base_dir) for item in args]
+    return {name: _array_argument(item, base_dir) for name, item in args.items()}
+
+
+def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
+    if in_call and not _holds_arrays(tree):
+        return static_value(tree, base_dir)
+    if isinstance(tree, list):
+        return [_array_argument(item, base_dir, in_call=in_call) for item in tree]
+    if not isinstance(tree, Mapping):
+        return tree
+    if "$tuple" in tree:
+        return tuple(_array_argument(tree["$tuple"], base_dir, in_call=in_call))
+    if "$call" not in tree:
+        items = tree.items()
+        return {key: _array_argument(item, base_dir, in_call=in_call) for key, item in items}
+    arguments = {
+        key: _array_argument(item, base_dir, in_call=True)
+        for key, item in tree.items()
+        if key != "$call"
+    }
+    function = import_function(tree["$call"], base_dir, called="$call")
+    return BuiltNode(f"$call {tree['$call']!r}", function, arguments)
+
+
+def _holds_arrays(tree: Any) -> bool:
+    if isinstance(tree, Mapping):
+        return any(map(_holds_arrays, tree.values()))
+    return any(map(_holds_arrays, tree)) if isinstance(tree, list) else isinstance(tree, ArraySpec)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +20,11 @@ from pallasc.compiler.jax_0_11 import name_dumps_alike
 from pallasc.compiler.locations import source_locations
 from pallasc.compiler.profiles import Regions, profiles_kept
 from pallasc.compiler.topology import devices_for, devices_present
+from pallasc.compiler.trees import abstract, arrays_tell_order, bind, leaves
 from pallasc.errors import CompileError, SpecError
-from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.dtypes import DTYPES, parse_dtype
+from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.meshes import Mesh
-from pallasc.specs.plan import Binding, tree_leaves
+from pallasc.specs.plan import Binding
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.targets import Target
@@ -86,8 +85,8 @@ def lower(
     devices = devices_for(target, math.prod(size for _, size in mesh))
     names, values = _ordered(function, args, static)
     callee, sharding = _placed(_callee(function, names, static), mesh, devices)
-    arrays = [_abstract(value, sharding) for value in values]
     with _settings(devices, args, locations), _one_architecture(target):
+        arrays = [abstract(value, sharding) for value in values]
         traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
         with profiles_kept() as regions:
@@ -147,18 +146,6 @@ def _x64(needed: bool) -> Any:
 
 def _needs_x64(args: Args) -> bool:
     return any(DTYPES[array.dtype].bits >= 64 and array.dtype != "c64" for array in leaves(args))
-
-
-def leaves(tree: Any) -> Iterator[ArraySpec]:
-    """Yield the arrays of an argument tree."""
-    if isinstance(tree, ArraySpec):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for item in tree.values():
-            yield from leaves(item)
-    elif isinstance(tree, list | tuple):
-        for item in tree:
-            yield from leaves(item)
 
 
 @contextlib.contextmanager
@@ -297,74 +284,15 @@ def _check_names(
         )
 
 
-def _abstract(tree: Any, sharding: Any) -> Any:
-    """Return the tree with a `ShapeDtypeStruct` for each array."""
-    import jax
-
-    if isinstance(tree, ArraySpec):
-        dtype = _jax_dtype(tree.dtype)
-        return jax.ShapeDtypeStruct(tree.shape, dtype, sharding=sharding)
-    if isinstance(tree, Mapping):
-        return {key: _abstract(item, sharding) for key, item in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_abstract(item, sharding) for item in tree]
-    return tree
-
-
-def _jax_dtype(name: str) -> Any:
-    import jax.numpy as jnp
-
-    jax_name = DTYPES[name].jax_name
-    found = getattr(jnp, jax_name, None)
-    if found is None:
-        raise SpecError(f"this JAX version has no dtype {name} (jax.numpy.{jax_name}).")
-    return found
-
-
 def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signature:
     inputs: list[Binding] = []
     labels = names if names is not None else [str(index) for index in range(len(arrays))]
-    trees = [_bind(tree, label, inputs) for label, tree in zip(labels, arrays, strict=True)]
+    trees = [
+        bind(tree, label, inputs, is_input=True) for label, tree in zip(labels, arrays, strict=True)
+    ]
     outputs: list[Binding] = []
-    output_tree = _bind(stage.out_info, "out", outputs)
+    output_tree = bind(stage.out_info, "out", outputs)
     input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
-    parameters = _ordered_parameters(input_tree) if isinstance(input_tree, dict) else ()
+    told = isinstance(input_tree, list) or arrays_tell_order(input_tree)
+    parameters = () if told else tuple(input_tree)
     return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree, parameters)
-
-
-def _ordered_parameters(trees: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in their order, none where those without arrays come last anyway."""
-    holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
-    return () if holds == sorted(holds, reverse=True) else tuple(trees)
-
-
-def _bind(tree: Any, path: str, found: list[Binding]) -> Any:
-    """Number the leaves of a pytree in JAX's order and return it with numbers for leaves."""
-    if tree is None:
-        return None
-    if hasattr(tree, "shape") and hasattr(tree, "dtype"):
-        found.append(
-            Binding(path, parse_dtype(str(tree.dtype)).name, tuple(tree.shape), len(found))
-        )
-        return len(found) - 1
-    if isinstance(tree, dict):
-        # JAX sorts the keys of every dictionary but an ordered one.
-        keys = list(tree) if isinstance(tree, OrderedDict) else sorted(tree)
-        return {"dict": {str(k): _bind(tree[k], f"{path}.{k}", found) for k in keys}}
-    if isinstance(tree, list):
-        return [_bind(item, f"{path}.{i}", found) for i, item in enumerate(tree)]
-    if hasattr(tree, "_fields"):
-        items = {k: _bind(getattr(tree, k), f"{path}.{k}", found) for k in tree._fields}
-        return {"namedtuple": type(tree).__name__, "fields": items}
-    if isinstance(tree, tuple):
-        return {"tuple": [_bind(item, f"{path}.{i}", found) for i, item in enumerate(tree)]}
-    return _bind_node(tree, path, found)
-
-
-def _bind_node(tree: Any, path: str, found: list[Binding]) -> Any:
-    """Flatten a node of a type that was registered with JAX by one level."""
-    import jax
-
-    children = jax.tree_util.tree_leaves(tree, is_leaf=lambda node: node is not tree)
-    items = [_bind(child, f"{path}.{index}", found) for index, child in enumerate(children)]
-    return {"node": type(tree).__name__, "children": items}

@@ -39,13 +39,14 @@ from pallasc.compiler.identity import package_digest
 from pallasc.compiler.reads import change_of, current_folder, digest_of, path_of, values_now
 from pallasc.compiler.sources import Sources
 from pallasc.errors import PallascError
+from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
 from pallasc.specs.spec import Variant, plain_args
 from pallasc.specs.targets import Target
 
 MANIFEST_SCHEMA = 2
-_PLAIN = (str, int, float, type(None))
+_PLAIN = (str, int, float, type(None), ArraySpec)
 _LONGEST_FIELD = 400
 
 
@@ -271,7 +272,9 @@ def named_entries(variant: Variant) -> list[Entry]:
 
 def names_of_entries(variant: Variant) -> list[str]:
     """Return the entry points that a compilation imports, as the spec writes them."""
-    nested = [v for v in variant.static.values() if not isinstance(v, _PLAIN)]
+    args = variant.args if isinstance(variant.args, list) else variant.args.values()
+    values = (*variant.static.values(), *args)
+    nested = [v for v in values if not isinstance(v, _PLAIN)]
     return [variant.entry, *_named(nested)] if nested else [variant.entry]
 
 

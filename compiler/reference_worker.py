@@ -16,11 +16,12 @@ from typing import Any
 from pallasc.compiler.channel import Channel
 from pallasc.compiler.compare import compare_arrays, numpy_dtype, read_array, settle_tolerance
 from pallasc.compiler.diagnose import frames, user_place
-from pallasc.compiler.entry import import_function, static_value
+from pallasc.compiler.entry import array_arguments, import_function, static_value
 from pallasc.compiler.messages import decode, error_to_json
+from pallasc.compiler.trees import abstract, bind
 from pallasc.errors import PallascError, SpecError
-from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.spec import ArgTree, Variant
+from pallasc.specs.plan import Binding
+from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_from_json
 
 
@@ -124,24 +125,23 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 def _arguments(variant: Variant, inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments by position and by name, as the spec passes them to the kernel."""
-    if isinstance(variant.args, list):
+    trees = array_arguments(variant.args, variant.base_dir)
+    if isinstance(trees, list):
         in_order = iter(inputs.values())
-        return [_filled(tree, lambda _: next(in_order), "") for tree in variant.args], {}
-    named = {name: _filled(tree, inputs.__getitem__, name) for name, tree in variant.args.items()}
-    return [], named
+        return [_filled(tree, "", lambda _: next(in_order)) for tree in trees], {}
+    return [], {name: _filled(tree, name, inputs.__getitem__) for name, tree in trees.items()}
 
 
-def _filled(tree: ArgTree, array_at: Callable[[str], Any], path: str) -> Any:
-    """Return an argument with arrays of JAX in it, visited in the order in which JAX flattens."""
+def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
+    """Return an argument with arrays of JAX in it, in the order in which JAX flattens."""
+    import jax
     import jax.numpy as jnp
 
-    if isinstance(tree, ArraySpec):
-        return jnp.asarray(array_at(path), dtype=numpy_dtype(tree.dtype))
-    if isinstance(tree, list):
-        return [_filled(item, array_at, f"{path}.{n}") for n, item in enumerate(tree)]
-    if isinstance(tree, dict):
-        return {key: _filled(tree[key], array_at, f"{path}.{key}") for key in sorted(tree)}
-    return None
+    shapes = abstract(tree, None)
+    bound: list[Binding] = []
+    bind(shapes, path, bound, is_input=True)
+    arrays = [jnp.asarray(array_at(one.path), dtype=numpy_dtype(one.dtype)) for one in bound]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), arrays)
 
 
 def _leaves_of(result: Any) -> list[Any]:

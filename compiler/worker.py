@@ -31,7 +31,7 @@ from pallasc.compiler.diagnostics import (
     store_for_action,
     stored_for_action,
 )
-from pallasc.compiler.entry import import_function, static_value
+from pallasc.compiler.entry import array_arguments, import_function, static_value
 from pallasc.compiler.listening import Hearing, Listener, tracing_anew
 from pallasc.compiler.lookup import stored_artifact
 from pallasc.compiler.manifest import (
@@ -299,7 +299,7 @@ def _job(variant: Variant) -> Job:
     try:
         return Job(
             function=import_function(variant.entry, variant.base_dir),
-            args=variant.args,
+            args=array_arguments(variant.args, variant.base_dir),
             static={k: static_value(v, variant.base_dir) for k, v in variant.static.items()},
             target=variant.target,
             mesh=variant.mesh,

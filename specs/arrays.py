@@ -122,6 +122,11 @@ def parse_array(text: str) -> ArrayTemplate:
     return ArrayTemplate(text, dtype, tuple(_parse_dimension(d.strip(), text) for d in dims))
 
 
+def looks_like_array(text: str) -> bool:
+    """Tell whether text has the form of an array, whatever its dtype and dimensions say."""
+    return _ARRAY.fullmatch(text) is not None
+
+
 def resolve_array(text: str, params: Mapping[str, Scalar] | None = None) -> ArraySpec:
     """Read an array and fill its parameters in.
 

@@ -75,8 +75,9 @@ def _check_existence(
     values: dict[str, Any], places: Mapping[str, Place], around: Surroundings
 ) -> None:
     entries = [(places[name], values[name]) for name in ("entry", "reference") if name in values]
-    if "static" in values:
-        entries.extend(_nodes(values["static"], places["static"]))
+    for name in ("args", "static"):
+        if name in values:
+            entries.extend(_nodes(values[name], places[name]))
     for place, entry in entries:
         with place.blamed():
             check_entry(parse_entry(entry), around.base_dir)

@@ -36,7 +36,7 @@ def _array() -> Schema:
     dimension = rf"\s*([0-9]+|{_BRACES})\s*"
     dims = rf"\s*|{dimension}(,{dimension})*"
     return {
-        "description": 'An array, "bf16[{m}, 4096]"; null; lists and mappings of them.',
+        "description": 'An array, "bf16[{m}, 4096]"; null; lists and mappings of them; $call.',
         "anyOf": [
             {"type": "null"},
             {"type": "string", "pattern": rf"^\s*({dtypes}|{_BRACES})\s*\[({dims})\]\s*$"},
@@ -46,6 +46,21 @@ def _array() -> Schema:
                 "type": "object",
                 "propertyNames": {"pattern": r"^(?!\$)"},
                 "additionalProperties": {"$ref": "#/$defs/array"},
+            },
+            {
+                "type": "object",
+                "properties": {"$tuple": {"type": "array", "items": {"$ref": "#/$defs/array"}}},
+                "required": ["$tuple"],
+                "additionalProperties": False,
+            },
+            {
+                "type": "object",
+                "properties": {"$call": EntryKind().schema()},
+                "propertyNames": {"pattern": r"^(\$call$|(?!\$))"},
+                "required": ["$call"],
+                "additionalProperties": {
+                    "anyOf": [{"$ref": "#/$defs/array"}, {"$ref": "#/$defs/static"}]
+                },
             },
         ],
     }

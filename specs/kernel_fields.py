@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import parse_array
+from pallasc.specs.arrays import looks_like_array, parse_array
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.fields import (
     Field,
@@ -22,6 +22,7 @@ from pallasc.specs.fields import (
     expected,
     finite,
 )
+from pallasc.specs.nodes import ARRAY_NODES
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.targets import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.templates import Expression, is_template, parse_template
@@ -53,16 +54,24 @@ class EntryKind:
 
 @dataclass(frozen=True, slots=True)
 class ArrayKind:
-    """An array in its notation, `null`, or lists and mappings of them."""
+    """An array in its notation, `null`, or lists, mappings, tuples and nodes of them.
+
+    Attributes:
+        in_call: it is an argument of a `$call`, where what is no array is as under `static`.
+    """
+
+    in_call: bool = False
 
     def read(self, value: object, at: Place) -> Any:
         """Return the tree as it stands, every array in it checked."""
         if isinstance(value, list):
             return [self.read(item, at.child(i)) for i, item in enumerate(value)]
         if isinstance(value, dict):
-            return {key: self.read(item, self._key(key, at)) for key, item in value.items()}
+            return self._mapping(value, at)
         if value is None:
             return None
+        if self.in_call and not (isinstance(value, str) and looks_like_array(value)):
+            return StaticKind().read(value, at)
         if not isinstance(value, str):
             raise expected("an array", value, at, 'Write it like "bf16[1024, {n}]".')
         with at.blamed():
@@ -70,13 +79,25 @@ class ArrayKind:
                 parse_array(value)
         return value
 
-    def _key(self, key: str, at: Place) -> Place:
-        place = at.child(key)
-        if key.startswith("$"):
-            raise place.error(
-                f"{show(key)} has no meaning here.", "Use it under 'static'.", at_key=True
-            )
-        return place
+    def _mapping(self, value: dict[str, Any], at: Place) -> dict[str, Any]:
+        known = (*ARRAY_NODES, "$ref") if self.in_call else ARRAY_NODES
+        for key in value:
+            if key.startswith("$") and key not in known:
+                hint = "Use it under 'static'." if key in NODES else suggestion(key, known)
+                raise at.child(key).error(f"{show(key)} has no meaning here.", hint, at_key=True)
+        if "$ref" in value:
+            return dict(StaticKind().read(value, at))
+        if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
+            raise at.error("$tuple stands alone, with a list.", 'Write {$tuple: ["f32[4]"]}.')
+        if "$call" in value:
+            inner = ArrayKind(in_call=True)
+            return {
+                key: EntryKind().read(item, at.child(key))
+                if key == "$call"
+                else inner.read(item, at.child(key))
+                for key, item in value.items()
+            }
+        return {key: self.read(item, at.child(key)) for key, item in value.items()}
 
     def schema(self) -> Schema:
         """Return the schema."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.arrays import parse_array, resolve_array
+from pallasc.specs.arrays import looks_like_array, parse_array, resolve_array
 from pallasc.specs.fields import Number, PathParts, Place, typed
 from pallasc.specs.kernel_fields import (
     AXIS_SIZE,
@@ -215,17 +215,39 @@ def _mesh(given: Mapping[str, int | str], point: Point, at: Place) -> Mesh:
 
 
 # The path is passed, and a place made of it only for an error: there may be 10,000 variants.
-def _fill_args(value: Value, point: Point, at: Place, path: PathParts) -> Any:
+def _fill_args(
+    value: Value, point: Point, at: Place, path: PathParts, *, in_call: bool = False
+) -> Any:
     if isinstance(value, list):
-        return [_fill_args(item, point, at, (*path, i)) for i, item in enumerate(value)]
+        return [
+            _fill_args(item, point, at, (*path, i), in_call=in_call) for i, item in enumerate(value)
+        ]
     if isinstance(value, dict):
-        return {key: _fill_args(item, point, at, (*path, key)) for key, item in value.items()}
+        if "$ref" in value:
+            return _fill_static(value, point, at, path)
+        inside = in_call or "$call" in value
+        return {
+            key: item
+            if key == "$call"
+            else _fill_args(item, point, at, (*path, key), in_call=inside)
+            for key, item in value.items()
+        }
+    if in_call and not (isinstance(value, str) and _gives_array(value, point)):
+        return _fill_static(value, point, at, path)
     if not isinstance(value, str):
         return None
     try:
         return _fill_array(value, point)
     except SpecError as error:
         raise at.below(path).blame(error) from None
+
+
+def _gives_array(text: str, point: Point) -> bool:
+    """Tell whether text among the arguments of a `$call` is an array, once it is filled in."""
+    if is_parameter(text):
+        filled = point.get(parse_template(text).names[0]) if parse_template(text).names else None
+        return isinstance(filled, str) and looks_like_array(filled)
+    return looks_like_array(text)
 
 
 def _fill_array(text: str, point: Point) -> ArgTree:

@@ -15,8 +15,12 @@ from pallasc.specs.templates import Scalar
 Value = Scalar | list["Value"] | dict[str, "Value"]
 """JSON-like data: static arguments, and arrays in their notation."""
 
-ArgTree = ArraySpec | None | list["ArgTree"] | dict[str, "ArgTree"]
-"""An argument: an array, `null`, or lists and mappings of them."""
+ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
+"""An argument: an array, `null`, or lists and mappings of them.
+
+A mapping with `$tuple` is a tuple; one with `$call` is the pytree node that the call gives, and
+only there scalars stand for themselves.
+"""
 
 Args = dict[str, ArgTree] | list[ArgTree]
 """All arguments: by name, or by position."""
@@ -163,15 +167,19 @@ class Variant:
         yield from _leaves(self.args, ())
 
 
-def plain_args(tree: Args | ArgTree) -> Value:
-    """Return arguments as plain data: arrays in their notation, mappings sorted by key."""
+def plain_args(tree: Args | ArgTree, *, in_order: bool = False) -> Value:
+    """Return arguments as plain data: arrays in their notation, mappings sorted by key.
+
+    With `in_order` mappings keep their order.
+    """
     if isinstance(tree, ArraySpec):
         return str(tree)
     if isinstance(tree, list):
-        return [plain_args(item) for item in tree]
+        return [plain_args(item, in_order=in_order) for item in tree]
     if isinstance(tree, dict):
-        return {key: plain_args(tree[key]) for key in sorted(tree)}
-    return None
+        keys = tree if in_order else sorted(tree)
+        return {key: plain_args(tree[key], in_order=in_order) for key in keys}
+    return tree
 
 
 def sorted_value(value: Value) -> Value:
@@ -190,5 +198,8 @@ def _leaves(tree: Args | ArgTree, path: tuple[str, ...]) -> Iterator[tuple[str, 
         for index, item in enumerate(tree):
             yield from _leaves(item, (*path, str(index)))
     elif isinstance(tree, dict):
-        for key, item in tree.items():
-            yield from _leaves(item, (*path, key))
+        if "$tuple" in tree:
+            yield from _leaves(tree["$tuple"], path)
+        else:
+            for key, item in tree.items():
+                yield from _leaves(item, (*path, key))

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pallasc.errors import Location
-from pallasc.specs.arrays import ArraySpec, resolve_array
-from pallasc.specs.spec import Args, ArgTree, Budget, Spec, Tolerance, Variant
+from pallasc.specs.arrays import looks_like_array, resolve_array
+from pallasc.specs.spec import Budget, Spec, Tolerance, Variant, plain_args
 from pallasc.specs.targets import Target
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ def variant_to_json(variant: Variant) -> Json:
         "params": [list(pair) for pair in variant.params],
         "target": asdict(variant.target),
         "entry": variant.entry,
-        "args": _args_to_json(variant.args),
+        "args": plain_args(variant.args, in_order=True),
         "static": variant.static,
         "reference": variant.reference,
         "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
@@ -100,21 +100,13 @@ def location_from_json(data: list[Any]) -> Location:
     return Location(*data)
 
 
-def _args_to_json(tree: Args | ArgTree) -> Any:
-    if isinstance(tree, ArraySpec):
-        return str(tree)
-    if isinstance(tree, list):
-        return [_args_to_json(item) for item in tree]
-    if isinstance(tree, dict):
-        return {key: _args_to_json(item) for key, item in tree.items()}
-    return None
-
-
-def _args_from_json(data: Any) -> Any:
+def _args_from_json(data: Any, *, in_call: bool = False) -> Any:
     if isinstance(data, str):
-        return resolve_array(data)
+        # Among the arguments of a `$call` is other text, which never looks like an array.
+        return resolve_array(data) if not in_call or looks_like_array(data) else data
     if isinstance(data, list):
-        return [_args_from_json(item) for item in data]
+        return [_args_from_json(item, in_call=in_call) for item in data]
     if isinstance(data, dict):
-        return {key: _args_from_json(item) for key, item in data.items()}
-    return None
+        inside = in_call or "$call" in data
+        return {key: _args_from_json(item, in_call=inside) for key, item in data.items()}
+    return data

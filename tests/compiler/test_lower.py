@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lower import leaves
+from pallasc.compiler.trees import leaves
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.plan import Copy
 

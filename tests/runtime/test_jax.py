@@ -72,6 +72,21 @@ def test_what_jax_makes_of_a_call_is_right(
     assert report[what] == expected
 
 
+def test_nodes_are_flattened_as_jax_does_or_refused(report: dict[str, Any]) -> None:
+    assert report["nodes"] == {
+        "inside": [3, 3, 3, 3],
+        "outside": [3, 3, 3, 3],
+        "of numpy": 3,
+        "other static data": "ArgumentError: made: w is a QArray with the static data (1), and the "
+        "kernel was compiled for (0).",
+        "other type": "ArgumentError: made: w must be a QArray, not a Opaque.",
+        "an array": "ArgumentError: made: w must be a QArray, not a ArrayImpl.",
+        "other parts": "ArgumentError: made: w.0 is a Opaque of 2 parts, not of 3.",
+        "a part too many": "ArgumentError: made: w.0.1 must be None, as it was when the kernel was "
+        "compiled.",
+    }
+
+
 def test_an_argument_that_is_none_chooses_the_variant(report: dict[str, Any]) -> None:
     assert report["optional"] == [[1, 1]] * 3 + [[3, 3]] * 2
 

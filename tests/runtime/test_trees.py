@@ -14,6 +14,19 @@ from pallasc.runtime.trees import children_of, flatten, is_flat, unflatten
 _PAIR = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
 _NODE = {"node": "Mine", "children": [0, {"tuple": [1]}]}
 _Pair = namedtuple("_Pair", "left right")
+_Q = {"node": "QArray", "children": [0, 1], "keys": ["qvalue", "scale"]}
+_STATIC = {**_Q, "static": "(0)"}
+
+
+class QArray:
+    """A type that nothing knows, with the name of one that JAX knew."""
+
+    def __init__(self, qvalue: Any, scale: Any) -> None:
+        self.qvalue, self.scale = qvalue, scale
+
+
+class Other(QArray):
+    """The same under another name."""
 
 
 @pytest.mark.parametrize(
@@ -27,8 +40,12 @@ _Pair = namedtuple("_Pair", "left right")
         ({"dict": {"0": 0}}, {0: "x"}, {0: "x"}),
         (_PAIR, _Pair("x", "y"), {1: "x", 0: "y"}),
         (_PAIR, SimpleNamespace(left="x", right="y"), {1: "x", 0: "y"}),
-        (_PAIR, ("x", "y"), {1: "x", 0: "y"}),
+        (_PAIR, ("x", "y"), {0: "x", 1: "y"}),
         (_NODE, ("x", ["y"]), {0: "x", 1: "y"}),
+        (_Q, ("x", "y"), {0: "x", 1: "y"}),
+        (_Q, {"scale": "y", "qvalue": "x"}, {0: "x", 1: "y"}),
+        (_Q, QArray("x", "y"), {0: "x", 1: "y"}),
+        (_STATIC, ("x", "y"), {0: "x", 1: "y"}),
         ({"tuple": []}, (), {}),
         (None, None, {}),
     ],
@@ -47,6 +64,12 @@ def test_values_are_flattened_along_the_tree(tree: Any, value: Any, leaves: Any)
         ({"dict": {"a": {"dict": {"b": [0]}}}}, {"a": {"b": []}}, "x.a.b must be a list or tuple"),
         (_PAIR, ("x",), "x must be a list or tuple of 2."),
         (None, 1, "x must be None, as it was when the kernel was compiled"),
+        (_Q, Other("x", "y"), "x must be a QArray, not a Other."),
+        (_Q, None, "x must be a QArray, not None."),
+        (_Q, ("x",), "x must be a list or tuple of 2."),
+        (_Q, {"qvalue": "x"}, "x must be a QArray, not a dict."),
+        (_STATIC, QArray("x", "y"), "x is a QArray that is not registered with JAX"),
+        (_NODE, QArray("x", "y"), "x must be a Mine, not a QArray."),
     ],
 )
 def test_another_structure_is_refused(tree: Any, value: Any, message: str) -> None:
@@ -61,6 +84,33 @@ def test_values_come_back_in_the_structure_that_they_had() -> None:
     pair = unflatten(_PAIR, "xy")
     assert (pair.left, pair.right, type(pair).__name__) == ("y", "x", "Pair")
     assert unflatten(_NODE, "xy") == ("x", ("y",))
+
+
+def test_fields_of_a_named_tuple_come_in_their_order() -> None:
+    # JSON sorts them by name.
+    tree = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
+    assert unflatten(tree, "xy")._fields == ("right", "left")
+    first, second = unflatten(tree, "xy")
+    assert (first, second) == ("x", "y")
+    between = {
+        "namedtuple": "Three", "order": ["z", "none", "a"], "fields": {"a": 1, "none": None, "z": 0}
+    }  # fmt: skip
+    assert tuple(unflatten(between, "xy")) == ("x", None, "y")
+    assert dict(flatten(between, ("x", None, "y"), "p")) == {0: "x", 1: "y"}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"namedtuple": "P", "fields": {"a": 0}, "order": ["b"]},
+        {"namedtuple": "P", "fields": {"a": 0}, "order": 3},
+        {"node": "Q", "children": [0], "keys": []},
+        {"node": "Q", "children": [0], "keys": "a"},
+    ],
+)
+def test_names_that_are_not_those_of_a_tree_are_damage(tree: Any) -> None:
+    with pytest.raises(CorruptError, match="of a plan has"):
+        unflatten(tree, "x")
 
 
 @pytest.mark.parametrize(

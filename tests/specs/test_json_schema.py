@@ -18,6 +18,9 @@ WRONG = Path(__file__).parent / "wrong"
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
 LOADER_ONLY = {
+    "args_call_dtype",
+    "args_call_missing",
+    "args_call_parameter",
     "array_expression_becomes_negative",
     "array_expression_divides_by_zero",
     "array_expression_with_call",

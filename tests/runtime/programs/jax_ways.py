@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import types
 from collections.abc import Callable
@@ -112,6 +114,58 @@ def on_the_device(driver: Any, kernel: Any) -> list[Any]:
     return [passed == right, driver.count("cuMemAllocAsync") - before]
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["qvalue", "scale"], meta_fields=["axis"]
+)
+@dataclasses.dataclass
+class QArray:
+    """A node with shape and dtype, as quantised arrays are."""
+
+    qvalue: Any
+    scale: Any
+    axis: int = 0
+    shape = (4, 64)
+    dtype = jnp.dtype("bfloat16")
+
+
+@jax.tree_util.register_pytree_node_class
+class Opaque:
+    """A node whose children have no names, and one of which is None."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def tree_flatten(self) -> Any:
+        return self.parts, None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, parts: Any) -> Opaque:
+        return cls(*parts)
+
+
+def nodes(a: Any, b: Any) -> dict[str, Any]:
+    """Return what comes of kernels of nodes, inside `jit` and outside, and what is refused."""
+    quantised = {
+        "node": "QArray", "children": [0, 1], "keys": ["qvalue", "scale"], "static": "(0)",
+    }  # fmt: skip
+    opaque = {"node": "Opaque", "children": [0, None, 1], "keys": ["0", "1", "2"]}
+    one = made.kernel(made.add(input_tree={"w": quantised}))
+    other = made.kernel(made.add(input_tree={"w": [opaque]}))
+    plain = {name: np.asarray(array) for name, array in (("qvalue", a), ("scale", b))}
+    arguments = [(one, QArray(a, b)), (one, (a, b)), (one, {"scale": b, "qvalue": a}),
+                 (other, [Opaque(a, None, b)])]  # fmt: skip
+    return {
+        "inside": [float(jax.jit(lambda w, k=k: k(w))(w)[0, 0]) for k, w in arguments],
+        "outside": [float(k(w)[0, 0]) for k, w in arguments],
+        "of numpy": float(one(QArray(**plain))[0, 0]),
+        "other static data": message(lambda: one(QArray(a, b, axis=1))),
+        "other type": message(lambda: one(Opaque(a, b))),
+        "an array": message(lambda: one(a)),
+        "other parts": message(lambda: other([Opaque(a, b)])),
+        "a part too many": message(lambda: other([Opaque(a, b, b)])),
+    }
+
+
 def optional(driver: Any, a: Any, b: Any) -> list[list[float]]:
     """Return results of a kernel whose bias is None in one variant, inside `jit` and outside."""
 
@@ -153,6 +207,7 @@ def main() -> None:
     report["one launch a call"] = driver.count("cuLaunchKernelEx") - count
     report["by name"] = float(kernel(b=b, a=a)[0][0, 0])
     report.update(transforms(kernel, a, b))
+    report["nodes"] = nodes(a, b)
     report["optional"] = optional(driver, a, b)
     report["temporaries"] = temporaries(driver, a, b)
     mixed = Kernels([("sum", {}, made.add())])["sum"]

@@ -1,0 +1,62 @@
+"""Static data of pytree nodes as text, and the mappings that stand for nodes in a spec.
+
+A node of a type that was registered with JAX has children, which are arrays or nodes, and static
+data, which decides what is traced. A launch plan keeps that as text, so that a node with other data
+is not taken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from pallasc.errors import SpecError
+
+ARRAY_NODES = ("$call", "$tuple")
+"""Keys of a mapping under `args` that make it more than a mapping."""
+
+
+def static_text(value: Any) -> str:
+    """Return text that is equal for equal static data, in every process.
+
+    Raises:
+        SpecError: there is none, since the data only says where it lies in memory.
+    """
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(static_text, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(static_text, value)))}}}"
+    if isinstance(value, Mapping):
+        items = sorted((static_text(key), static_text(item)) for key, item in value.items())
+        return f"{{{', '.join(f'{key}: {item}' for key, item in items)}}}"
+    if is_dataclass(value) and not isinstance(value, type):
+        held = (f"{one.name}={static_text(getattr(value, one.name))}" for one in fields(value))
+        return f"{type(value).__name__}({', '.join(held)})"
+    return _named(value) or _repr(value)
+
+
+def _named(value: Any) -> str | None:
+    """Return the name of a function or type, or of a dtype; types of JAX stand for their dtypes."""
+    if all(hasattr(value, name) for name in ("itemsize", "kind", "name")):
+        return str(value.name)
+    for name in ("__qualname__", "__name__"):
+        if isinstance(found := getattr(value, name, None), str):
+            return found.rpartition(".")[2]
+    return None
+
+
+def _repr(value: Any) -> str:
+    text = repr(value)
+    if " at 0x" in text:
+        raise SpecError(
+            f"static data of type {type(value).__name__}, which cannot be told from other data: "
+            f"its text is {text}.",
+            hint="Give its type a __repr__ that says what it holds.",
+        )
+    return text
