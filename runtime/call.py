@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import ArgumentError, PallascError
+from pallasc.errors import ArgumentError, PallascError, SelectionError
 from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.checks import (
@@ -24,8 +24,9 @@ from pallasc.runtime.checks import (
     listed,
 )
 from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.driver import is_driver_open
 from pallasc.runtime.host import run_on_host
-from pallasc.runtime.order import Order
+from pallasc.runtime.order import Order, mark_written
 from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import Signature
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
@@ -70,6 +71,8 @@ class Call:
                 return take_over(self)
         inputs = [self._pass(array, what) for array, what in zip(self.arrays, whats, strict=True)]
         ordinal = self._device(inputs)
+        if ordinal is None and not is_driver_open():
+            self._check_early(inputs)
         route = self._route(inputs, ordinal)
         check_inputs(name, route.signature, inputs)
         given = None if self.allocates else self._given(route.signature, ordinal)
@@ -103,8 +106,25 @@ class Call:
         types = [(view.dtype, view.shape) for view in views]
         if ordinal is None:  # what is copied gets to where it may lie
             check_copied(self.kernel.name, self.kernel.signature.inputs, inputs)
-            return self.kernel.route(current_device(), types)
+            return self.kernel.route(None, types)
         return self.kernel.route(ordinal, types, [view.pointer for view in views])
+
+    def _check_early(self, inputs: Sequence[Passed]) -> None:
+        """Check what can be without a driver: there may be none, and wrong arrays are said first.
+
+        Raises:
+            ArgumentError: an array does not fit.
+        """
+        check_copied(self.kernel.name, self.kernel.signature.inputs, inputs)
+        types = [(one.view.dtype, one.view.shape) for one in inputs]
+        self.kernel.check_types(types)
+        try:
+            signature = self.kernel.signature_for(types)
+        except SelectionError:  # what it gives depends on the GPU
+            return
+        check_inputs(self.kernel.name, signature, inputs)
+        if not self.allocates:
+            self._given(signature, None)
 
     def _on_host(
         self, route: Route, inputs: Sequence[Passed], given: Sequence[Passed] | None
@@ -135,8 +155,10 @@ class Call:
         except PallascError:
             with suppress(PallascError):  # of several steps some may be in the stream
                 order.after()
+            mark_written(passed, written)
             raise
         order.after()
+        mark_written(passed, written)
         self.kernel.install(inputs[0].adapter if inputs else None, route)
         return self._returned(route, results)
 

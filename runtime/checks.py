@@ -8,8 +8,9 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import Adapter, ArrayView
-from pallasc.runtime.candidates import array_text
+from pallasc.runtime.candidates import ArrayType, array_text
 from pallasc.runtime.signature import Signature
+from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.plan import Binding
 
 
@@ -38,6 +39,28 @@ def common_device(name: str, signature: Signature, inputs: Sequence[Passed]) -> 
             hint="Move one of them.",
         )
     return next(iter(devices))
+
+
+def check_types(
+    name: str, bindings: Sequence[Array | Binding], arrays: Sequence[ArrayType]
+) -> None:
+    """Check arrays against the only types that there are, for the plainest message.
+
+    Raises:
+        ArgumentError: one has another dtype or shape.
+    """
+    for binding, (dtype, shape) in zip(bindings, arrays, strict=True):
+        taken = array_text(binding.dtype, binding.shape)
+        if dtype != binding.dtype:
+            raise ArgumentError(
+                f"{name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
+                hint="Convert the array, or compile a variant for its dtype.",
+            )
+        if tuple(shape) != tuple(binding.shape):
+            raise ArgumentError(
+                f"{name}: {binding.path} has shape {list(shape)}, and the kernel takes {taken}.",
+                hint="Compile a variant for this shape.",
+            )
 
 
 def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -66,9 +66,23 @@ def get_device(ordinal: int) -> Device:
     found = _devices.get(ordinal)
     if found is None:
         with _lock:
-            found = _devices.get(ordinal) or _read(driver, ordinal)
-            _devices[ordinal] = found
+            found = _devices.get(ordinal)
+            if found is None:
+                found = _read(driver, ordinal)
+                what = f"GPU {ordinal} cannot be read"
+                context = driver.call("cuDevicePrimaryCtxRetain", ordinal, what=what)
+                found = _devices[ordinal] = replace(found, context=context)
     return found
+
+
+def look_at_device(ordinal: int) -> Device:
+    """Return the figures of a GPU; its context is not made, and is None where it was not before.
+
+    Raises:
+        ArgumentError, DeviceError: as `get_device` does.
+    """
+    driver = open_driver()
+    return _devices.get(ordinal) or _read(driver, ordinal)
 
 
 def capabilities() -> frozenset[tuple[int, int]]:
@@ -221,7 +235,6 @@ def _read(driver: Driver, ordinal: int) -> Device:
         smem_optin_bytes=figure("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         has_pools=bool(figure("MEMORY_POOLS_SUPPORTED")),
         driver_version=driver.version,
-        context=driver.call("cuDevicePrimaryCtxRetain", handle, what=what),
     )
 
 

@@ -149,6 +149,11 @@ def open_driver() -> Driver:
     return _opened or _open_once()
 
 
+def is_driver_open() -> bool:
+    """Tell whether the driver can be used, without opening it."""
+    return _opened is not None and not _forked
+
+
 def forget_on_fork(forget: Callable[[], object]) -> None:
     """Have something called in the child of a fork: what it drops would launch in no context."""
     _forgetters.append(forget)

@@ -50,6 +50,8 @@ class Dialect:
         layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
             `{strides}` are those of such an array, in elements. Like all expressions on an array,
             it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
+        mark_written: an expression that tells the framework that the arrays of the tuple `{xs}` are
+            written; empty where it does not count writes.
         empty: a function like `torch.empty`, with `dtype` and `device`.
         place: the expression for its `device`.
         values: what the expressions use.
@@ -68,6 +70,7 @@ class Dialect:
     empty: Function
     values: Mapping[str, Any]
     plain: str = ""
+    mark_written: str = ""
     place: str = "{x}.device"
 
 
@@ -324,6 +327,7 @@ class _Writer:
             f"_key = ({', '.join(key)})",
             "_plan = _plans.get(_key) or _bind(_key)",
             "if _plan is not None:",
+            *self._marks(inputs, is_into),
             "    try:",
             "        _answer = _plan()",
             "    except _odd_answers as _error:",
@@ -332,6 +336,16 @@ class _Writer:
             f"        return {out}",
             f"    return _retry(_key, _plan, _answer, {out})",
         ]
+
+    def _marks(self, inputs: Sequence[str], is_into: bool) -> list[str]:
+        """Return the line that counts a write to each array of the caller's that is written."""
+        written = [inputs[number] for number in self.signature.updated]
+        if is_into:
+            written += self._given_results(inputs)[2]
+        if not written or not self.dialect.mark_written:
+            return []
+        listed = "".join(f"{name}, " for name in written)
+        return [f"    {self.dialect.mark_written.format(xs=f'({listed})')}"]
 
     def _allocations(self, first: str) -> list[str]:
         lines = []

@@ -75,7 +75,7 @@ class MixedFront:
             except _UNUSUAL:
                 ready = None
             if ready is not None:
-                passed = self._launch(*ready)
+                passed = self._launch(shape, *ready)
                 return unflatten(shape.tree, [passed[place] for place in shape.places])
         return self._slow["call"](arrays, more, out, stream, named)
 
@@ -92,7 +92,7 @@ class MixedFront:
             except _UNUSUAL:
                 ready = None
             if ready is not None:
-                self._launch(*ready)
+                self._launch(shape, *ready)
                 return out
         return self._slow["into"](arrays, more, out, stream, named)
 
@@ -146,6 +146,7 @@ class MixedFront:
 
     def _launch(
         self,
+        shape: _Shape,
         route: Route,
         key: PlanKey,
         passed: Sequence[Any],
@@ -157,8 +158,10 @@ class MixedFront:
         except PallascError:
             with suppress(PallascError):  # of several steps some may be in the stream
                 _note(key, uses)
+            _mark_written(shape.written(passed))
             raise
         _note(key, uses)
+        _mark_written(shape.written(passed))
         return passed
 
     def _run(self, route: Route, key: PlanKey, plan: BoundPlan) -> None:
@@ -266,6 +269,14 @@ def _note(key: PlanKey, uses: Sequence[tuple[Uses, bool]]) -> None:
     """Note a launch with the arrays that know their uses."""
     if uses:
         note_uses(get_device(key[1] if key[1] >= 0 else ~key[1]), key[0], uses)
+
+
+def _mark_written(arrays: Sequence[Any]) -> None:
+    """Tell frameworks that count the writes to an array of those of a launch."""
+    for array in arrays:
+        mark = getattr(known_adapter(array), "mark_written", None)
+        if mark is not None:
+            mark((array,))
 
 
 def _new_uses(made: Sequence[Any]) -> list[tuple[Uses, bool]]:

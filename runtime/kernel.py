@@ -10,9 +10,11 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import Adapter, find_adapter
 from pallasc.runtime.arguments import MISSING, Arguments
+from pallasc.runtime.availability import Availability, availability
 from pallasc.runtime.call import Call
-from pallasc.runtime.candidates import ArrayType, Candidate, array_text
-from pallasc.runtime.devices import device_ordinal, get_device
+from pallasc.runtime.candidates import ArrayType, Candidate
+from pallasc.runtime.checks import check_types
+from pallasc.runtime.devices import current_device, device_ordinal, get_device
 from pallasc.runtime.driver import open_driver
 from pallasc.runtime.forms import Forms, by_structure
 from pallasc.runtime.front import Dialect, Function
@@ -158,8 +160,25 @@ class Kernel:
                 **{name: value for name, value in named.items() if name not in params},
             )
         types = self._types(leaves)
+        self.check_types(types)
         ordinal = device_ordinal(device)
         self.route(ordinal, types).program(ordinal)
+
+    @untraced
+    def available(self, device: Any = None) -> Availability:
+        """Return whether this machine can run the kernel: an object that is true where it can.
+
+        Neither a driver nor a GPU nor cuda-bindings has to be there, and no context is made. Its
+        `reason` says why the kernel cannot run; its `devices` are the GPUs where it can.
+
+        Args:
+            device: the GPU, as for `preload`; any of this machine where it is None.
+
+        Raises:
+            ArgumentError: it is no GPU.
+            CorruptError: an artifact is damaged.
+        """
+        return availability(self.variants, device)
 
     def torch_operator(self, name: str) -> Any:
         """Register the kernel as an operator of PyTorch, `"mylib::matmul"`, and return that.
@@ -180,23 +199,37 @@ class Kernel:
         return Signature.of(self.variants[0].artifact.plan)
 
     def route(
-        self, ordinal: int, arrays: Sequence[ArrayType], addresses: Sequence[int] | None = None
+        self,
+        ordinal: int | None,
+        arrays: Sequence[ArrayType],
+        addresses: Sequence[int] | None = None,
     ) -> Route:
         """Return the route for arrays of these types, and at these addresses, on a device.
 
+        The device is the current one where `ordinal` is None.
+
         Raises:
-            ArgumentError: no variant takes such arrays, whatever the GPU.
+            ArgumentError: no variant takes such arrays, whatever the GPU, and if there is none.
             SelectionError: no variant fits, or several do.
+            DeviceError: the driver cannot be used.
+        """
+        self.check_types(arrays)
+        if len(self.variants) == 1:
+            addresses = None  # binding them has the plainer message
+        device = get_device(current_device() if ordinal is None else ordinal)
+        return self._route_of(select(self.variants, device, arrays, addresses=addresses))
+
+    def check_types(self, arrays: Sequence[ArrayType]) -> None:
+        """Check that some variant takes arrays of these types; no driver is needed for that.
+
+        Raises:
+            ArgumentError: none does.
         """
         kinds = {one.arrays for one in self.variants}
         if len(kinds) == 1:
-            self._check_types(arrays)
+            check_types(self.name, self.variants[0].facts.inputs, arrays)
         elif tuple((dtype, tuple(shape)) for dtype, shape in arrays) not in kinds:
             raise no_variant_for(self.name, self.variants, arrays)
-        if len(self.variants) == 1:
-            addresses = None  # binding them has the plainer message
-        device = get_device(ordinal)
-        return self._route_of(select(self.variants, device, arrays, addresses=addresses))
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
         """Return what the variants for arrays of these types take and give, whatever the GPU.
@@ -324,26 +357,16 @@ class Kernel:
                 found = self._routes.setdefault(key, Route(alike))
         return found
 
-    def _check_types(self, arrays: Sequence[ArrayType]) -> None:
-        """Check arrays against the only types that there are, for the plainest message."""
-        inputs = self.variants[0].facts.inputs
-        for binding, (dtype, shape) in zip(inputs, arrays, strict=True):
-            taken = array_text(binding.dtype, binding.shape)
-            if dtype != binding.dtype:
-                raise ArgumentError(
-                    f"{self.name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
-                    hint="Convert the array, or compile a variant for its dtype.",
-                )
-            if tuple(shape) != tuple(binding.shape):
-                raise ArgumentError(
-                    f"{self.name}: {binding.path} has shape {list(shape)}, and the kernel takes "
-                    f"{taken}.",
-                    hint="Compile a variant for this shape.",
-                )
-
 
 _ENTRANCES: Sequence[Function] = (
-    *(Kernel.__call__, Kernel.into, Kernel.variant, Kernel.preload, Kernel.prepare),
+    *(
+        Kernel.__call__,
+        Kernel.into,
+        Kernel.variant,
+        Kernel.preload,
+        Kernel.prepare,
+        Kernel.available,
+    ),
     vars(Kernel)["unchecked"].func,
 )
 """What users call, and torch.compile shall not look into."""

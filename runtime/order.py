@@ -95,6 +95,14 @@ def tracked_uses(passed: Sequence[Passed], written: Collection[int]) -> list[tup
     return found
 
 
+def mark_written(passed: Sequence[Passed], written: Collection[int]) -> None:
+    """Tell frameworks that count the writes to an array of those of a launch."""
+    for number in sorted(written):
+        mark = getattr(passed[number].adapter, "mark_written", None)
+        if mark is not None:
+            mark((passed[number].array,))
+
+
 def note_uses(device: Device, stream: int, uses: Sequence[tuple[Uses, bool]]) -> None:
     """Note what is in a stream by now as a use of memory; in a capture nothing is used yet."""
     moment = record(device, stream) if uses else None

@@ -76,11 +76,20 @@ class JaxAdapter:
                 )
         if any(isinstance(array, jax.core.Tracer) for array in call.arrays):
             return _traced(call.kernel, *call.arrays)
+        if all(_is_on_host(array) for array in call.arrays):
+            # What hinders the launch is said here, and not by JAX around the callback's error.
+            kernel, arrays = call.kernel, call.arrays
+            kernel.route(None, [(short_dtype(one.dtype), tuple(one.shape)) for one in arrays])
         # Kept with the kernel, so that JAX traces once for each set of shapes.
         function = vars(call.kernel).get("_jax_function")
         if function is None:
             function = vars(call.kernel)["_jax_function"] = jax.jit(partial(_traced, call.kernel))
         return function(*call.arrays)
+
+
+def _is_on_host(array: Any) -> bool:
+    """Tell whether JAX keeps an array in the memory of the host, and computes there."""
+    return all(device.platform == "cpu" for device in array.devices())
 
 
 def _traced(kernel: Kernel, *arrays: Any) -> Any:

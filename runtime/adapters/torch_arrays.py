@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pallasc.errors import ArgumentError
@@ -38,6 +39,29 @@ def _find_assert_layout(torch: Any) -> Any:
     return function
 
 
+def _find_increment_version(torch: Any) -> Callable[[tuple[Any, ...]], object]:
+    """Return what counts a write to each of some tensors, so that backward notices it.
+
+    `torch.autograd.graph.increment_version` does that; below it is a function of torch's that takes
+    several tensors, in earlier versions one, and leaves those of inference mode out.
+    """
+    sample = torch.empty(1)
+    try:
+        function: Callable[[tuple[Any, ...]], object] = torch._C._increment_version
+        function((sample,))
+    except (AttributeError, TypeError):
+        function = _each(torch.autograd.graph.increment_version)
+    return function
+
+
+def _each(function: Callable[[Any], object]) -> Callable[[tuple[Any, ...]], object]:
+    def run(tensors: tuple[Any, ...]) -> None:
+        for tensor in tensors:
+            function(tensor)
+
+    return run
+
+
 class TorchAdapter:
     """Tensors of PyTorch, in device memory and in the order of its current stream."""
 
@@ -61,6 +85,7 @@ class TorchAdapter:
                 if is_known:
                     self.dtypes[short] = dtype
         self._assert_layout = _find_assert_layout(torch)
+        self.mark_written = _find_increment_version(torch)
 
     def dialect(self) -> Dialect:
         """Return how generated code asks for what a launch needs."""
@@ -77,11 +102,13 @@ class TorchAdapter:
             stream="_raw_stream({d})",
             current_device="_current_device()",
             plain="not {x}.is_conj() and not {x}.is_neg()",
+            mark_written="_increment_version({xs})",
             empty=torch.empty,
             values={
                 "_raw_stream": torch._C._cuda_getCurrentRawStream,
                 "_current_device": torch._C._cuda_getDevice,
                 "_assert_layout": self._assert_layout,
+                "_increment_version": self.mark_written,
             },
         )
 

@@ -228,6 +228,7 @@ class Framework:
 
     def __init__(self) -> None:
         self.current_stream = 0
+        self.written: list[Tensor] = []
         self.kept: list[Tensor] = []
 
     def tensor(self, text: str, *, device: int = 0, values: Any = None) -> Tensor:
@@ -257,6 +258,9 @@ class Framework:
     def stream(self, device: int) -> int:
         return self.current_stream
 
+    def mark_written(self, tensors: Sequence[Tensor]) -> None:
+        self.written += tensors
+
     def dialect(self) -> Dialect:
         from pallasc.runtime.devices import current_device
         from pallasc.specs.dtypes import DTYPES
@@ -274,7 +278,12 @@ class Framework:
             current_device="_current_device()",
             empty=self.empty,
             plain="{x}.plain",
-            values={"_stream": self.stream, "_current_device": current_device},
+            mark_written="_mark_written({xs})",
+            values={
+                "_stream": self.stream,
+                "_current_device": current_device,
+                "_mark_written": self.mark_written,
+            },
         )
 
 

@@ -367,3 +367,44 @@ def test_what_an_array_raises_goes_the_slow_way(
     with pytest.raises(AttributeError):
         kernel.into(a, b, out=out)
     assert slow == ["made"]
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_frameworks_count_the_writes_to_arrays_of_the_caller(
+    checks: bool, slow: list[str], runtime: Any, framework: Any
+) -> None:
+    import foreign
+
+    kernel = made.kernel(made.add(), checks=checks)
+    updates = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]), checks=checks)
+    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    other = foreign.CudaArray(framework.tensor("f32[4, 64]"))
+    calls: list[tuple[Any, list[Any]]] = [
+        (lambda: kernel.into(a, b, out=out), [out]),
+        (lambda: updates(a, b), [b]),
+        (lambda: updates.into(a, b), [b]),
+        (lambda: kernel.into(a, other, out=out), [out]),
+        (lambda: kernel.into(a, b, out=other), []),
+    ]
+    for call, expected in calls:
+        for _ in range(3):
+            framework.written.clear()
+            call()
+            assert framework.written == expected
+    for _ in range(2):
+        framework.written.clear()
+        kernel(a, b)
+        assert all(one not in (a, b) for one in framework.written)
+
+
+def test_a_write_counts_also_where_a_later_step_fails(runtime: Any, framework: Any) -> None:
+    steps = (made.launch("two", 0, 1), made.launch("one", 0))
+    kernel = made.kernel(made.artifact(*steps, outputs=["b"]))
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    for _ in range(2):
+        framework.written.clear()
+        runtime.fault("cuLaunchKernelEx", 701, nth=2)
+        with pytest.raises(DriverError, match=r"step 1 of"):
+            kernel(a, b)
+        assert framework.written == [b]
+        kernel(a, b)

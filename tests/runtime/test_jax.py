@@ -108,14 +108,14 @@ def test_temporaries_are_memory_of_xla(report: dict[str, Any]) -> None:
         ("stream", "made: inside JAX the stream is XLA's and cannot be given."),
         ("numpy beside", "made: b is a ndarray among JAX arrays."),
         ("numpy before", "made: a is a ndarray among JAX arrays."),
-        ("shape", "made has no variant for f32[2, 64], f32[4, 64]."),
+        ("shape", "made: a has shape [2, 64], and the kernel takes f32[4, 64]."),
         ("dtype", "made has no variant for i32[4, 64], f32[4, 64]."),
         ("gradient", "made has no derivative."),
         ("tangent inside", "made has no derivative."),
-        ("key", "made has no variant for key<fry>[], f32[4, 64]."),
+        ("key", "made: a has dtype key<fry>, and the kernel takes f32[4, 64]."),
         ("type alone", "made: a is a ShapeDtypeStruct among JAX arrays."),
         ("64 bits", "made: out is f64, and JAX has 64-bit dtypes switched off."),
-        ("operator", "sum has no variant for f32[4, 64], f16[4, 64]."),
+        ("operator", "sum: b has dtype f16, and the kernel takes f32[4, 64]."),
     ],
 )
 def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_every_command_and_program_of_the_page_runs(tmp_path: Path) -> None:
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     commands = [one for one in _commands() if not _needs_torch(one)]
-    assert len(commands) == 6
+    assert len(commands) == 7
     _run(commands, tmp_path, _environment(control.environment(devices="9.0"), tmp_path))
 
 

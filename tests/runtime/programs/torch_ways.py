@@ -77,7 +77,38 @@ def works(driver: Any) -> dict[str, Any]:
     found.update(_gradients(kernel, a, b))
     found.update(_optional(driver, a, b))
     found["streams"] = _streams(driver, kernel, a, b)
+    found["writes are counted"] = _versions(kernel, updating, a, b)
+    found["backward notices a write"] = _noticed(kernel, a, b)
     return found
+
+
+def _versions(kernel: Any, updating: Any, a: Any, b: Any) -> list[int]:
+    """Return by how much calls move the version counters of what they write, and of an input."""
+    out, updated = tensor(0), tensor(2)
+    found = []
+    for one in (kernel, kernel.unchecked):
+        for _ in range(2):  # slow, then through generated code
+            before = out._version, a._version
+            one.into(a, b, out=out)
+            found += [out._version - before[0], a._version - before[1]]
+    for _ in range(2):
+        before = updated._version
+        updating(a, updated)
+        found.append(updated._version - before)
+    with torch.inference_mode():
+        inference = torch.empty_like(out)
+        for _ in range(2):
+            kernel.into(a, b, out=inference)
+    return found
+
+
+def _noticed(kernel: Any, a: Any, b: Any) -> str:
+    """Return what backward says where a tensor that it needs was written by a kernel."""
+    tracked = tensor(1).requires_grad_()
+    middle = tracked * 2
+    square = middle**2
+    kernel.into(a, b, out=middle)
+    return message(lambda: square.sum().backward()).partition(":")[2].split("[")[0].strip()
 
 
 def _optional(driver: Any, a: Any, b: Any) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""Say what is wrong where there is no driver, and with an argument no cuda-bindings either.
+
+Prints one JSON object: of each attempt the class of the error and its first line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import made
+import numpy as np
+
+from pallasc.errors import PallascError
+from pallasc.runtime.opening import Kernels
+
+
+def message(work: Callable[[], Any]) -> str:
+    """Return class and first line of what something raises."""
+    try:
+        work()
+    except PallascError as error:
+        return f"{type(error).__name__}: {error.message.splitlines()[0]}"
+    except Exception as error:
+        return f"{type(error).__name__}, of another library: {str(error).splitlines()[0]}"
+    return "nothing"
+
+
+def of_numpy(kernel: Any, several: Any) -> dict[str, Callable[[], Any]]:
+    """Return calls with arrays of numpy."""
+    one = np.ones((4, 64), np.float32)
+    locked = one.copy()
+    locked.flags.writeable = False
+    return {
+        "right": lambda: kernel(one, one),
+        "dtype": lambda: kernel(one, one.astype(np.float64)),
+        "shape": lambda: kernel(one[:2], one),
+        "gaps": lambda: kernel(np.ones((64, 4), np.float32).T, one),
+        "out's shape": lambda: kernel.into(one, one, out=one[:2].copy()),
+        "out read-only": lambda: kernel.into(one, one, out=locked),
+        "out missing": lambda: kernel.into(one, one),
+        "none of several": lambda: several(one[:1], one),
+        "one of several": lambda: several(one, one),
+        "prepare": lambda: kernel.prepare("f32[4, 64]", "f32[4, 32]"),
+        "prepare right": lambda: kernel.prepare("f32[4, 64]", "f32[4, 64]"),
+    }
+
+
+def of_jax(kernel: Any) -> dict[str, Callable[[], Any]]:
+    """Return calls with arrays of JAX on the CPU."""
+    import jax
+    import jax.numpy as jnp
+
+    one = jnp.ones((4, 64), jnp.float32)
+    return {
+        "JAX, right": lambda: kernel(one, one),
+        "JAX, dtype": lambda: kernel(one, one.astype(jnp.float16)),
+        "JAX, shape": lambda: kernel(one[:2], one),
+        "JAX, shape inside jit": lambda: jax.jit(lambda x: kernel(x[:2], x))(one),
+        "JAX, shapes alone": lambda: jax.eval_shape(lambda x: kernel(x, x), one),
+    }
+
+
+def main() -> None:
+    """Try everything."""
+    if sys.argv[1:]:
+        sys.modules["cuda"] = None  # type: ignore[assignment]
+    kernel = made.kernel(made.add())
+    wide = {"a": "f32[8, 64]", "b": "f32[4, 64]"}
+    several = Kernels([("sum", {"m": 4}, made.add()), ("sum", {"m": 8}, made.add(inputs=wide))])
+    calls = of_numpy(kernel, several["sum"])
+    if not sys.argv[1:]:
+        calls.update(of_jax(kernel))
+    found = {name: message(work) for name, work in calls.items()}
+    here = kernel.available()
+    found["available"] = f"{bool(here)}, {here.devices}: {here.reason.splitlines()[0]}"
+    found["available on GPU 1"] = str(bool(kernel.available(1)))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

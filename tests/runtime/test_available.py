@@ -1,0 +1,131 @@
+"""Whether a kernel can run here, and what is said first where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+
+from pallasc.errors import ArgumentError, CorruptError
+from pallasc.runtime.opening import Kernels
+
+HERE = Path(__file__).parent
+NO_DRIVER = "no NVIDIA driver here: libcuda.so.1 cannot be loaded."
+
+
+def _without_driver(*arguments: str) -> dict[str, str]:
+    path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
+    hidden = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        [sys.executable, "-P", HERE / "programs" / "no_driver.py", *arguments],
+        env={**hidden, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, str]:
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    return _without_driver()
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("right", f"DeviceError: {NO_DRIVER}"),
+        ("dtype", "ArgumentError: made: b has dtype f64, and the kernel takes f32[4, 64]."),
+        ("shape", "ArgumentError: made: a has shape [2, 64], and the kernel takes f32[4, 64]."),
+        ("gaps", "ArgumentError: made: a is not contiguous: its elements have gaps or another "
+                 "order."),
+        ("out's shape", "ArgumentError: made: out is f32[2, 64], and the kernel writes "
+                        "f32[4, 64]."),
+        ("out read-only", "ArgumentError: made: out may not be written, it is read-only."),
+        ("out missing", "ArgumentError: made.into was not given out."),
+        ("none of several", "ArgumentError: sum has no variant for f32[1, 64], f32[4, 64]."),
+        ("one of several", f"DeviceError: {NO_DRIVER}"),
+        ("prepare", "ArgumentError: made: b has shape [4, 32], and the kernel takes f32[4, 64]."),
+        ("prepare right", f"DeviceError: {NO_DRIVER}"),
+        ("JAX, right", f"DeviceError: {NO_DRIVER}"),
+        ("JAX, dtype", "ArgumentError: made: b has dtype f16, and the kernel takes f32[4, 64]."),
+        ("JAX, shape", "ArgumentError: made: a has shape [2, 64], and the kernel takes "
+                       "f32[4, 64]."),
+        ("JAX, shape inside jit", "ArgumentError: made has no variant for f32[2, 64], "
+                                  "f32[4, 64]."),
+        ("JAX, shapes alone", "nothing"),
+        ("available", f"False, (): {NO_DRIVER}"),
+        ("available on GPU 1", "False"),
+    ],
+)  # fmt: skip
+def test_without_a_driver_wrong_arrays_are_said_first(
+    what: str, expected: str, report: dict[str, str]
+) -> None:
+    assert report[what] == expected
+
+
+def test_without_cuda_bindings_it_is_the_same() -> None:
+    found = _without_driver("without cuda-bindings")
+    assert found["shape"].startswith("ArgumentError: made: a has shape [2, 64]")
+    assert found["right"].startswith("DeviceError: cuda-bindings cannot be imported")
+    assert found["available"].startswith("False, (): cuda-bindings cannot be imported")
+
+
+def test_a_kernel_says_where_it_can_run(runtime: Any) -> None:
+    runtime.devices("9.0", "10.0", "9.0")
+    here = made.kernel(made.add()).available()
+    assert here
+    assert (here.devices, here.reason, str(here)) == ((0, 2), "", "runs on GPU 0, 2")
+    assert runtime.count("cuDevicePrimaryCtxRetain") == 0, "asking makes no context"
+    assert made.kernel(made.add()).available("cuda:2").devices == (2,)
+
+
+def test_a_kernel_says_why_it_cannot_run(runtime: Any) -> None:
+    runtime.devices("9.0", "10.0")
+    kernel = made.kernel(made.add(target="a100-sxm"))
+    here = kernel.available()
+    assert not here
+    reasons = [line for line in here.reason.splitlines() if line.startswith("  made")]
+    assert len(reasons) == 2
+    assert all("sm_80 runs on sm_80 and newer ones of its family" in one for one in reasons)
+    assert str(here) == here.reason
+    assert len(kernel.available(1).reason.splitlines()) < len(here.reason.splitlines())
+    assert "there is no GPU 7" in kernel.available(7).reason
+    with pytest.raises(ArgumentError, match="device must be a GPU"):
+        kernel.available("tpu")
+
+
+def test_an_old_driver_is_a_reason(runtime: Any) -> None:
+    runtime.configure(driver_version=12080)
+    here = made.kernel(made.add()).available()
+    assert not here
+    assert "it needs a driver for CUDA 13.0" in here.reason
+
+
+def test_a_machine_without_a_gpu_is_a_reason(runtime: Any) -> None:
+    runtime.configure(init_code=100)
+    here = made.kernel(made.add()).available()
+    assert not here
+    assert "it finds no GPU" in here.reason
+
+
+def test_one_variant_that_fits_is_enough(runtime: Any) -> None:
+    entries = [("sum", {"m": 4}, made.add(target="b200")), ("sum", {"m": 8}, made.add())]
+    assert Kernels(entries)["sum"].available().devices == (0,)
+
+
+def test_a_damaged_artifact_is_no_reason(runtime: Any) -> None:
+    whole = made.add()
+    kernel = made.kernel(made.Artifact({**whole.record, "kernels": []}, whole.blob))
+    with pytest.raises(CorruptError):
+        kernel.available()
