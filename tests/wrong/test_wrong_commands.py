@@ -8,6 +8,7 @@ them again.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "specs"
+READING = re.compile(r"^reading .+ \d+ s\n", re.MULTILINE)
+"""Said from time to time where the machine is busy."""
 CASES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 PROMPT = "$ pallasc "
 
@@ -33,7 +36,8 @@ def transcript(case: str, store: Path) -> str:
         text=True,
         check=False,
     )
-    return f"{command}\n{run.stdout}{run.stderr}exit code {run.returncode}\n"
+    told = READING.sub("", run.stderr)
+    return f"{command}\n{run.stdout}{told}exit code {run.returncode}\n"
 
 
 @pytest.mark.parametrize("case", CASES)
