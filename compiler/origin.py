@@ -22,7 +22,7 @@ from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_to_json
 
-_UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "tolerance")
+_UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "table", "tolerance")
 """Fields of a spec that decide no compilation."""
 
 
@@ -123,6 +123,7 @@ def _sources(group: _Group) -> set[Path]:
         for spec in declared:
             entry = spec.entry.partition(":")[0]
             own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
+            own += [spec.table] if spec.table else []
             found.update((Path(spec.base_dir) / name).resolve() for name in own)
     return found
 
@@ -136,6 +137,8 @@ def _declared(spec: Spec) -> bytes:
     """Return what of a spec decides compilations, in one order."""
     data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
+    rows = _sorted(row.values for row in spec.rows)
+    data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}
     for name in ("include", "exclude", "targets", "files"):
         data[name] = _sorted(getattr(spec, name))
     return canonical_json(data)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from pallasc.cache.about import seconds_of
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler import closure, imports
+from pallasc.compiler import closure, imports, reads
 from pallasc.compiler.chance import forget_seeds
 from pallasc.compiler.channel import Channel
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
@@ -158,6 +158,9 @@ def _collect(path: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
     answer["diagnostics"] = said
     name, file = module_name(path), Path(path).resolve().name
+    for table in dict.fromkeys(spec.table for spec in specs if spec.table):
+        # pallasc read it, on the file's behalf.
+        reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
     try:
         read = closure.sources(closure.closure([name]), folder, by_path={name: file})
         return {**answer, "sources": sources_to_json(read), "uncached": _why_uncached(read)}

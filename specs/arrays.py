@@ -16,8 +16,9 @@ from functools import lru_cache
 
 from pallasc.errors import SpecError
 from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.parameters import label_of
 from pallasc.specs.spelling import plain, show
-from pallasc.specs.templates import Expression, Scalar, Template, is_template, parse_template
+from pallasc.specs.templates import Expression, Template, Value, is_template, parse_template
 
 _ARRAY = re.compile(r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]\s*")
 _COMMA = re.compile(r",(?![^{}]*\})")
@@ -62,7 +63,7 @@ class ArrayTemplate:
         parts = (self.dtype, *self.dims)
         return tuple(dict.fromkeys(name for part in parts for name in part.names))
 
-    def resolve(self, params: Mapping[str, Scalar]) -> ArraySpec:
+    def resolve(self, params: Mapping[str, Value]) -> ArraySpec:
         """Fill the parameters in.
 
         Raises:
@@ -70,11 +71,14 @@ class ArrayTemplate:
                 array is too large.
         """
         shape = tuple(self._dimension(i, dim, params) for i, dim in enumerate(self.dims))
-        array = ArraySpec(parse_dtype(plain(self.dtype.fill(params))).name, shape)
+        dtype = self.dtype.fill(params)
+        if isinstance(dtype, list | dict):
+            raise SpecError(f"{self.text!r}: {show(dtype)} is not a dtype.")
+        array = ArraySpec(parse_dtype(plain(dtype)).name, shape)
         check_size(array)
         return array
 
-    def _dimension(self, index: int, dim: Template, params: Mapping[str, Scalar]) -> int:
+    def _dimension(self, index: int, dim: Template, params: Mapping[str, Value]) -> int:
         value = dim.fill(params)
         if isinstance(value, str) and not dim.names and value.isdecimal():
             value = int(value)
@@ -85,8 +89,8 @@ class ArrayTemplate:
             )
         return value
 
-    def _given(self, params: Mapping[str, Scalar]) -> str:
-        used = [f"{name}={plain(params[name])}" for name in self.names]
+    def _given(self, params: Mapping[str, Value]) -> str:
+        used = [f"{name}={plain(label_of(params[name]))}" for name in self.names]
         return f" with {', '.join(used)}" if used else ""
 
 
@@ -127,7 +131,7 @@ def looks_like_array(text: str) -> bool:
     return _ARRAY.fullmatch(text) is not None
 
 
-def resolve_array(text: str, params: Mapping[str, Scalar] | None = None) -> ArraySpec:
+def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> ArraySpec:
     """Read an array and fill its parameters in.
 
     Raises:

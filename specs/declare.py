@@ -8,10 +8,15 @@ from typing import Any
 
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file, check_entry, parse_entry
+from pallasc.specs.entry_fields import NODES
 from pallasc.specs.fields import PathParts, Place
-from pallasc.specs.kernel_fields import KERNEL_FIELDS, NODES, PARTIAL_KERNEL
-from pallasc.specs.spec import Spec
+from pallasc.specs.kernel_fields import KERNEL_FIELDS, PARTIAL_KERNEL
+from pallasc.specs.parameter_fields import FILE_KEY
+from pallasc.specs.spec import Row, Spec
+from pallasc.specs.tables import read_rows
 from pallasc.specs.targets import Target, resolve_target
+from pallasc.specs.templates import is_template
+from pallasc.specs.yaml_text import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,24 @@ class Surroundings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
+    shared: _Shared = field(default_factory=lambda: _Shared())
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the kernels of a file need once: a default may be large, and kernels many.
+
+    Attributes:
+        checked: defaults whose entry points were looked for.
+        locations: places of the values of defaults.
+        documents: data files that were read.
+        rows: the mapping under `$file` and what it gave, by the identity of the mapping.
+    """
+
+    checked: set[str] = field(default_factory=set)
+    locations: dict[str, dict[str, Location]] = field(default_factory=dict)
+    documents: dict[str, Document] = field(default_factory=dict)
+    rows: dict[int, tuple[Any, tuple[Row, ...]]] = field(default_factory=dict)
 
 
 def declare(given: dict[str, Any], at: Place, around: Surroundings) -> Spec:
@@ -44,7 +67,9 @@ def declare(given: dict[str, Any], at: Place, around: Surroundings) -> Spec:
         if known.required and known.name not in values:
             raise at.error(f"field {known.name!r} is missing.", known.doc)
     _check_names(values, places)
-    _check_existence(values, places, around)
+    _check_existence(values, own, places, around)
+    if FILE_KEY in values.get("matrix", {}):
+        _read_table(values, places["matrix"].child(FILE_KEY), around)
     if "files" in values:
         values["files"] = _data_files(values["files"], places["files"], around.base_dir)
     return Spec(
@@ -52,37 +77,58 @@ def declare(given: dict[str, Any], at: Place, around: Surroundings) -> Spec:
         location=at.location,
         base_dir=around.base_dir,
         models=dict(around.models),
-        locations=_locations(values, places),
+        locations=_locations(own, values, places, around),
     )
 
 
 def _check_names(values: dict[str, Any], places: Mapping[str, Place]) -> None:
     if isinstance(values["args"], dict):
-        for name in values.get("static", {}):
-            if name in values["args"]:
-                raise (
-                    places["static"]
-                    .child(name)
-                    .error(
-                        f"argument {name!r} stands under 'args' as well.",
-                        "Give an argument once.",
-                        at_key=True,
-                    )
+        for name in values["args"].keys() & values.get("static", {}).keys():
+            raise (
+                places["static"]
+                .child(name)
+                .error(
+                    f"argument {name!r} stands under 'args' as well.",
+                    "Give an argument once.",
+                    at_key=True,
                 )
+            )
 
 
 def _check_existence(
-    values: dict[str, Any], places: Mapping[str, Place], around: Surroundings
+    values: dict[str, Any],
+    own: Mapping[str, Any],
+    places: Mapping[str, Place],
+    around: Surroundings,
 ) -> None:
-    entries = [(places[name], values[name]) for name in ("entry", "reference") if name in values]
-    for name in ("args", "static"):
-        if name in values:
-            entries.extend(_nodes(values[name], places[name]))
+    checked = around.shared.checked
+    new = {name: value for name, value in values.items() if name in own or name not in checked}
+    checked.update(name for name in new if name not in own)
+    entries = [(places[name], new[name]) for name in ("entry", "reference") if name in new]
+    for name in ("args", "static", "matrix", "include"):
+        entries.extend(_nodes(new.get(name), places.get(name)))
     for place, entry in entries:
+        if is_template(entry):
+            continue  # looked for once it is filled in
         with place.blamed():
             check_entry(parse_entry(entry), around.base_dir)
-    for index, name in enumerate(values.get("targets", ())):
+    for index, name in enumerate(new.get("targets", ())):
         check_target(name, places["targets"].child(index), around.models)
+
+
+def _read_table(values: dict[str, Any], at: Place, around: Surroundings) -> None:
+    """Put the rows of a file in the place of what says where they are."""
+    table = values["matrix"][FILE_KEY]
+    found = around.shared.rows
+    if id(table) not in found:
+        rows = read_rows(table, at, around.base_dir, around.shared.documents)
+        found[id(table)] = (table, rows)
+    values["rows"] = found[id(table)][1]
+    values["table"] = check_data_file(table["path"], around.base_dir)
+    values["matrix"] = {k: item for k, item in values["matrix"].items() if k != FILE_KEY}
+    for name in values["matrix"]:
+        if name in values["rows"][0].values:
+            raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
 
 
 def check_target(name: str, at: Place, models: Mapping[str, Target]) -> Target:
@@ -102,8 +148,8 @@ def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, 
     return tuple(found)
 
 
-def _nodes(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
-    if isinstance(value, list):
+def _nodes(value: Any, at: Any) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _nodes(item, at.child(index))
     elif isinstance(value, dict):
@@ -114,11 +160,39 @@ def _nodes(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
                 yield from _nodes(item, at.child(key))
 
 
-def _locations(values: dict[str, Any], places: Mapping[str, Place]) -> dict[str, Location]:
-    found: dict[str, Location] = {}
-    for name, value in values.items():
-        _collect(value, places[name], (name,), found)
-    return found
+class _Locations(Mapping[str, Location]):
+    """Places by dotted path: those of a kernel's own fields, and those of the defaults."""
+
+    def __init__(self, fields: Mapping[str, Mapping[str, Location]]) -> None:
+        self._fields = fields
+
+    def __getitem__(self, path: str) -> Location:
+        return self._fields[path.partition(".")[0]][path]
+
+    def __iter__(self) -> Iterator[str]:
+        return (path for places in self._fields.values() for path in places)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._fields.values()))
+
+
+def _locations(
+    own: Mapping[str, Any],
+    values: Mapping[str, Any],
+    places: Mapping[str, Place],
+    around: Surroundings,
+) -> _Locations:
+    fields: dict[str, dict[str, Location]] = {}
+    for name, place in places.items():
+        known = {} if name in own else around.shared.locations
+        if name not in known:
+            found: dict[str, Location] = {}
+            _collect(values[name], place, (name,), found)
+            if name == "matrix" and "rows" in values:
+                found[f"matrix.{FILE_KEY}"] = place.child(FILE_KEY).location
+            known[name] = found
+        fields[name] = known[name]
+    return _Locations(fields)
 
 
 def _collect(value: Any, at: Place, path: PathParts, found: dict[str, Location]) -> None:

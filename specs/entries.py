@@ -13,6 +13,7 @@ import pkgutil
 import posixpath
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,10 @@ from pallasc.specs.spelling import nearest, show, suggestion
 _ATTRIBUTES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MOST_BYTES = 16 * 2**20
 """Size of a module that is looked into; names in larger ones are left to the import."""
+
+_DYNAMIC = frozenset(("globals", "setattr", "exec", "locals", "vars"))
+_ENUMS = frozenset(("object", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
+"""Base classes that give a class no attribute that one would name."""
 
 _FORM = "Write package.module:function, or file.py:function."
 
@@ -175,23 +180,74 @@ def _module_hint(top: str, base_dir: str) -> str:
 
 
 def _check_name(entry: Entry, path: Path) -> None:
-    name = entry.attribute.partition(".")[0]
-    names = _top_level_names(path)
-    if names is None or name in names or name in ("__file__", "__name__", "__doc__"):
+    name, _, rest = entry.attribute.partition(".")
+    module = _outline(path)
+    if module is None or name in ("__file__", "__name__", "__doc__"):
         return
+    if name not in module.names:
+        raise _no_such_name(entry.source, name, module.names)
+    inside = module.members.get(name)
+    member = rest.partition(".")[0]
+    if not rest or inside is None or member.startswith("_") or member in module.assigned:
+        return
+    if member not in inside:
+        raise _no_such_name(f"{entry.source}:{name}", member, inside)
+
+
+def _no_such_name(where: str, name: str, names: frozenset[str]) -> SpecError:
     public = [known for known in names if not known.startswith("_")]
-    raise SpecError(
-        f"{entry.source!r} has no {name!r}.", hint=suggestion(name, public, otherwise="It has")
+    return SpecError(
+        f"{where!r} has no {name!r}.", hint=suggestion(name, public, otherwise="It has")
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """The names that reading a module shows.
+
+    Attributes:
+        names: those of the module.
+        members: those of each class that has no others: of one without bases, or of an `Enum`.
+        assigned: names of attributes that something in the module assigns to.
+    """
+
+    names: frozenset[str]
+    members: dict[str, frozenset[str]]
+    assigned: frozenset[str]
+
+
 @lru_cache(maxsize=256)
-def _top_level_names(path: Path) -> frozenset[str] | None:
+def _outline(path: Path) -> _Outline | None:
+    """Return the names of a module, None where they only show when it runs."""
     try:
-        names = frozenset(_bound(ast.parse(read_regular(str(path), most_bytes=_MOST_BYTES))))
+        tree = ast.parse(read_regular(str(path), most_bytes=_MOST_BYTES))
+        names = frozenset(_bound(tree))
+        members = {
+            node.name: frozenset(_bound(ast.Module(node.body, [])))
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and _is_closed(node)
+        }
     except (SpecError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return None if {"*", "__getattr__"} & names else names
+    if {"*", "__getattr__"} & names:
+        return None
+    assigned, bound = set(), Counter[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            assigned.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] += 1
+        elif isinstance(node, ast.ClassDef):
+            bound[node.name] += 1
+    # What is bound twice, in two branches or by a decorating call, may be either.
+    sure = {n: own for n, own in members.items() if bound[n] == 1 and "*" not in own}
+    return _Outline(names, sure, frozenset(assigned))
+
+
+def _is_closed(node: ast.ClassDef) -> bool:
+    """Return whether a class has the attributes that its body binds, and `object`'s, alone."""
+    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    return not node.keywords and not node.decorator_list and set(bases) <= _ENUMS
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
@@ -212,4 +268,10 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _is_dynamic(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id in ("globals", "setattr", "exec")
+    return isinstance(call.func, ast.Name) and call.func.id in (
+        "globals",
+        "setattr",
+        "exec",
+        "locals",
+        "vars",
+    )

@@ -303,4 +303,6 @@ def typed(value: object) -> str:
     """Return text that is equal for equal values of equal type: 1, 1.0, true and '1' differ."""
     if isinstance(value, dict):
         return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(typed, value))}]"
     return f"{type(value).__name__}:{value!r}"

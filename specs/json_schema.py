@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 
 from pallasc.specs.dtypes import ALIASES, DTYPES
+from pallasc.specs.entry_fields import EntryKind
 from pallasc.specs.fields import Schema
-from pallasc.specs.kernel_fields import FILE, EntryKind
+from pallasc.specs.kernel_fields import FILE
+from pallasc.specs.parameter_fields import VALUE_NAME
 
 _BRACES = r"\{[^{}]+\}"
 
@@ -22,7 +24,7 @@ def json_schema() -> Schema:
         "title": "pallasc spec",
         "description": "Kernels that pallasc compiles ahead of time.",
         **FILE.schema(),
-        "$defs": {"array": _array(), "static": _static()},
+        "$defs": {"array": _array(), "static": _static(), "value": _value()},
     }
 
 
@@ -55,7 +57,7 @@ def _array() -> Schema:
             },
             {
                 "type": "object",
-                "properties": {"$call": EntryKind().schema()},
+                "properties": {"$call": EntryKind(template=True).schema()},
                 "propertyNames": {"pattern": r"^(\$call$|(?!\$))"},
                 "required": ["$call"],
                 "additionalProperties": {
@@ -67,7 +69,7 @@ def _array() -> Schema:
 
 
 def _static() -> Schema:
-    entry = EntryKind().schema()
+    entry = EntryKind(template=True).schema()
     return {
         "description": "Plain data; $call builds a value, $ref takes an attribute.",
         "anyOf": [
@@ -80,6 +82,23 @@ def _static() -> Schema:
                 "additionalProperties": {"$ref": "#/$defs/static"},
                 "if": {"required": ["$ref"]},
                 "then": {"maxProperties": 1},
+            },
+        ],
+    }
+
+
+def _value() -> Schema:
+    entry = EntryKind().schema()
+    return {
+        "description": "A value of a parameter; $name is what a mapping is called.",
+        "anyOf": [
+            {"type": ["null", "boolean", "number", "string"]},
+            {"type": "array", "items": {"$ref": "#/$defs/value"}},
+            {
+                "type": "object",
+                "properties": {"$name": VALUE_NAME.schema(), "$call": entry, "$ref": entry},
+                "propertyNames": {"pattern": r"^(\$name$|\$call$|\$ref$|(?!\$))"},
+                "additionalProperties": {"$ref": "#/$defs/value"},
             },
         ],
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import looks_like_array, parse_array
-from pallasc.specs.entries import parse_entry
+from pallasc.specs.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.fields import (
     Field,
     Kind,
@@ -16,40 +16,19 @@ from pallasc.specs.fields import (
     Number,
     Place,
     Record,
-    ScalarKind,
     Schema,
     Text,
     expected,
     finite,
 )
 from pallasc.specs.nodes import ARRAY_NODES
+from pallasc.specs.parameter_fields import PARAMETER, MatrixKind, ParameterKind
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.targets import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.templates import Expression, is_template, parse_template
 
 SCHEMA_VERSION = 1
 """The version of spec files that this release reads. 1: the first."""
-
-NODES = ("$call", "$ref")
-"""Keys of a mapping under `static` that make it more than data."""
-
-_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
-
-
-@dataclass(frozen=True, slots=True)
-class EntryKind:
-    """An entry point."""
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the entry point in its normal form."""
-        if not isinstance(value, str):
-            raise expected("an entry point", value, at, "Write package.module:function.")
-        with at.blamed():
-            return str(parse_entry(value))
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": "string", "pattern": rf"^[^:]+:{_IDENTIFIER}(\.{_IDENTIFIER})*$"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +71,7 @@ class ArrayKind:
         if "$call" in value:
             inner = ArrayKind(in_call=True)
             return {
-                key: EntryKind().read(item, at.child(key))
+                key: EntryKind(template=True).read(item, at.child(key))
                 if key == "$call"
                 else inner.read(item, at.child(key))
                 for key, item in value.items()
@@ -125,7 +104,7 @@ class ArgsKind:
     def schema(self) -> Schema:
         """Return the schema."""
         item = ArrayKind().schema()
-        names = {"pattern": rf"^{_IDENTIFIER}$"}
+        names = {"pattern": rf"^{IDENTIFIER}$"}
         return {
             "anyOf": [
                 {"type": "object", "propertyNames": names, "additionalProperties": item},
@@ -161,7 +140,7 @@ class StaticKind:
         if "$ref" in value and len(value) > 1:
             raise at.error("$ref stands alone.", "Use $call to pass arguments.")
         return {
-            key: EntryKind().read(item, at.child(key))
+            key: EntryKind(template=True).read(item, at.child(key))
             if key == node
             else self.read(item, at.child(key))
             for key, item in value.items()
@@ -199,11 +178,6 @@ KERNEL_NAME = Text(
     r"[A-Za-z_][A-Za-z0-9_.-]*",
     "Letters, digits, '_', '-' and '.', beginning with a letter or '_'.",
 )
-PARAMETER = Text(
-    "the name of a parameter",
-    rf"(?!target$){_IDENTIFIER}",
-    "Letters, digits and '_', beginning with a letter or '_'; 'target' is taken.",
-)
 TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write sm_90a, say.")
 
 
@@ -222,7 +196,7 @@ class TargetKind:
         return {"anyOf": [{"enum": list(self.known)}, TARGET_NAME.schema()]}
 
 
-_POINT = MapOf(PARAMETER, ScalarKind(), "parameters")
+_POINT = MapOf(PARAMETER, ParameterKind(), "parameters")
 _LIMIT = Number(whole=True, template=True)
 _DIFFERENCE = Number(whole=False, template=True)
 
@@ -239,7 +213,7 @@ TOLERANCE_FIELDS = (
 )
 AXIS_SIZE = Number(whole=True, least=1, template=True)
 MESH_KIND = MapOf(
-    Text("the name of an axis", _IDENTIFIER, "Letters, digits and '_', beginning with a letter."),
+    Text("the name of an axis", IDENTIFIER, "Letters, digits and '_', beginning with a letter."),
     AXIS_SIZE,
     "axes",
 )
@@ -253,13 +227,13 @@ KERNEL_FIELDS = (
     Field("args", ArgsKind(), 'Arrays by name or position, like "bf16[{m}, 4096]"; null.', True),
     Field(
         "static",
-        MapOf(Text("the name of an argument", _IDENTIFIER), StaticKind(), "arguments", 0),
+        MapOf(Text("the name of an argument", IDENTIFIER), StaticKind(), "arguments", 0),
         "Static keyword arguments; $call builds one, $ref takes an attribute.",
     ),
     Field(
         "matrix",
-        MapOf(PARAMETER, ListOf(ScalarKind(), "values"), "parameters"),
-        "Values of each parameter; every combination is a variant.",
+        MatrixKind(),
+        "Values of each parameter, every combination a point; $file takes rows from a file.",
     ),
     Field("include", ListOf(_POINT, "points"), "Further points, each with every parameter."),
     Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part of one drops all it fits."),

@@ -10,10 +10,7 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.meshes import Mesh
 from pallasc.specs.spelling import plain
 from pallasc.specs.targets import Target
-from pallasc.specs.templates import Scalar
-
-Value = Scalar | list["Value"] | dict[str, "Value"]
-"""JSON-like data: static arguments, and arrays in their notation."""
+from pallasc.specs.templates import Scalar, Value
 
 ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
 """An argument: an array, `null`, or lists and mappings of them.
@@ -54,6 +51,19 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """Values of parameters that a file gives together.
+
+    Attributes:
+        values: by parameter; every row of a spec has the same ones.
+        location: where the row stands.
+    """
+
+    values: dict[str, Value]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """A kernel as its author declares it; templates in it are checked but not filled.
 
@@ -63,6 +73,8 @@ class Spec:
         args: arrays in their notation, by name or by position.
         static: static keyword arguments, `$call` and `$ref` nodes as they stand.
         matrix: values of each parameter.
+        rows: what a file gives, each row with every combination of the matrix.
+        table: the file that the rows come from, relative to `base_dir`.
         include: further points, each a full one.
         exclude: partial points whose matches are dropped.
         targets: names of targets.
@@ -83,9 +95,11 @@ class Spec:
     location: Location
     base_dir: str
     static: dict[str, Value] = field(default_factory=dict)
-    matrix: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    include: tuple[dict[str, Scalar], ...] = ()
-    exclude: tuple[dict[str, Scalar], ...] = ()
+    matrix: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    table: str | None = None
+    include: tuple[dict[str, Value], ...] = ()
+    exclude: tuple[dict[str, Value], ...] = ()
     targets: tuple[str, ...] = ()
     models: dict[str, Target] = field(default_factory=dict)
     reference: str | None = None
@@ -110,7 +124,8 @@ class Variant:
 
     Attributes:
         name: the kernel.
-        params: parameters of this point, in the order of the matrix.
+        params: parameters of this point and what their values are called (`parameters`), in the
+            order of the matrix.
         target: the model it is compiled for.
         entry: as in `Spec`.
         args: the arrays; a mapping is passed by name, a list by position.

@@ -2,8 +2,10 @@
 
 Grammar:
     template   := (text | "{{" | "}}" | "{" expression "}")*
-    expression := name | integer | expression ("+" | "-" | "*" | "//" | "%") expression
+    expression := name ("." field)* | integer | expression ("+" | "-" | "*" | "//" | "%") expression
                 | "-" expression | "(" expression ")"
+
+`{tiles.m}` is a field of a parameter that is a mapping.
 
 A template that is one brace pair and nothing else keeps the type of its value; any other gives
 text. Arithmetic is over whole numbers only and is evaluated over the syntax tree, never by Python.
@@ -22,7 +24,10 @@ from pallasc.errors import SpecError
 from pallasc.specs.spelling import plain, shortened, show, suggestion
 
 Scalar = str | int | float | bool | None
-"""What a parameter can be."""
+"""What stands for itself in an id."""
+
+Value = Scalar | list["Value"] | dict[str, "Value"]
+"""JSON-like data: what a parameter can be."""
 
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _LONGEST_EXPRESSION = 200
@@ -46,11 +51,12 @@ class Expression:
     text: str
     names: tuple[str, ...]
 
-    def value(self, params: Mapping[str, Scalar]) -> Scalar:
-        """Evaluate over the parameters; a single name gives its value as it is.
+    def value(self, params: Mapping[str, Value]) -> Value:
+        """Evaluate over the parameters; a name, or a field of one, gives its value as it is.
 
         Raises:
-            SpecError: a parameter is unknown or not a whole number, or a division by zero.
+            SpecError: a parameter is unknown, has no such field or is not a whole number, or a
+                division by zero.
         """
         for name in self.names:
             if name not in params:
@@ -60,9 +66,23 @@ class Expression:
                     or "Give it values under 'matrix'.",
                 )
         body = _parse(self.text)
-        if isinstance(body, ast.Name):
-            return params[body.id]
+        if isinstance(body, ast.Name | ast.Attribute):
+            return _looked_up(body, params, self.text)
         return _evaluate(body, params, self.text)
+
+    def text_of(self, params: Mapping[str, Value]) -> str:
+        """Evaluate to text that others stand around.
+
+        Raises:
+            SpecError: as `value`, or it is a list or a mapping.
+        """
+        value = self.value(params)
+        if isinstance(value, list | dict):
+            raise SpecError(
+                f"{{{self.text}}} is {show(value)}, which cannot stand inside text.",
+                hint=_fields_hint(self.text, value),
+            )
+        return plain(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +98,7 @@ class Template:
         found = [n for part in self.parts if isinstance(part, Expression) for n in part.names]
         return tuple(dict.fromkeys(found))
 
-    def fill(self, params: Mapping[str, Scalar]) -> Scalar:
+    def fill(self, params: Mapping[str, Value]) -> Value:
         """Return the text with values in place, or the value itself when nothing is around it.
 
         Raises:
@@ -86,9 +106,7 @@ class Template:
         """
         if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
             return self.parts[0].value(params)
-        texts = [
-            part if isinstance(part, str) else plain(part.value(params)) for part in self.parts
-        ]
+        texts = [part if isinstance(part, str) else part.text_of(params) for part in self.parts]
         if len(texts) > 1 and sum(map(len, texts)) > LONGEST_TEMPLATE:
             raise SpecError(f"{show(self.text)} gives more than {LONGEST_TEMPLATE} characters.")
         return "".join(texts)
@@ -162,6 +180,12 @@ def _parse(text: str) -> ast.expr:
 def _names(node: ast.expr) -> list[str]:
     if isinstance(node, ast.Name):
         return [node.id]
+    if isinstance(node, ast.Attribute):
+        inside = node.value
+        while isinstance(inside, ast.Attribute):
+            inside = inside.value
+        if isinstance(inside, ast.Name):
+            return [inside.id]
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return []
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -171,9 +195,29 @@ def _names(node: ast.expr) -> list[str]:
     raise ValueError(f"{type(node).__name__} is not allowed")
 
 
-def _evaluate(node: ast.expr, params: Mapping[str, Scalar], text: str) -> int:
-    if isinstance(node, ast.Name):
-        return _whole(params[node.id], node.id, text)
+def _looked_up(node: ast.expr, params: Mapping[str, Value], text: str) -> Value:
+    if not isinstance(node, ast.Attribute):
+        return params[node.id] if isinstance(node, ast.Name) else None
+    around = _looked_up(node.value, params, text)
+    whole = ast.unparse(node.value)
+    if not isinstance(around, dict):
+        raise SpecError(f"{{{text}}}: {whole} is {show(around)}, which has no fields.")
+    if node.attr not in around:
+        raise SpecError(
+            f"{{{text}}}: {whole} has no field {node.attr!r}.",
+            hint=suggestion(node.attr, around, otherwise="It has"),
+        )
+    return around[node.attr]
+
+
+def _fields_hint(text: str, value: object) -> str | None:
+    fields = [key for key in value if key.isidentifier()] if isinstance(value, dict) else []
+    return f"Take a field of it: {{{text}.{fields[0]}}}." if fields else None
+
+
+def _evaluate(node: ast.expr, params: Mapping[str, Value], text: str) -> int:
+    if isinstance(node, ast.Name | ast.Attribute):
+        return _whole(_looked_up(node, params, text), ast.unparse(node), text)
     if isinstance(node, ast.Constant):
         return _whole(node.value, text, text)
     if isinstance(node, ast.UnaryOp):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import looks_like_array, resolve_array
-from pallasc.specs.spec import Budget, Spec, Tolerance, Variant, plain_args
+from pallasc.specs.spec import Budget, Row, Spec, Tolerance, Variant, plain_args
 from pallasc.specs.targets import Target
 
 Json = dict[str, Any]
@@ -25,6 +25,8 @@ def spec_to_json(spec: Spec) -> Json:
         "args": spec.args,
         "static": spec.static,
         "matrix": [[name, list(values)] for name, values in spec.matrix.items()],
+        "rows": [[list(one.values.items()), location_to_json(one.location)] for one in spec.rows],
+        "table": spec.table,
         "include": [list(point.items()) for point in spec.include],
         "exclude": [list(point.items()) for point in spec.exclude],
         "targets": list(spec.targets),
@@ -44,6 +46,7 @@ def spec_from_json(data: Json) -> Spec:
     """Return the spec that `spec_to_json` was given."""
     changed: Json = {
         "matrix": {name: tuple(values) for name, values in data["matrix"]},
+        "rows": tuple(Row(dict(v), location_from_json(place)) for v, place in data["rows"]),
         "include": tuple(dict(point) for point in data["include"]),
         "exclude": tuple(dict(point) for point in data["exclude"]),
         "targets": tuple(data["targets"]),

@@ -34,15 +34,16 @@ def load_specs(
 
     Raises:
         SpecError: a file is missing or wrong, a folder has no specs, or two files declare a
-            kernel of the same name.
+            kernel of the same name for the same architecture.
     """
     specs: list[Spec] = []
-    owners: dict[str, Spec] = {}
+    owners: dict[str, dict[str | None, Spec]] = {}
     for file in spec_files(paths, on_skip=on_skip):
         loaded = _load(file, collect_python)
         for spec in loaded:
-            _check_owner(spec, owners.get(spec.name))
-        owners.update((spec.name, spec) for spec in loaded)
+            _check_owner(spec, owners.get(spec.name, {}))
+        for spec in loaded:
+            owners.setdefault(spec.name, {}).update(dict.fromkeys(_archs(spec), spec))
         specs.extend(loaded)
     return specs
 
@@ -82,12 +83,23 @@ def _load(file: str, collect_python: PythonCollector | None) -> list[Spec]:
     return collect_python(file)
 
 
-def _check_owner(spec: Spec, other: Spec | None) -> None:
-    if other is not None:
+def _archs(spec: Spec) -> list[str | None]:
+    """Return the architectures that a spec declares; None where it leaves its targets open."""
+    return [resolve_target(name, spec.models).arch for name in spec.targets] or [None]
+
+
+def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
+    """Check that a kernel of another file with this name is for other architectures."""
+    own = _archs(spec)
+    shared = [arch for arch in own if arch in owners]
+    if shared or (owners and (None in own or None in owners)):
+        other = owners[shared[0]] if shared else next(iter(owners.values()))
+        what = f" for {shared[0]}" if shared and shared[0] else ""
         raise SpecError(
-            f"kernel {spec.name!r} is declared in two files.",
+            f"kernel {spec.name!r} is declared in two files{what}.",
             location=spec.where("name"),
-            hint=f"The other one stands at {other.where('name')}.",
+            hint=f"The other one stands at {other.where('name')}. Two files may declare one kernel "
+            "for different architectures.",
         )
 
 

@@ -75,13 +75,17 @@ class Document:
         return self.keys.get(path) or self.value(path)
 
 
-def read_document(file: str) -> Document:
+def read_document(file: str, shown: str | None = None) -> Document:
     """Read a YAML file.
+
+    Args:
+        file: the path.
+        shown: what messages call it, the path itself when left out.
 
     Raises:
         SpecError: the file cannot be read, or is not YAML of the kind that specs are written in.
     """
-    return parse_document(_read_text(file), file)
+    return parse_document(_read_text(file, shown or file), shown or file)
 
 
 def parse_document(text: str, file: str) -> Document:
@@ -105,7 +109,7 @@ def parse_document(text: str, file: str) -> Document:
     return document
 
 
-def _read_text(file: str) -> str:
+def _read_text(file: str, shown: str) -> str:
     content = read_regular(file, most_bytes=MOST_BYTES)
     try:
         return content.decode("utf-8-sig")
@@ -113,7 +117,7 @@ def _read_text(file: str) -> str:
         line = content[: error.start].count(b"\n") + 1
         raise SpecError(
             f"byte {content[error.start]:#04x} is not UTF-8.",
-            location=Location(file, line),
+            location=Location(shown, line),
             hint="Save the file as UTF-8.",
         ) from None
 

@@ -6,6 +6,7 @@ Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its
   it ends with 0 and prints what is shown. `…` stands for anything, alone on a line for any lines.
 * `yaml`: a whole spec if it begins with `schema:`, a recipe for CI if it has a script, whose
   commands run; else fields of one kernel. Specs are loaded and expanded.
+* `json`: written to `tuned.json`, for the specs below it.
 * `python`: a spec if it declares kernels, and then listed; else run.
 * `sh`: each command has a check in `SHELL`.
 * `toml`: settings of bundles, which are read.
@@ -15,6 +16,7 @@ Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import shlex
@@ -216,6 +218,12 @@ def check_toml(block: Block, folder: Path) -> Iterator[str]:
         yield str(error)
 
 
+def check_json(block: Block, folder: Path) -> Iterator[str]:
+    json.loads(block.text)
+    (folder / "tuned.json").write_text(block.text)
+    yield from ()
+
+
 def check_text(block: Block, folder: Path) -> Iterator[str]:
     yield from ()
 
@@ -226,6 +234,7 @@ CHECKS: dict[str, Check] = {
     "python": check_python,
     "sh": check_shell,
     "toml": check_toml,
+    "json": check_json,
     "text": check_text,
 }
 

@@ -14,6 +14,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler import collect as collecting
 from pallasc.compiler.collect import collect
 from pallasc.errors import NotCachedError, SpecError
+from pallasc.specs.matrix import expand
 from pallasc.specs.wire import spec_to_json
 
 SPEC = """
@@ -321,3 +322,39 @@ __import__("os").write(2, b"from descriptor 2\\n")
 def scale(x):
     return x * 2
 """
+
+
+TABLE_SPEC = """
+import pallasc
+
+
+@pallasc.kernel(
+    args={"x": "f32[{tiles.rows}, {n}]"},
+    static={"mode": pallasc.Ref("json:{mode}"), "tiles": "{tiles}"},
+    matrix={
+        "$file": {"path": "tuned/rows.json", "where": {"use": True}, "select": ["n"]},
+        "tiles": [{"$name": "small", "rows": 8}],
+        "mode": ("dumps", "loads"),
+    },
+    targets=["sm_90a"],
+)
+def scale(x, *, mode, tiles):
+    return x * 2
+"""
+
+
+def test_a_table_of_a_python_spec_is_read_again_when_it_changes(project: Any) -> None:
+    path = project.write("spec.py", TABLE_SPEC)
+    (path.parent / "tuned").mkdir()
+    table = project.write("tuned/rows.json", '[{"n": 128, "use": true}, {"n": 1, "use": false}]')
+
+    def ids() -> list[str]:
+        specs = collect([str(path)], store=project.store)
+        return [variant.id for variant in expand(specs) if dict(variant.params)["mode"] == "dumps"]
+
+    assert ids() == ["scale[n=128,tiles=small,mode=dumps]@h100-sxm"]
+    table.write_text('[{"n": 256, "use": true}]')
+    assert ids() == ["scale[n=256,tiles=small,mode=dumps]@h100-sxm"]
+    table.write_text("[")
+    with pytest.raises(SpecError, match=r"rows\.json:1:\d: not YAML"):
+        ids()

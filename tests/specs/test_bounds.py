@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from pallasc.errors import SpecError
+from pallasc.specs import parameters, points
 from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.matrix import expand
 from pallasc.specs.spelling import nearest
@@ -157,3 +160,151 @@ def test_half_of_a_character_is_refused(escape: str) -> None:
 
 def test_two_halves_are_a_character() -> None:
     assert parse_document(r'{"a": "\ud83d\ude00"}', "t.json").data == {"a": "\U0001f600"}
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+from pallasc.errors import SpecError
+from pallasc.specs.matrix import expand
+from pallasc.specs.yaml_loader import load_yaml
+try:
+    print(len(expand(load_yaml(sys.argv[1]))))
+except SpecError as error:
+    print(error.message)
+"""
+
+
+def outcome(path: Path, text: str, **variables: str) -> str:
+    """Expand a spec in a process that may take a gigabyte; return what it says."""
+    path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LIMITED, str(path)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def many(count: int) -> str:
+    return ", ".join(map(str, range(count)))
+
+
+AXES = ", ".join(f"p{axis}: [{many(10)}]" for axis in range(9))
+ONE = f'{HEAD}    args: {{x: "f32[{{a}}]"}}\n    static: {{s: "{{s}}"}}\n'
+DEFAULTS = """\
+schema: 1
+targets: [sm_90a]
+defaults: {{entry: "json:loads", args: {{x: "f32[4]"}}, {}}}
+kernels:
+{}
+"""
+KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(20_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            f"{ONE}    matrix: {{{AXES}, a: [1], s: [1]}}",
+            "k: 1000000000 variants are more than the 100000 that specs may expand to.",
+        ),
+        (
+            f"{ONE}    matrix: {{{AXES}, a: [1], s: [1]}}\n    exclude: [{{p1: 1}}]",
+            "k: 1000000000 variants are more than the 100000 that specs may expand to.",
+        ),
+        (
+            DEFAULTS.format(f"static: {{s: [{many(40_000)}]}}", KERNELS),
+            "k249: filling in its 1 variants takes more than 10000000 values.",
+        ),
+        (
+            DEFAULTS.format(f'static: {{s: "{{m}}"}}, matrix: {{m: [{many(5000)}]}}', KERNELS),
+            "k20: 5000 variants, with 100000 before it, are more than the 100000 that specs may "
+            "expand to.",
+        ),
+        (
+            f"{HEAD}    args: {{}}\n    static: {{s: [{many(3000)}, '{{m}}']}}\n"
+            f"    matrix: {{m: [{many(9000)}]}}",
+            "k: filling in its 9000 variants takes more than 10000000 values.",
+        ),
+        (
+            f"{HEAD}    args: {{}}\n    static: {{s: [{', '.join(['x{m}'] * 90)}]}}\n"
+            f"    matrix: {{m: [{', '.join('x' * 1900 + str(n) for n in range(4000))}]}}".replace(
+                "x{m}", "'{m}{m}{m}{m}{m}'"
+            ),
+            "its templates give more than 268435456 characters in all.",
+        ),
+        (f"{ONE}    include: [{', '.join(f'{{a: {n}, s: 1}}' for n in range(30_000))}]", "30000"),
+        (
+            f"{ONE}    matrix: {{a: [{many(30_000)}], s: [1, 2, 3]}}\n"
+            f"    exclude: [{', '.join(f'{{a: {n}, s: 1}}' for n in range(10_000))}]",
+            "80000",
+        ),
+    ],
+    ids=[
+        "points", "excluded", "defaults", "kernels", "lists", "characters", "include", "exclude"
+    ],
+)  # fmt: skip
+def test_specs_expand_within_a_gigabyte_or_are_refused(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    assert outcome(tmp_path / "spec.yaml", text).endswith(said)
+
+
+def test_the_limit_can_be_raised_and_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = parse_yaml(f"{ONE}    matrix: {{a: [{many(30)}], s: [1]}}")
+    monkeypatch.setenv("PALLASC_MAX_VARIANTS", "29")
+    with pytest.raises(SpecError) as caught:
+        expand(specs)
+    assert str(caught.value) == (
+        "<text>:8:13: k: 30 variants are more than the 29 that specs may expand to."
+        "\n  Make the matrix smaller, or allow more: PALLASC_MAX_VARIANTS=30."
+    )
+    monkeypatch.setenv("PALLASC_MAX_VARIANTS", "30")
+    assert len(expand(specs)) == 30
+    for wrong in ("0", "many", "-3", "1e9", "²", "9" * 10):
+        monkeypatch.setenv("PALLASC_MAX_VARIANTS", wrong)
+        with pytest.raises(SpecError, match=f"must be a whole number .*, got '{wrong}'"):
+            expand(specs)
+
+
+def test_targets_and_rows_and_other_kernels_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALLASC_MAX_VARIANTS", "11")
+    kernel = ONE.partition("kernels:\n")[2].replace("name: k", "name: other")
+    text = f"{ONE}    matrix: {{a: [1, 2, 3], s: [1]}}\n    targets: [sm_90a, b200]\n"
+    assert len(expand(parse_yaml(text))) == 6
+    with pytest.raises(SpecError, match="other: 6 variants, with 6 before it, are more than"):
+        expand(
+            parse_yaml(f"{text}{kernel}    matrix: {{a: [1, 2], s: [1, 2]}}\n    include: "
+                       "[{a: 7, s: 7}, {a: 8, s: 8}]\n")
+        )  # fmt: skip
+
+
+def test_points_are_compared_as_often_as_there_are_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    plain = parameters.typed
+
+    def counting(value: object) -> str:
+        nonlocal calls
+        calls += 1
+        return plain(value)
+
+    for module in (parameters, points):
+        monkeypatch.setattr(module, "typed", counting)
+    included = ", ".join(f"{{a: {n}, s: 1}}" for n in range(1000, 2000))
+    excluded = ", ".join(f"{{a: {n}}}" for n in range(500))
+    text = f"{ONE}    matrix: {{a: [{many(1000)}], s: [1]}}\n    include: [{included}]\n"
+    assert len(expand(parse_yaml(f"{text}    exclude: [{excluded}]\n"))) == 1500
+    assert calls < 10 * 2000
+
+
+def test_an_exclude_of_very_many_kinds_is_refused() -> None:
+    axes = ", ".join(f"p{axis}: [1, 2]" for axis in range(8))
+    used = ", ".join(f"p{axis}: '{{p{axis}}}'" for axis in range(8))
+    sets = [[f"p{n}: 1" for n in range(8) if number >> n & 1] for number in range(1, 120)]
+    excluded = ", ".join(f"{{{', '.join(names)}}}" for names in sets)
+    text = f"{HEAD}    args: {{}}\n    static: {{{used}}}\n    matrix: {{{axes}}}\n"
+    with pytest.raises(SpecError, match=r"exclude\[100\]: .* more than 100 different sets"):
+        expand(parse_yaml(f"{text}    exclude: [{excluded}]\n"))

@@ -54,7 +54,9 @@ def test_a_brace_without_partner_is_refused(text: str) -> None:
         "{}",
         "{m **  2}",
         "{m / 2}",
-        "{m.real}",
+        "{m().real}",
+        "{m.1}",
+        "{m[0]}",
         "{m()}",
         "{__import__('os')}",
         "{1.5}",
@@ -96,3 +98,44 @@ def test_fill_says_what_cannot_be_evaluated(text: str, message: str) -> None:
 def test_arithmetic_is_that_of_python(a: int, b: int, c: int) -> None:
     filled = parse_template("{(a + b) // c - a * b % c}").fill({"a": a, "b": b, "c": c})
     assert filled == (a + b) // c - a * b % c
+
+
+TILES = {"tiles": {"m": 64, "inner": {"n": 8, "text": "a"}, "list": [1]}, "k": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{tiles.m}", 64),
+        ("{tiles.inner.n * k + tiles.m}", 88),
+        ("m{tiles.m}_{tiles.inner.text}", "m64_a"),
+        ("{tiles.list}", [1]),
+        ("{tiles}", TILES["tiles"]),
+    ],
+)
+def test_fields_of_a_mapping_are_reached_with_dots(text: str, value: object) -> None:
+    template = parse_template(text)
+    assert template.fill(TILES) == value
+    assert "tiles" in template.names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{tiles.mm}", "{tiles.mm}: tiles has no field 'mm'.\n  Did you mean 'm'?"),
+        ("{tiles.inner.x}", "{tiles.inner.x}: tiles.inner has no field 'x'.\n  It has: n, text."),
+        ("{k.real}", "{k.real}: k is 3, which has no fields."),
+        ("{tiles.inner.text.upper}", "{tiles.inner.text.upper}: tiles.inner.text is 'a', which has "
+         "no fields."),
+        ("a{tiles}", "{tiles} is a mapping, which cannot stand inside text."
+         "\n  Take a field of it: {tiles.m}."),
+        ("{tiles * 2}", "{tiles * 2} needs whole numbers, and tiles is a mapping."
+         "\n  Arithmetic in braces is over whole numbers only."),
+        ("{tiles.list + 1}", "{tiles.list + 1} needs whole numbers, and tiles.list is a list."
+         "\n  Arithmetic in braces is over whole numbers only."),
+    ],
+)  # fmt: skip
+def test_a_field_that_is_not_there_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_template(text).fill(TILES)
+    assert str(caught.value) == message

@@ -31,4 +31,4 @@ def test_every_message_has_a_spec_and_there_are_many() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_message_names_file_and_line(name: str) -> None:
     first = (FOLDER / f"{name}.txt").read_text("utf-8").partition(": ")[0]
-    assert first == "file_empty.yaml" or first.startswith(f"{name}.yaml:")
+    assert first == "file_empty.yaml" or first.startswith((f"{name}.yaml:", "tables/rows.yaml:"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
 from pallasc.specs.matrix import expand
+from pallasc.specs.select import retarget
 from pallasc.specs.spec import Spec
 from pallasc.specs.yaml_loader import load_specs, load_yaml, parse_yaml
 
@@ -135,9 +136,59 @@ def test_the_same_name_in_two_files_is_refused_with_both_places(
     with pytest.raises(SpecError) as caught:
         load_specs(["a.yaml", "b.yaml"])
     assert str(caught.value) == (
-        "b.yaml:3:18: kernel 'twin' is declared in two files."
-        "\n  The other one stands at a.yaml:3:18."
+        "b.yaml:3:18: kernel 'twin' is declared in two files for sm_80."
+        "\n  The other one stands at a.yaml:3:18. Two files may declare one kernel for different "
+        "architectures."
     )
+
+
+def twins(*targets: str) -> list[str]:
+    """Write a kernel of one name into a file for each list of targets; return the files."""
+    for number, own in enumerate(targets):
+        text = KERNEL.format("twin").replace("sm_80", own)
+        Path(f"twin{number}.yaml").write_text(text)
+    return [f"twin{number}.yaml" for number in range(len(targets))]
+
+
+def test_one_kernel_may_lie_in_a_file_for_each_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    specs = load_specs(twins("sm_80", "h100-sxm, h200", "b200"))
+    ids = ["twin@a100-sxm", "twin@h100-sxm", "twin@h200", "twin@b200"]
+    assert [variant.id for variant in expand(specs)] == ids
+    assert [v.id for v in expand(retarget(specs, ["gh200", "sm_100a"]))] == [
+        "twin@gh200",
+        "twin@b200",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (("sm_80, h200", "b200, h100-sxm"), "twin1.yaml:3:18: .* two files for sm_90a"),
+        (("sm_80", "sm_90a", "a100-pcie"), "twin2.yaml:3:18: .* two files for sm_80"),
+    ],
+)
+def test_files_may_not_share_a_kernel_for_one_architecture(
+    targets: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=message) as caught:
+        load_specs(twins(*targets))
+    assert "The other one stands at twin0.yaml:3:18." in str(caught.value)
+
+
+def test_files_that_leave_targets_open_share_no_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = twins("sm_80", "sm_90a")
+    text = Path(second).read_text()
+    Path(second).write_text(text.replace("targets: [sm_90a]\n", ""))
+    for order in ([first, second], [second, first]):
+        with pytest.raises(SpecError, match=r"is declared in two files\."):
+            load_specs(order)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""Lists and mappings as values of parameters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pallasc.errors import SpecError
+from pallasc.specs.matrix import expand
+from pallasc.specs.parameters import label_of
+from pallasc.specs.select import select
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
+from pallasc.specs.yaml_loader import parse_yaml
+
+SMALL = {"$name": "small", "tile_m": 64, "tile_n": 128}
+LARGE = {"$name": "large", "tile_m": 128, "tile_n": 256}
+
+
+def expanded(**fields: Any) -> list[Variant]:
+    """Return the variants of a kernel, which go between processes unharmed."""
+    kernel = {"name": "k", "entry": "json:loads", "args": {"x": "f32[4]"}, **fields}
+    data = {"schema": 1, "targets": ["sm_90a"], "kernels": [kernel]}
+    specs = parse_yaml(json.dumps(data))
+    again = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
+    found = expand(again)
+    assert [v.request() for v in found] == [v.request() for v in expand(specs)]
+    for variant in found:
+        assert variant_from_json(json.loads(json.dumps(variant_to_json(variant)))) == variant
+    return found
+
+
+def ids(variants: list[Variant]) -> list[str]:
+    return [variant.id for variant in variants]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (64, 64),
+        ([64, 128], "[64,128]"),
+        ({"tile_n": 128, "tile_m": 64}, "{tile_m:64,tile_n:128}"),
+        ({"a": [1, {"b": None}], "c": True}, "{a:[1,{b:null}],c:true}"),
+        (SMALL, "small"),
+        ([], "[]"),
+        ({"long": "x" * 60}, "#bc34839a"),
+    ],
+)
+def test_a_value_has_a_short_stable_label(value: Any, label: Any) -> None:
+    assert label_of(value) == label
+
+
+def test_a_long_label_differs_with_the_value_and_not_with_the_order_of_keys() -> None:
+    keys = [f"parameter_{i}" for i in range(9)]
+    one = dict.fromkeys(keys, 1)
+    assert label_of(one) == label_of(dict(reversed(one.items())))
+    assert label_of(one) != label_of({**one, "parameter_0": 2})
+
+
+def test_fields_of_a_mapping_fill_templates() -> None:
+    found = expanded(
+        args={"x": "f32[{tiles.tile_m}, {tiles.tile_n // 2}]"},
+        static={"name": "m{tiles.tile_m}", "all": "{tiles}", "k": "{k}"},
+        matrix={"tiles": [SMALL, LARGE], "k": [1, 2]},
+        budget={"registers": "{tiles.tile_m}"},
+        mesh={"x": "{tiles.tile_n // 64}"},
+    )
+    assert ids(found) == [
+        f"k[tiles={name},k={k}]@h100-sxm" for name in ("small", "large") for k in (1, 2)
+    ]
+    last = found[-1]
+    assert str(last.args["x"]) == "f32[128, 128]"  # type: ignore[call-overload]
+    assert last.static == {"all": {"tile_m": 128, "tile_n": 256}, "k": 2, "name": "m128"}
+    assert (last.budget.registers, last.mesh) == (128, (("x", 4),))
+
+
+def test_a_variant_is_chosen_by_the_label_of_a_value() -> None:
+    matrix = {"tiles": [SMALL, [64, 128], {"m": 1, "n": [1, 2]}]}
+    found = expanded(static={"tiles": "{tiles}"}, matrix=matrix)
+    for expression in ("tiles=small", "tiles=[64,128]", "tiles={m:1,n:[1,2]}"):
+        assert ids(select(found, expression)) == [f"k[{expression}]@h100-sxm"]
+        assert ids(select(found, f"k[{expression}]@h100-sxm")) == [f"k[{expression}]@h100-sxm"]
+
+
+def test_a_name_is_no_part_of_what_is_compiled() -> None:
+    static = {"tiles": "{tiles}"}
+    unnamed = {key: value for key, value in SMALL.items() if key != "$name"}
+    named, plain = (
+        expanded(static=static, matrix={"tiles": [value]})[0] for value in (SMALL, unnamed)
+    )
+    (written,) = expanded(static={"tiles": unnamed})
+    assert named.request() == plain.request() == written.request()
+    assert named.id != plain.id
+
+
+def test_exclude_and_include_take_a_name_or_the_value() -> None:
+    matrix = {"tiles": [SMALL, LARGE], "k": [1, 2]}
+    fields: dict[str, Any] = {"static": {"a": "{tiles.tile_m}", "b": "{k}"}, "matrix": matrix}
+    for value in ("small", SMALL):
+        found = expanded(**fields, exclude=[{"tiles": value}], include=[{"tiles": value, "k": 9}])
+        assert ids(found) == [
+            "k[tiles=large,k=1]@h100-sxm",
+            "k[tiles=large,k=2]@h100-sxm",
+            "k[tiles=small,k=9]@h100-sxm",
+        ]
+        assert found[-1].static == {"a": 64, "b": 9}
+
+
+def test_include_may_bring_a_value_of_its_own() -> None:
+    found = expanded(
+        static={"a": "{tiles.tile_m}"}, matrix={"tiles": [SMALL]}, include=[{"tiles": LARGE}]
+    )
+    assert [variant.static["a"] for variant in found] == [64, 128]
+
+
+def test_a_mapping_may_hold_arrays() -> None:
+    cache = {"$name": "paged", "keys": ["i8[128, 64]", None], "table": "i32[4]"}
+    found = expanded(args={"cache": "{cache}"}, matrix={"cache": [None, cache]})
+    assert [variant.request()["args"] for variant in found] == [
+        {"cache": None},
+        {"cache": {"keys": ["i8[128, 64]", None], "table": "i32[4]"}},
+    ]
+
+
+def test_values_may_be_calls_and_references() -> None:
+    matrix = {"make": [{"$name": "pi", "$ref": "json:dumps"}, {"$call": "json:loads", "s": "1"}]}
+    found = expanded(static={"make": "{make}"}, matrix=matrix)
+    assert [variant.static["make"] for variant in found] == [
+        {"$ref": "json:dumps"},
+        {"$call": "json:loads", "s": "1"},
+    ]
+    with pytest.raises(SpecError, match=r"matrix\.make\[0\]\.\$ref: 'json' has no 'dumpz'"):
+        expanded(static={"make": "{make}"}, matrix={"make": [{"$ref": "json:dumpz"}]})
+
+
+def test_braces_in_a_value_are_text() -> None:
+    found = expanded(static={"a": "{v.text}"}, matrix={"v": [{"text": "{not a template"}]})
+    assert found[0].static == {"a": "{not a template"}
+
+
+def test_what_no_parameter_changes_is_made_once() -> None:
+    static = {"table": [[1, 2], {"deep": ["a", "b"]}], "m": "{m}"}
+    found = expanded(static=static, matrix={"m": list(range(50))})
+    assert len({id(variant.static["table"]) for variant in found}) == 1
+
+
+def test_an_id_can_always_be_chosen() -> None:
+    with pytest.raises(SpecError, match="has 3014 characters; an id has at most 2000"):
+        expanded(static={"a": "{a}"}, matrix={"a": ["x" * 3000]})
+
+
+@pytest.mark.parametrize("node", ["$ref", "$call"])
+def test_templates_in_entry_points_are_filled_and_looked_for(node: str) -> None:
+    static = {"f": {node: "{module}:JSON{kind}.{method}"}}
+    fields = {"module": ["json.decoder"], "kind": ["Decoder"], "method": ["decode"]}
+    (found,) = expanded(static=static, matrix=fields)
+    assert found.static == {"f": {node: "json.decoder:JSONDecoder.decode"}}
+    for name, message in (
+        ("module", "module 'json' has no submodule 'decoderz'"),
+        ("kind", "'json.decoder' has no 'JSONDecoderz'"),
+        ("method", "'json.decoder:JSONDecoder' has no 'decodez'"),
+    ):
+        wrong = {**fields, name: [*fields[name], f"{fields[name][0]}z"]}
+        with pytest.raises(SpecError) as caught:
+            expanded(static=static, matrix=wrong)
+        assert message in str(caught.value)
+        assert f"k.static.f.{node}" in str(caught.value)
