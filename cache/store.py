@@ -35,12 +35,26 @@ def default_root() -> Path:
     """
     try:
         if named := os.environ.get("PALLASC_CACHE_DIR"):
-            return Path(named).expanduser().absolute()
+            return _absolute(named)
         xdg = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "pallasc"
     except RuntimeError as error:
         raise ToolError(
             f"no folder for the store: {error}", hint="Set PALLASC_CACHE_DIR to a folder."
+        ) from error
+
+
+def _absolute(folder: str | Path) -> Path:
+    """Return a folder without `~` in front.
+
+    Raises:
+        ToolError: if the user whose home that stands for has none.
+    """
+    try:
+        return Path(folder).expanduser().absolute()
+    except RuntimeError as error:
+        raise ToolError(
+            f"the store {folder}: {error}", hint="Give the folder without '~'."
         ) from error
 
 
@@ -126,7 +140,7 @@ class Store:
     def __init__(
         self, root: Path | str | None = None, *, warn: Callable[[str], None] | None = None
     ) -> None:
-        self.root = default_root() if root is None else Path(root).expanduser().absolute()
+        self.root = default_root() if root is None else _absolute(root)
         self.folder = self.root / format.FOLDER
         self.warnings: list[str] = []
         self.not_stored = ""
