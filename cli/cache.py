@@ -121,7 +121,7 @@ def why_command(
     variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
     with prepare() as setup:
         context = setup.context(store)
-    found = explain_variants(variants, context, store)
+        found = explain_variants(variants, context, store, setup.versions_now)
     if as_json:
         echo(json_text({"variants": [item.to_json() for item in found]}))
     else:

@@ -29,7 +29,8 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     """Look for every package and tool, say what is missing and what installs it.
 
     A GPU, its driver and a C compiler are not needed to compile. When something that is needed is
-    missing or of a wrong version, the exit code is 4.
+    missing or of a wrong version, the exit code is 4. Where nothing of a compiler is installed and
+    the runtime is, it says which kernels can be run, and the exit code is 0.
 
     Examples:
       pallasc doctor
@@ -39,33 +40,63 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     --json prints one object:
       schema  1
       ok      whether everything is here that compiling needs
+      runs    architectures of the GPUs here, whose kernels can be run: a list
       items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
     What there is not is an empty text.
     """
     from pallasc.cli.output import json_text
-    from pallasc.compiler.inventory import inventory, problem_of
+    from pallasc.compiler.inventory import inventory, only_runs, problem_of
     from pallasc.errors import ToolError
 
     items = inventory(ptxas)
     problem = problem_of(items)
+    runs_only = problem is not None and only_runs(items)
     if as_json:
-        echo(json_text({"ok": problem is None, "items": [_json(item) for item in items]}))
+        found = {"ok": problem is None, "runs": _runs()}
+        echo(json_text({**found, "items": [_json(item) for item in items]}))
+    elif runs_only:
+        echo(f"{items_text(items, fixes=False)}\n\n{running_text(_runs())}")
     else:
         echo(items_text(items))
-    if problem is not None:
+    if problem is not None and not runs_only:
         raise ToolError(problem)
 
 
-def items_text(items: Sequence[Item]) -> str:
+def _runs() -> list[str]:
+    """Return the architectures of the GPUs here; none where there is no driver."""
+    from pallasc.errors import PallascError
+    from pallasc.runtime.devices import capabilities
+    from pallasc.specs.targets import DEFAULT_MODELS
+
+    try:
+        numbers = {f"sm_{major}{minor}" for major, minor in capabilities()}
+    except PallascError:
+        return []
+    return [arch for arch in DEFAULT_MODELS if arch.rstrip("af") in numbers]
+
+
+def running_text(archs: Sequence[str]) -> str:
+    """Return what can be run in an environment that compiles nothing."""
+    lines = ["Nothing of a compiler is installed here: kernels are run, and none is compiled."]
+    if archs:
+        lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
+    else:
+        lines.append("No GPU is found here: kernels run where there is one, with NVIDIA's driver.")
+    from pallasc.compiler.toolchain import INSTALL
+
+    return "\n".join([*lines, f"To compile here, too: {INSTALL}"])
+
+
+def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
     """Return what was found as a table, and below it the commands that install what is missing."""
     from pallasc.cli.output import table
 
     rows = [[item.name, item.version or "-", _state(item), item.path] for item in items]
     text = table(["NAME", "VERSION", "STATE", "PATH"], rows)
-    fixes = list(dict.fromkeys(item.fix for item in items if item.problem and item.fix))
-    if not fixes:
+    commands = list(dict.fromkeys(item.fix for item in items if item.problem and item.fix))
+    if not (commands and fixes):
         return text
-    return "\n".join([text, "", "To put this right:", *(f"  {fix}" for fix in fixes)])
+    return "\n".join([text, "", "To put this right:", *(f"  {command}" for command in commands)])
 
 
 def _state(item: Item) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pallasc.compiler.why import Explanation
 
+_TOOLCHAIN = ("tool ", "variable ")
+"""How labels of fields begin that all variants of a build share."""
 _EXCERPT = 100
 """Characters that are shown of a long value."""
 
@@ -20,6 +22,8 @@ def explanation_text(found: Explanation) -> str:
             "      a build lowers it again, and compiles only if that gives something else"
         )
     for difference in found.fields:
+        if difference.label.startswith(_TOOLCHAIN) and found.toolchain:
+            continue  # the reason has the names and versions
         stored, now = excerpts(difference.stored, difference.now)
         lines += [
             f"      {difference.label}",

@@ -47,7 +47,9 @@ def compile(
             process compiles, and can do so for one architecture only. A process in which JAX has
             looked for devices already, as any computation makes it, must say `isolated=True`.
         ptxas: an assembler to use instead of the installed wheel's.
-        store: where to look first and to keep the result; only with `isolated`.
+        store: where to look first and to keep the result. Isolated, that is the user's own by
+            default, and a function whose sources are as they were is not even traced. Otherwise it
+            is traced and lowered, since it may hold what no source says, and not compiled again.
         static: further keyword arguments, passed as they are. Isolated, they must be plain data,
             `pallasc.Call` or `pallasc.Ref`.
 
@@ -71,7 +73,7 @@ def compile(
     assembler = Path(ptxas) if ptxas else None
     if isolated:
         return _compile_isolated(function, args, chosen, static, axes, assembler, store)
-    return _compile_here(function, args, chosen, static, axes, _setup(assembler))
+    return _compile_here(function, args, chosen, static, axes, _setup(assembler), store)
 
 
 @cache
@@ -90,6 +92,7 @@ def _compile_here(
     static: Mapping[str, Any],
     mesh: Mesh,
     setup: Setup,
+    store: Store | None,
 ) -> Artifact:
     from pallasc.compiler.compile import Job, Tools, compile_job, lower_job
 
@@ -97,10 +100,14 @@ def _compile_here(
     digests = _digests(_store_root())
     record = setup.record(digests)
     digests.save()
-    tools = Tools(record, setup.toolchain.ptxas, {}, {})
     job = Job(
         function, [with_calls_made(item, str(Path.cwd())) for item in args], static, target, mesh
     )
+    if store is not None:
+        from pallasc.compiler.kept import compile_kept
+
+        return compile_kept(job, setup, store, record)
+    tools = Tools(record, setup.toolchain.ptxas, {}, {})
     result, blobs = compile_job(job, lower_job(job), tools)
     return Artifact(result, blobs.__getitem__)
 

@@ -22,7 +22,8 @@ from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.manifest import about
 from pallasc.compiler.report import OnEvent, Report, VariantResult
 from pallasc.compiler.run import Miss, Options, Run, ticking
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.setup import Setup, prepare
+from pallasc.compiler.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import NotCachedError, PallascError, ToolError
 from pallasc.specs.collector import collector_paused
 from pallasc.specs.spec import Variant
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from pallasc.compiler.diagnostics import Diagnostic
     from pallasc.compiler.locked import Locked
     from pallasc.compiler.pool import Pool
-    from pallasc.compiler.setup import Setup
+    from pallasc.compiler.recalled import Recalled
 
 _A_PATH = re.compile(r"/[^\s:']+")
 _MANY = 50
 """Looking up fewer variants takes no time."""
+_MADE = ("compiled", "lowered")
+"""What becomes of a variant whose manifest is written."""
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 
 
@@ -102,7 +105,7 @@ def build(
         interrupted = True
     seconds = time.monotonic() - started
     held = run.locked.notes() if run.locked else []
-    notes = tuple(_distinct([*store.warnings, *run.notes, *held]))
+    notes = tuple(_distinct([*store.warnings, *run.notes, *held, *run.withheld.notes()]))
     return Report(run.finished(), seconds, notes, interrupted)
 
 
@@ -110,7 +113,8 @@ def _run(run: Run) -> None:
     options = run.options
     limits = _limits() if any(name in os.environ for name in _LIMITS) else None
     with ExitStack() as stack:
-        setup = stack.enter_context(prepare(options.ptxas))
+        setup = _prepared(run)
+        stack.enter_context(setup)
         workers = Workers(run, setup, stack)
         if not run.store.folder.exists():
             workers.start(len(run.variants))  # while the toolchain's files are read
@@ -127,13 +131,38 @@ def _run(run: Run) -> None:
                 workers.start(1)  # while the others are looked up
             look_up(run, lookup, session, workers)
         if run.misses and options.explain:
-            _explain(run, lookup)
-        if run.misses and run.may_compile():
-            workers.compile(lookup, session)
+            _explain(run, lookup, setup)
+        if isinstance(setup, Setup):
+            if run.misses and run.may_compile():
+                workers.compile(lookup, session)
+            if any(result.status in _MADE for result in run.results.values()):
+                from pallasc.compiler.recalled import remember
+
+                remember(run.store, context.identity, setup.versions_now())
+        else:
+            run.notes += setup.notes(context)
     if any(result.status == "compiled" for result in run.results.values()):
         from pallasc.cache.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
+
+
+def _prepared(run: Run) -> Setup | Recalled:
+    """Return the toolchain; where none is installed, one that the store was filled with.
+
+    Raises:
+        ToolError: it is not complete, or there is none and the store knows of none.
+        NotCachedError: there is none, and the store was filled by another Python or pallasc.
+    """
+    options = run.options
+    if options.ptxas is not None or is_compiler_installed():
+        return prepare(options.ptxas)
+    from pallasc.compiler.recalled import recall, recalled
+
+    if options.compile and not recalled(run.store):
+        return prepare()
+    run.has_compiler = False
+    return recall(run.store, options.locked.lock if options.locked else None)
 
 
 class Workers:
@@ -145,7 +174,7 @@ class Workers:
         stack: ends them.
     """
 
-    def __init__(self, run: Run, setup: Setup, stack: ExitStack) -> None:
+    def __init__(self, run: Run, setup: Setup | Recalled, stack: ExitStack) -> None:
         self._run, self._setup, self._stack = run, setup, stack
         self._pool: Pool | None = None
 
@@ -155,12 +184,13 @@ class Workers:
         Raises:
             ToolError: what they compile cannot be stored, and must be.
         """
-        if self._pool is None and tasks and self._run.may_compile():
+        setup = self._setup
+        if self._pool is None and tasks and self._run.may_compile() and isinstance(setup, Setup):
             _check_store(self._run)
             from pallasc.compiler.compile_misses import open_pool
 
             self._pool = self._stack.enter_context(
-                open_pool(self._run.options, self._setup, len(self._run.variants))
+                open_pool(self._run.options, setup, len(self._run.variants))
             )
             self._pool.warm(tasks)
         return self._pool
@@ -172,7 +202,7 @@ class Workers:
             ToolError: a compiling process cannot be started.
         """
         pool = self.start(len(self._run.misses))
-        if pool is not None:
+        if pool is not None and isinstance(self._setup, Setup):
             from pallasc.compiler.compile_misses import compile_misses
 
             pool.context = self._setup.message(lookup.context, self._run.store)
@@ -241,6 +271,7 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
             workers.start(1)
             continue
         session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
+        run.withheld.add(variant.name, found.missed)
         seconds = time.monotonic() - began
         run.settle(
             index,
@@ -280,14 +311,21 @@ def _missing(run: Run, index: int, keys: Keys, reason: str) -> None:
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
     elif not run.options.compile:
         run.settle(index, VariantResult(variant, "missing", reason=reason))
+    elif not run.has_compiler:
+        missing = ToolError(
+            f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
+            location=variant.location,
+            hint=f"Install it with: {INSTALL}",
+        )
+        run.settle(index, VariantResult(variant, "failed", reason=reason, error=missing))
 
 
-def _explain(run: Run, lookup: Lookup) -> None:
+def _explain(run: Run, lookup: Lookup, setup: Setup | Recalled) -> None:
     """Put what has changed since the nearest entry of the store into the reasons of the misses."""
     from pallasc.compiler.why import explain_variants
 
     first = [run.variants[miss.indices[0]] for miss in run.misses.values()]
-    explanations = explain_variants(first, lookup.context, run.store)
+    explanations = explain_variants(first, lookup.context, run.store, setup.versions_now)
     for miss, explanation in zip(run.misses.values(), explanations, strict=True):
         miss.reason = explanation.reason
         for index in miss.indices:

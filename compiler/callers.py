@@ -91,6 +91,15 @@ def functions_between(frame: FrameType | None) -> set[str]:
     return found
 
 
+def line_of(module: str, frame: FrameType | None) -> str:
+    """Return `file:line` of the innermost line of a module on the stack, "" if there is none."""
+    while frame is not None:
+        if module_of(frame.f_globals) == module:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def is_importing(frame: FrameType | None) -> bool:
     """Tell whether an installed package asks while it is imported: for itself, not for a kernel."""
     while frame is not None:

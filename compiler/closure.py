@@ -171,8 +171,15 @@ def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
         found.opened[label] = Path(path)
         if reads.state(kind, path) != seen:
             found.altered.add(label)
-    found.variables = reads.values_then(read.variables)
-    found.current_folder = reads.current_folder() if read.relative else ""
+    found.missed = {name: _line(place, base_dir) for name, place in read.missed.items()}
+
+
+def _line(place: str, base_dir: str) -> str:
+    """Return `file:line` with a name for the file that does not tell where the specs lie."""
+    from pallasc.compiler import reads
+
+    file, colon, line = place.rpartition(":")
+    return f"{reads.name_of(reads.label_of(reads.FILE, file, base_dir))}{colon}{line}"
 
 
 def _add(found: Sources, name: str, file: Path, base_dir: str, folders: Sequence[str]) -> None:

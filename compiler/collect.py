@@ -4,29 +4,44 @@ What a Python file declares is remembered in the store, under the digests of all
 read to find out, so that an unchanged one is not executed again.
 
 Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, a text of JSON
-whose mappings keep their order. What it said while it was executed is said each time it is read.
+whose mappings keep their order, and `env`, label -> value of each variable that they declare.
+What it said while it was executed is said each time it is read.
+
+What a file declares may depend on the variables that it declares to see. Those that stand there in
+so many words are known before it is executed; where it asked for another one that is set, it is
+executed a second time and sees that, too.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.environment import compiler_variables, settled
-from pallasc.compiler.identity import own_digest, recorded
+from pallasc.compiler.environment import (
+    compiler_variables,
+    declared_fields,
+    declared_values,
+    settled,
+)
+from pallasc.compiler.identity import JAX, own_digest, recorded
 from pallasc.compiler.manifest import changed_source, make_manifest
 from pallasc.compiler.sources import sources_from_json
+from pallasc.compiler.toolchain import is_compiler_installed
+from pallasc.compiler.withheld import Withheld
 from pallasc.errors import Location, NotCachedError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.plain_text import one_line
+from pallasc.specs.project import project_env
 from pallasc.specs.spec import Spec
+from pallasc.specs.variables import why_not_declared
 from pallasc.specs.wire import spec_from_json
 from pallasc.specs.yaml_loader import load_specs
 
@@ -34,9 +49,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.pool import Pool
     from pallasc.compiler.tasks import Answer
 
-_SCHEMA = "1"
-_JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
-"""Packages that closures leave out."""
+_SCHEMA = "2"
 _TICK_S = 0.5
 _OUTPUT_LINES = 20
 
@@ -58,17 +71,23 @@ class _Reader:
     on_tick: OnTick | None
     frozen: bool
     broken: Callable[[SpecError], None] | None
+    withheld: Withheld
 
     def read(self, path: str) -> list[Spec]:
         """Return what a file declares: what the store remembers, or what its execution tells."""
         digests = FileDigests(self.store.root)
-        key = _key(path, digests)
-        manifest = self.store.get_manifest(key)
+        folder = str(Path(path).resolve().parent)
+        of_project = project_env(folder)
+        key = _key(path, digests, of_project)
         why = "it was not read here before"
-        if manifest is not None:
-            changed = changed_source(manifest, str(Path(path).resolve().parent), digests)
+        for known, unchecked in self._known_keys(path, key, digests, of_project):
+            manifest = self.store.get_manifest(known)
+            if manifest is None:
+                continue
+            changed = _changed(manifest, folder, digests, unchecked)
             if changed is None:
                 self._tell(path, manifest)
+                self.withheld.add(Path(path).name, manifest.get("missed", {}))
                 return _specs(json.loads(manifest["specs"]))
             why = changed
         if self.frozen:
@@ -78,23 +97,49 @@ class _Reader:
                 hint="--frozen does not execute it: build it without, or restore the store.",
             )
         try:
-            answer = self._ask_worker(path)
+            literal = _literal_env(path)
+            answer = self._ask_worker(path, {*of_project, *literal})
+            declared = {name for spec in answer["specs"] for name in spec["env"]}
+            if {*declared} & {*answer.get("sources", {}).get("missed", ())} & {*os.environ}:
+                answer = self._ask_worker(path, {*of_project, *declared})
         except _ProcessError as error:
             if self.broken is None:
                 raise
             self.broken(error)
             return []
-        self._remember(key, answer, digests)
+        self._remember(key, answer, digests, declared)
+        self.withheld.add(Path(path).name, answer.get("sources", {}).get("missed", {}))
         self._tell(path, answer)
         return _specs(answer["specs"])
 
-    def _remember(self, key: str, answer: Mapping[str, Any], digests: FileDigests) -> None:
+    def _known_keys(
+        self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
+    ) -> Iterator[tuple[str, set[str] | None]]:
+        """Yield keys to look under, and what takes the names of packages that are not checked.
+
+        Where no compiler is installed, there is one for each that the store was filled with.
+        """
+        yield key, None
+        if not is_compiler_installed():
+            from pallasc.compiler.recalled import recalled
+
+            for one in recalled(self.store):
+                yield _key(path, digests, of_project, one.jax), set()
+
+    def _remember(
+        self, key: str, answer: Mapping[str, Any], digests: FileDigests, declared: Iterable[str]
+    ) -> None:
         if not answer["uncached"]:
-            manifest = make_manifest("", sources_from_json(answer["sources"]), digests)
             said = answer.get("diagnostics")
-            told = {"diagnostics": said} if said else {}
-            specs = json.dumps(answer["specs"])
-            self.store.put_manifest(key, {**manifest, **told, "specs": specs})
+            manifest = make_manifest(
+                "",
+                sources_from_json(answer["sources"]),
+                digests,
+                specs=json.dumps(answer["specs"]),
+                env=declared_fields(sorted(declared)),
+                **({"diagnostics": said} if said else {}),
+            )
+            self.store.put_manifest(key, manifest)
             digests.save()
 
     def _tell(self, path: str, read: Mapping[str, Any]) -> None:
@@ -105,15 +150,19 @@ class _Reader:
             for one in from_json(read["diagnostics"]):
                 self.store.tell(f"while {path} was read: {one}")
 
-    def _ask_worker(self, path: str) -> dict[str, Any]:
+    def _ask_worker(self, path: str, names: Iterable[str]) -> dict[str, Any]:
         """Have a file executed by a process of its own; return what that answers.
+
+        Args:
+            path: the file.
+            names: environment variables that it gets to see.
 
         Raises:
             SpecError: the file is wrong, or its process died or was stopped.
         """
         from pallasc.compiler.messages import error_from_json
 
-        answer = self._answer(path)
+        answer = self._answer(path, names)
         if answer.message is None:
             raise _process_error(path, answer)
         if not answer.message["ok"]:
@@ -124,11 +173,12 @@ class _Reader:
             raise error
         return answer.message
 
-    def _answer(self, path: str) -> Answer:
+    def _answer(self, path: str, names: Iterable[str]) -> Answer:
         from pallasc.compiler.tasks import Task
 
-        message = {"op": "collect", "path": path}
-        group = ("", str(Path(path).resolve().parent))  # where the place of a death is looked for
+        message = {"op": "collect", "path": path, "env": declared_values(names)}
+        # where the place of a death is looked for
+        group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, message, "the process that executes this file")
         with self._pool() as pool:
             for _, _, answer in pool.run([task]):
@@ -185,20 +235,50 @@ def collect(
         SpecError: one is missing or wrong.
         NotCachedError: one would have to be executed, and `frozen` forbids it.
     """
-    reader = _Reader(store, timeout_s, memory_bytes, on_tick, frozen, broken)
-    return load_specs(paths, collect_python=reader.read, on_skip=store.tell)
+    reader = _Reader(store, timeout_s, memory_bytes, on_tick, frozen, broken, Withheld())
+    specs = load_specs(paths, collect_python=reader.read, on_skip=store.tell)
+    for note in reader.withheld.notes():
+        store.tell(note)
+    return specs
 
 
-def _key(path: str, digests: FileDigests) -> str:
+def _literal_env(path: str) -> set[str]:
+    """Return the variables that a file declares in so many words: `env=["KERNEL_TILE"]`."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return set()  # its execution says what is wrong
+    keywords = (node for node in ast.walk(tree) if isinstance(node, ast.keyword))
+    given = (node.value for node in keywords if node.arg == "env")
+    lists = (value.elts for value in given if isinstance(value, ast.List | ast.Tuple))
+    texts = (item.value for items in lists for item in items if isinstance(item, ast.Constant))
+    return {text for text in texts if isinstance(text, str) and not why_not_declared(text)}
+
+
+def _changed(
+    manifest: Mapping[str, Any], folder: str, digests: FileDigests, unchecked: set[str] | None
+) -> str | None:
+    """Return what is no longer as it was when a file was executed, None if everything is."""
+    env = manifest.get("env", {})
+    now = declared_fields(label.partition(" ")[2] for label in env)
+    other = next((label for label in env if env[label] != now[label]), None)
+    if other is not None:
+        return f"{other.partition(' ')[2]}, which it declares under env, has another value"
+    return changed_source(manifest, folder, digests, unchecked=unchecked)
+
+
+def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
+    """Return the key of what a file declares; `jax` is the digest of a JAX that is not here."""
     return labelled_key(
         {
             "collect": _SCHEMA,
             "file": str(Path(path).resolve()),
             "path": path,
             "python": sys.version,
-            "jax": recorded(_JAX),
+            "jax": recorded(JAX) if jax is None else jax,
             "pallasc": own_digest(digests.digest),
             **{f"variable {n}": v for n, v in compiler_variables(settled(os.environ)).items()},
+            **declared_fields(of_project),
         }
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 class Job:
     """What is compiled: a function, its arrays, its static arguments, for which target.
 
-    `mesh` holds the devices that run it together.
+    `mesh` holds the devices that run it together. Tracing it happens inside of what `within` makes.
     """
 
     function: Callable[..., Any]
@@ -56,17 +57,19 @@ class Job:
     static: Mapping[str, Any]
     target: Target
     mesh: Mesh = ()
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def lower(self, *, locations: bool = False) -> Lowered:
         """Trace and lower it."""
-        return lower(
-            self.function,
-            self.args,
-            self.static,
-            self.target,
-            mesh=self.mesh,
-            locations=locations,
-        )
+        with self.within():
+            return lower(
+                self.function,
+                self.args,
+                self.static,
+                self.target,
+                mesh=self.mesh,
+                locations=locations,
+            )
 
 
 @dataclass(frozen=True, slots=True)

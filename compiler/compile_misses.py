@@ -13,6 +13,7 @@ from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.capacity import find_capacity
 from pallasc.compiler.diagnostics import from_json
+from pallasc.compiler.environment import declared_values
 from pallasc.compiler.lookup import Lookup, stored_artifact
 from pallasc.compiler.manifest import about, data_digests, request_fields
 from pallasc.compiler.messages import blobs_from_json, error_from_json
@@ -92,6 +93,7 @@ def _tick(run: Run, misses: list[Miss], pool: Pool, compiled_s: list[float]) -> 
 def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
     variant = run.variants[miss.indices[0]]
     folders = os.pathsep.join([variant.base_dir, *lookup.folders(variant)])
+    declared = declared_values(variant.env)
 
     def message() -> Mapping[str, Any]:
         data = data_digests(variant, lookup.context.digests)
@@ -101,9 +103,10 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
             "request": miss.keys.request,
             "fields": request_fields(variant, lookup.context),
             "data": data,
+            "env": declared,
         }
 
-    return Task(label, (variant.target.arch, folders), message)
+    return Task(label, (variant.target.arch, folders, tuple(declared.items())), message)
 
 
 def _result(
@@ -125,6 +128,7 @@ def _result(
         return replace(result, error=error, output=answer.output, died=message is None)
     if first:
         run.notes += _notes(variant, message)
+        run.withheld.add(variant.name, message.get("missed", {}))
     artifact = _artifact(run, message)
     if artifact is None:
         return replace(result, error=CompileError("the store lost what was just compiled"))

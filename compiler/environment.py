@@ -4,20 +4,22 @@
 CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
 first, then the usual folders, then the wheels.
 
-Every variable has one of four fates:
+Workers have an environment of their own: the same on every machine, but for what reaches the
+compiler and for what a spec declares. Every variable has one of these fates:
 
 * **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
   flags name libraries, bitcode and tuning results. What a dump goes to is not read, so not counted.
-* **fixed**: it changes what Python or numpy compute, and nobody needs to choose it. The hash seed
-  gives the order of sets, from which a kernel may be unrolled; the locale and UTF-8 mode say how a
-  table is decoded; threads of BLAS decide the order of sums in constants.
-* **dropped**: it would make another toolchain, another Python or another machine shine through.
-  `CUDA_ROOT` makes JAX take assembler and device library from there, `PYTHONOPTIMIZE` removes
-  asserts, `PYTHONWARNINGS=error` makes imports fail, `MAKEFLAGS` reaches ptxas.
-* **passed on**: everything else. What the user's code looks up of it is recorded (`reads`) and
-  counts in the manifest. `PYTHONPATH` and its like only decide where modules lie, and the contents
-  of these count.
+* **fixed**: it has one value, and nobody needs to choose it. The hash seed gives the order of sets,
+  from which a kernel may be unrolled; the locale and UTF-8 mode say how a table is decoded; threads
+  of BLAS decide the order of sums in constants; `PATH` begins with the assembler's folder.
+* **places**: where modules and libraries lie (`PYTHONPATH` and its like, `LD_LIBRARY_PATH`). The
+  process has them, and kernels do not see them (`seclusion`); the contents count.
+* **declared**: a spec lists it under `env`, or the project's `pyproject.toml` does. Its value is in
+  the request key of the kernels that declare it.
+* **withheld**: everything else. Kernels see none. Where one asks for such a variable and it is set,
+  the build says so (`withheld`). Some cannot be declared: `CUDA_ROOT` makes JAX take assembler and
+  device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches ptxas.
 
 Libraries that `LD_LIBRARY_PATH` puts in front of the system's count by content, where a compiler
 could load them. What lies further down is not counted, so that machines can share a store: the
@@ -37,6 +39,18 @@ from pathlib import Path
 from pallasc.compiler.identity import files_below, tree_digest
 from pallasc.compiler.toolchain import Toolchain
 from pallasc.errors import ToolError
+from pallasc.specs.variables import (
+    DECLARABLE,
+    DROPPED,
+    DROPPED_PREFIXES,
+    EXPECTED,
+    EXPECTED_PREFIXES,
+    FIXED,
+    FORCED,
+    PLACES,
+    SYSTEM_PATH,
+    WHERE_MODULES_LIE,
+)
 
 COMPILER_PREFIXES = (
     "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
@@ -77,49 +91,6 @@ _COUNTED = frozenset(
         "LD_PRELOAD",
     }
 )
-_FORCED = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
-_FIXED = {
-    "LC_ALL": "C.UTF-8",
-    "MKL_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONUTF8": "1",
-    "TZ": "UTC",
-}
-_DROPPED = frozenset(
-    {
-        "BAZEL_TEST",
-        "JAX_COMPILATION_CACHE_DIR",
-        "JAX_ENABLE_COMPILATION_CACHE",
-        "LANG",
-        "LANGUAGE",
-        "LOCALTIME",
-        "MAKEFLAGS",
-        # JAX sets these itself when it is imported, so they are there where the caller has done so.
-        "MOSAIC_GPU_CUDA_ROOT",
-        "MOSAIC_GPU_RUNTIME_LIB_PATH",
-        "NPROC",
-        "PJRT_NPROC",
-        "RUNFILES_DIR",
-        "TF_CPP_MIN_LOG_LEVEL",
-    }
-)
-_DROPPED_PREFIXES = (
-    "CUDA_", "GOTO_", "INTEL_", "KMP_", "LC_", "MKL_", "NVIDIA_", "NVTX_", "OMP_", "OPENBLAS_",
-    "PYTHON", "__PYVENV_",
-)  # fmt: skip
-_WHERE_MODULES_LIE = frozenset(
-    {
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONHOME",
-        "PYTHONNOUSERSITE",
-        "PYTHONPATH",
-        "PYTHONPLATLIBDIR",
-        "PYTHONPYCACHEPREFIX",
-        "PYTHONUSERBASE",
-    }
-)
 _LIBRARY = re.compile(
     r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvJitLink|nvptxcompiler|nvvm|nvrtc.*"
     r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
@@ -132,17 +103,22 @@ _MOST_FILES = 5000
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
-    """Return `base` changed so that JAX compiles with the assembler in the folder `tools`."""
+    """Return what `settled` makes of `base`, with the assembler in the folder `tools`."""
     result = settled(base)
-    result["PATH"] = os.pathsep.join([str(tools), result.get("PATH", "")])
+    result["PATH"] = os.pathsep.join([str(tools), SYSTEM_PATH])
     return result
 
 
 def settled(base: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` without what is dropped and with what is fixed; `PATH` is left alone."""
-    result = {name: value for name, value in base.items() if not _is_dropped(name)}
-    result.update(_FORCED)
-    result.update(_FIXED)
+    """Return the environment that a worker is started with in place of `base`.
+
+    `HOME` is there for Python to find the user's own packages; `seclusion` replaces both.
+    """
+    first = ("HOME", "TMPDIR")
+    result = {name: value for name, value in base.items() if name in first or _is_let_in(name)}
+    result.update(FORCED)
+    result.update(FIXED)
+    result["PATH"] = SYSTEM_PATH
     # A worker looks for modules where this process does, whatever options Python was given.
     if sys.flags.no_user_site:
         result["PYTHONNOUSERSITE"] = "1"
@@ -151,6 +127,10 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
         places = filter(None, result["PYTHONPATH"].split(os.pathsep))
         result["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
     return result
+
+
+def _is_let_in(name: str) -> bool:
+    return _is_counted(name) or (name in PLACES and not _is_dropped(name))
 
 
 def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -171,19 +151,45 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def is_passed_on(name: str) -> bool:
-    """Tell whether a variable is neither counted, nor fixed, nor dropped."""
-    return not (name in _FORCED or name in _FIXED or _is_dropped(name) or _is_counted(name))
+def reaches_compiler(name: str) -> bool:
+    """Tell whether a variable may change what the compiler does, so that kernels may not set it."""
+    if name in DECLARABLE:
+        return False
+    is_ours = name in FORCED or name in FIXED or name == "PATH"
+    return is_ours or _is_dropped(name) or _is_counted(name)
+
+
+def declared_values(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the values here of variables that a spec declares, None for one that is not set."""
+    return {name: os.environ.get(name) for name in names}
+
+
+def declared_fields(names: Iterable[str]) -> dict[str, str]:
+    """Return labelled fields of a key for the values of variables that a spec declares.
+
+    They are digests: a value may be a secret, and what is in a key is written down.
+    """
+    return {
+        f"env {name}": "unset" if value is None else _digest(os.fsencode(value))
+        for name, value in declared_values(names).items()
+    }
+
+
+def is_withheld(name: str) -> bool:
+    """Tell whether a kernel that asks for a variable misses one that its caller may have set."""
+    if name in FORCED or name in FIXED or name in EXPECTED or name in PLACES:
+        return False
+    return not (_is_counted(name) or name.startswith(EXPECTED_PREFIXES))
 
 
 def _is_dropped(name: str) -> bool:
-    if name in _WHERE_MODULES_LIE:
+    if name in WHERE_MODULES_LIE:
         return bool(sys.flags.ignore_environment)
-    return name in _DROPPED or name.startswith(_DROPPED_PREFIXES)
+    return name in DROPPED or name.startswith(DROPPED_PREFIXES)
 
 
 def _is_counted(name: str) -> bool:
-    if name in _FORCED or name in _FIXED or _is_dropped(name):
+    if name in FORCED or name in FIXED or _is_dropped(name):
         return False
     if name in _OTHERS or name.startswith(_OTHERS_PREFIXES):
         return False

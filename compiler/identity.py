@@ -26,6 +26,9 @@ from pallasc.errors import ToolError
 _COMPUTED_WITH = (
     "cramjam", "google.protobuf", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "scipy",
 )  # fmt: skip
+JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
+"""Packages that closures leave out."""
+
 _TESTS = ("__pycache__", "tests")
 _FIRST_RUN = ("sitecustomize", "usercustomize")
 _WITHOUT_EFFECT = re.compile(
@@ -63,8 +66,7 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
 
 def _python(digest: Digest) -> str:
     """Return Python's name, version and ABI, and the digest of what it runs at every start."""
-    version = sys.version.partition(" ")[0]
-    name = f"{sys.implementation.name} {version}{sys.abiflags}"
+    name = python_name()
     lines = _startup_lines()
     modules = [*_FIRST_RUN, *sorted({m for line in lines for m in _IMPORTED.findall(line)})]
     named = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
@@ -77,6 +79,12 @@ def _python(digest: Digest) -> str:
     if not began:
         return name
     return f"{name}, starts with {hashlib.sha256(os.fsencode(chr(10).join(began))).hexdigest()}"
+
+
+def python_name() -> str:
+    """Return Python's implementation, version and ABI: `cpython 3.12.1`."""
+    version = sys.version.partition(" ")[0]
+    return f"{sys.implementation.name} {version}{sys.abiflags}"
 
 
 def _startup_lines() -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +47,24 @@ def find_package(name: str) -> Package | None:
         if found:
             break  # left by an update that failed: which one counts, its contents say
     return _from_metadata(name)
+
+
+def version_of(module: str) -> str:
+    """Return the version of the distribution that an installed module belongs to, "" if unknown."""
+    top = module.partition(".")[0]
+    found = find_package(top)
+    if found is None:
+        names = _distributions(tuple(sys.path)).get(top, ())
+        found = find_package(names[0]) if names else None
+    return found.version if found else ""
+
+
+@lru_cache(maxsize=4)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """Return the names of distributions by the modules that they bring."""
+    from importlib import metadata
+
+    return metadata.packages_distributions()
 
 
 def _from_metadata(name: str) -> Package | None:

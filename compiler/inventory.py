@@ -97,6 +97,18 @@ def problem_of(items: Sequence[Item]) -> str | None:
     return f"nothing can be compiled: see {', '.join(wrong)} in the list."
 
 
+def only_runs(items: Sequence[Item]) -> bool:
+    """Tell whether kernels are only run here: nothing of a compiler is installed, the runtime is.
+
+    JAX alone, which runs kernels too, is no compiler: its CUDA plugin and the tools of CUDA are.
+    """
+    found = {item.name: bool(item.version or item.path) for item in items}
+    plugin = any(found[name] for name in found if name.startswith("jax-cuda"))
+    tools = any(found.get(tool.name, False) for tool in _TOOLS if tool.needed)
+    wrong = any(item.problem for item in items if item.name in ("python", "platform"))
+    return found.get("cuda-bindings", False) and not (plugin or tools or wrong)
+
+
 def _cuda_major() -> int:
     """Return the CUDA version that the installed plugin is for; 13 where there is none."""
     return next((cuda for cuda in (13, 12) if _version(f"jax-cuda{cuda}-plugin")), 13)

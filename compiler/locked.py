@@ -33,22 +33,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pallasc.cache.format import is_name
 from pallasc.cache.store import Store
+from pallasc.compiler.components import package_components
 from pallasc.compiler.diagnostics import stored_for_action
-from pallasc.compiler.installed import find_package
 from pallasc.compiler.lookup import Found, Keys, Lookup, stored_artifact
 from pallasc.compiler.manifest import Context, fields_in
 from pallasc.compiler.report import NOT_COMPILED, VariantResult
-from pallasc.compiler.setup import Setup
-from pallasc.compiler.toolchain import tool_version
 from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.canonical import digest
 from pallasc.specs.lock import (
     LOCK_FILE,
-    VARIABLE,
     Component,
     Entry,
     Lock,
@@ -59,10 +54,9 @@ from pallasc.specs.lock import (
 )
 from pallasc.specs.spec import Variant
 
-_PACKAGES = (
-    "cramjam", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "protobuf", "scipy",
-)  # fmt: skip
-"""Distributions of what the identity counts as `computed with`."""
+if TYPE_CHECKING:
+    from pallasc.compiler.recalled import Recalled
+    from pallasc.compiler.setup import Setup
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
@@ -112,49 +106,15 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
     return Locked(str(place), lock, frozen)
 
 
-def toolchain_components(setup: Setup, context: Context) -> dict[str, Component]:
-    """Return what a lock says of the toolchain: digests by label, and versions for people.
-
-    Raises:
-        ToolError: the assembler cannot be asked for its version.
-    """
-    from pallasc import __version__
-
-    versions = {package.name: package.version for package in setup.toolchain.packages}
-    versions["ptxas"] = tool_version(setup.toolchain.ptxas)
-    versions["pallasc"] = __version__
-    versions["python"] = context.identity["python"].partition(",")[0].removeprefix("cpython ")
-    packages = filter(None, map(find_package, _PACKAGES))
-    versions["packages"] = ", ".join(f"{package.name} {package.version}" for package in packages)
-    return {
-        label: component._replace(version=versions.get(label, ""))
-        for label, component in _digests(context).items()
-    }
-
-
-def _digests(context: Context) -> dict[str, Component]:
-    """Return all that every action key depends on, without versions."""
-    named = {_label(name): value for name, value in context.identity.items()}
-    named |= {f"{VARIABLE}{name}": value for name, value in context.variables.items()}
-    return {
-        label: Component(value if is_name(value) else digest(value.encode()))
-        for label, value in named.items()
-    }
-
-
-def _label(name: str) -> str:
-    return "packages" if name == "computed with" else name
-
-
-def require_toolchain(locked: Locked, setup: Setup, context: Context) -> None:
+def require_toolchain(locked: Locked, setup: Setup | Recalled, context: Context) -> None:
     """Check that the lock was made with this toolchain.
 
     Raises:
         NotCachedError: it was made with another one; the message says what differs.
     """
-    if locked.lock is None or not differing(locked.lock.toolchain, _digests(context)):
+    if locked.lock is None or not differing(locked.lock.toolchain, context.components({})):
         return
-    clauses = differences(locked.lock.toolchain, toolchain_components(setup, context))
+    clauses = differences(locked.lock.toolchain, setup.components(context))
     raise NotCachedError(
         f"{locked.file} is for another toolchain: {'; '.join(clauses)}.",
         hint=f"Install what it was made with, or run: {update_command(locked.file)}",
@@ -314,11 +274,15 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Say what differs between two manifests of a variant."""
     request = _told(before, now, "request")
     files = _labels(before, now, "files")
-    packages, opened = _labels(before, now, "packages"), _labels(before, now, "opened")
+    opened = _labels(before, now, "opened")
     changed = [f"its spec differs in {label}" for label in request]
     changed += [f"{label.partition(':')[2]} has changed" for label in (*files, *opened)]
-    changed += [f"the installed package {label} has changed" for label in packages]
+    changed += differences(_packages(before), _packages(now))
     return changed or [f"its key differs in {x}" for x in _told(before, now, "fields")]
+
+
+def _packages(manifest: Mapping[str, Any]) -> dict[str, Component]:
+    return package_components(manifest.get("packages", {}), manifest.get("package_versions"))
 
 
 def _labels(before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> list[str]:

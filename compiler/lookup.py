@@ -8,7 +8,7 @@ they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pallasc.cache.about import seconds_of
@@ -45,8 +45,8 @@ class Found:
     """The answer to a request: an artifact and its action key, or the reason why there is none.
 
     `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`),
-    `diagnostics` what was said then (`diagnostics.from_json`), and `manifest_key` the key of the
-    manifest that led to it.
+    `diagnostics` what was said then (`diagnostics.from_json`), `manifest_key` the key of the
+    manifest that led to it, and `missed` what it asked for and did not get to see (`withheld`).
     """
 
     action_key: str | None
@@ -56,6 +56,7 @@ class Found:
     printed: str = ""
     manifest_key: str = ""
     diagnostics: Any = ()
+    missed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Lookup:
@@ -129,6 +130,7 @@ class Lookup:
             cost_s,
             printed=manifest.get("printed", ""),
             diagnostics=manifest.get("diagnostics", ()),
+            missed=manifest.get("missed", {}),
         )
 
     def _changed_source(self, manifest: Mapping[str, Any], variant: Variant) -> str | None:
@@ -136,7 +138,7 @@ class Lookup:
         place = (str(manifest.get("read")), variant.base_dir, folders)
         if place not in self._changed:
             self._changed[place] = changed_source(
-                manifest, variant.base_dir, self.context.digests, folders
+                manifest, variant.base_dir, self.context.digests, folders, self.context.unchecked
             )
         return self._changed[place]
 

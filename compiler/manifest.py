@@ -4,23 +4,26 @@ A manifest says which files and packages the last compilation of a request read,
 and which action key came out (as ccache's direct mode does). Where all of them still match, the
 record under that action key is the answer (`lookup`).
 
-Manifest, schema 2:
+Manifest, schema 3:
 
 * `action`: the action key
-* `files`: label -> digest, `packages`: name -> digest
+* `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
 * `opened`: label -> digest of what else was read or asked for, labels as in `reads`; null for none
-* `variables`: name -> digest of the value of an environment variable that was looked up, or null
+* `missed`: environment variable, or file of the user's home, that was asked for and is withheld ->
+  `file:line` of who asked; so that the build can say so where it is set
 * `absent`: modules that were asked for in vain; `hidden`: modules of Python that others hide
-* `current_folder`: digest of its path, where something was opened relative to it, or ""
 * `read`: digest over all of these, so that variants that read the same are seen to
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
 * `printed`: what tracing printed (`printed`), `diagnostics`: what was said (`diagnostics`); where
   there is nothing, neither
+* `versions`: label -> version of each part of the toolchain, for people (`components`)
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained; as a text of JSON, which is read only then
 
-Schema 1 had no `read`, and its request key was over every field of the toolchain one by one.
+Schema 2 had `variables`, digests of the values that were looked up, and `current_folder`, when
+workers still had the environment of the build. Schema 1 had no `read`, and its request key was over
+every field of the toolchain one by one.
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.closure import hidden, locate, locate_module
+from pallasc.compiler.environment import declared_fields
 from pallasc.compiler.identity import package_digest
-from pallasc.compiler.reads import change_of, current_folder, digest_of, path_of, values_now
+from pallasc.compiler.installed import version_of
+from pallasc.compiler.reads import change_of, digest_of, package_in, path_of
 from pallasc.compiler.sources import Sources
 from pallasc.errors import PallascError
 from pallasc.specs.arrays import ArraySpec
@@ -45,18 +50,32 @@ from pallasc.specs.entries import Entry, parse_entry
 from pallasc.specs.spec import Variant, plain_args
 from pallasc.specs.targets import Target
 
-MANIFEST_SCHEMA = 2
+if TYPE_CHECKING:
+    from pallasc.specs.lock import Component
+
+MANIFEST_SCHEMA = 3
 _PLAIN = (str, int, float, type(None), ArraySpec)
 _LONGEST_FIELD = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all variants of a build share: the toolchain's identity and the digests of files."""
+    """What all variants of a build share: the toolchain's identity and the digests of files.
+
+    `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
+    change, and their names are put there.
+    """
 
     identity: Mapping[str, str]
     variables: Mapping[str, str]
     digests: FileDigests
+    unchecked: set[str] | None = None
+
+    def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
+        """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
+        from pallasc.compiler.components import components
+
+        return components(self.identity, versions, self.variables)
 
 
 def request_key(variant: Variant, context: Context) -> str:
@@ -101,6 +120,7 @@ def own_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
         "target name": variant.target.name,
         **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
         **{f"data {name}": value for name, value in data.items()},
+        **(declared_fields(variant.env) if variant.env else {}),
     }
 
 
@@ -150,9 +170,10 @@ def changed_source(
     base_dir: str,
     digests: FileDigests,
     folders: Sequence[str] | None = None,
+    unchecked: set[str] | None = None,
 ) -> str | None:
     """Return which source of a manifest is no longer what it was, None if all are."""
-    return next(changed_sources(manifest, base_dir, digests, folders), None)
+    return next(changed_sources(manifest, base_dir, digests, folders, unchecked), None)
 
 
 def changed_sources(
@@ -160,10 +181,12 @@ def changed_sources(
     base_dir: str,
     digests: FileDigests,
     folders: Sequence[str] | None = None,
+    unchecked: set[str] | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each source of a manifest that is no longer what it was.
 
-    Modules are looked for in `folders` first, in `base_dir` by default.
+    Modules are looked for in `folders` first, in `base_dir` by default. Installed packages that are
+    missing are added to `unchecked`, where that is given, and are no change then.
     """
     for label, wanted in sorted(manifest.get("files", {}).items()):
         path = locate(label, base_dir, folders)
@@ -172,31 +195,46 @@ def changed_sources(
             name = _source_name(label, path, base_dir)
             yield f"{name} {'is gone' if now is None else 'has changed'}"
     places = folders or (base_dir,)
-    for name, wanted in sorted(manifest.get("packages", {}).items()):
-        if package_digest(name, digests.digest, places) != wanted:
-            yield f"the installed package {name} has changed"
-    yield from _changed_surroundings(manifest, base_dir, digests, places)
+    before = dict(manifest.get("packages", {}))
+    now_held = {name: package_digest(name, digests.digest, places) for name in before}
+    if unchecked is not None:
+        missing = {name for name, held in now_held.items() if held is None}
+        unchecked |= missing
+        now_held |= {name: before[name] for name in missing}
+    if now_held != before:
+        yield from _changed_packages(manifest, now_held)
+    yield from _changed_surroundings(manifest, base_dir, digests, places, unchecked)
+
+
+def _changed_packages(manifest: Mapping[str, Any], now: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield which packages are no longer what they were, with both versions."""
+    from pallasc.compiler.components import package_components
+    from pallasc.specs.lock import differences
+
+    versions = {name: version_of(name) for name, held in now.items() if held is not None}
+    before = package_components(manifest.get("packages", {}), manifest.get("package_versions"))
+    yield from differences(before, package_components(now, versions))
 
 
 def _changed_surroundings(
-    manifest: Mapping[str, Any], base_dir: str, digests: FileDigests, places: Sequence[str]
+    manifest: Mapping[str, Any],
+    base_dir: str,
+    digests: FileDigests,
+    places: Sequence[str],
+    unchecked: set[str] | None,
 ) -> Iterator[str]:
     """Yield a sentence for each thing beside modules that is no longer what it was."""
     for label, wanted in sorted(manifest.get("opened", {}).items()):
-        if digest_of(label, path_of(label, base_dir), digests.digest) != wanted:
+        now = digest_of(label, path_of(label, base_dir), digests.digest)
+        if unchecked is not None and now is None and wanted is not None and package_in(label):
+            unchecked.add(package_in(label))
+        elif now != wanted:
             yield change_of(label)
-    variables = manifest.get("variables", {})
-    now = values_now(variables) if variables else {}
-    for name, wanted in sorted(variables.items()):
-        if now[name] != wanted:
-            yield f"the environment variable {name} has changed"
     for name in manifest.get("absent", ()):
         if locate_module(name, places) is not None:
             yield f"{name}, which was missing, can be imported now"
     if manifest.get("hidden") not in (None, hidden(places)):
         yield "other modules of Python are hidden by files of the same names"
-    if manifest.get("current_folder") not in (None, "", current_folder()):
-        yield "a file was opened relative to another current folder"
 
 
 def _source_name(label: str, path: Path | None, base_dir: str) -> str:
@@ -229,12 +267,13 @@ def make_manifest(
             label: digest_of(label, path, digests.digest)
             for label, path in sorted(read.opened.items())
         },
-        "variables": dict(sorted(read.variables.items())),
+        "missed": dict(sorted(read.missed.items())),
         "absent": sorted(read.absent),
         "hidden": read.hidden,
-        "current_folder": read.current_folder,
     }
+    versions = {name: version_of(name) for name in sorted(read.packages)}
     return {
+        "package_versions": {name: version for name, version in versions.items() if version},
         **more,
         **sources,
         "schema": MANIFEST_SCHEMA,

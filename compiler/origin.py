@@ -136,6 +136,8 @@ def _digest(specs: Iterable[Spec]) -> str:
 def _declared(spec: Spec) -> bytes:
     """Return what of a spec decides compilations, in one order."""
     data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
+    if not data["env"]:
+        del data["env"]  # as in bundles from before there was this field
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
     rows = _sorted(row.values for row in spec.rows)
     data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}

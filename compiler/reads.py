@@ -1,9 +1,9 @@
-"""What the user's code looks at beside modules: files, folders, links, environment variables.
+"""What the user's code looks at beside modules: files, folders, links.
 
 `recorders` fills this in compiling processes, for the module that looked; a manifest holds the
-digests, so that a tuning table which nobody declared, or a variable that chooses a tile size, is
-not missed. What a function read once, a cache in it may answer with later, so what a module has
-looked at counts for every later variant that reaches the module.
+digests, so that a tuning table which nobody declared is not missed. What a function read once, a
+cache in it may answer with later, so what a module has looked at counts for every later variant
+that reaches the module.
 
 Labels, each with what a manifest says of it; null is for what is not there:
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,8 +31,6 @@ from pallasc.compiler.closure import site_folders
 from pallasc.errors import PallascError
 
 FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"
-NAMES = "*"
-"""In place of a variable's name: the names of all of them."""
 _IN_TWO_PARTS = frozenset({"is", "link"})
 _DIFFERENT = "different"
 
@@ -46,14 +44,13 @@ class Reads:
 
     Attributes:
         looks: what `state` said when each thing was first looked at.
-        variables: names of environment variables.
-        relative: whether something depended on the current folder.
+        missed: variables, and files of the user's home, that kernels do not get to see, each with
+            `file:line` of who asked first.
         unseen: sentences about what has no digest.
     """
 
     looks: dict[Look, str | None] = field(default_factory=dict)
-    variables: set[str] = field(default_factory=set)
-    relative: bool = False
+    missed: dict[str, str] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
 
     def look(self, kind: str, path: str) -> None:
@@ -63,12 +60,6 @@ class Reads:
 
 
 _by_module: dict[str, Reads] = {}
-_began_with: dict[str, str] = {}
-
-
-def begin() -> None:
-    """Take down which variables this process began with."""
-    _began_with.update(os.environ)
 
 
 def of_module(module: str) -> Reads:
@@ -83,8 +74,7 @@ def reads_of(modules: Iterable[str]) -> Reads:
         for look, seen in read.looks.copy().items():
             if found.looks.setdefault(look, seen) != seen:
                 found.looks[look] = _DIFFERENT
-        found.variables |= read.variables
-        found.relative |= read.relative
+        found.missed = {**read.missed, **found.missed}
         found.unseen |= read.unseen
     return found
 
@@ -216,33 +206,3 @@ def path_of(label: str, base_dir: str) -> Path:
         return Path(base_dir) / name
     places = [Path(folder) / name for folder in site_folders()]
     return next((place for place in places if os.path.lexists(place)), places[0])
-
-
-def values_then(names: Iterable[str]) -> dict[str, str | None]:
-    """Return digests of the values that variables had when this process began."""
-    return _values(names, _began_with, tools=True)
-
-
-def values_now(names: Iterable[str]) -> dict[str, str | None]:
-    """Return digests of the values that variables would have in a worker started now."""
-    from pallasc.compiler.environment import settled
-
-    return _values(names, settled(os.environ), tools=False)
-
-
-def _values(
-    names: Iterable[str], environment: Mapping[str, str], *, tools: bool
-) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for name in sorted(names):
-        every = "\0".join(sorted({*environment, "PATH"}))
-        value = every if name == NAMES else environment.get(name)
-        if name == "PATH" and tools and value is not None:
-            value = value.partition(os.pathsep)[2]  # the assembler's folder comes first
-        found[name] = None if value is None else _sha256(value)
-    return found
-
-
-def current_folder() -> str:
-    """Return the digest of the current folder's path."""
-    return _sha256(os.path.realpath("."))

@@ -2,7 +2,9 @@
 
 Python announces some of them (audit events): opening, listing, running, connecting. The others it
 announces to nobody: what lies at a path, where a link leads, which value a variable has, and those
-of `chance`. The functions that answer them are replaced by ones that record who asked.
+of `chance`. The functions that answer them are replaced by ones that record who asked. Of variables
+only those are recorded that are not there, since all others are the same everywhere or in the key
+(`environment`); what lies in the process's own folder (`seclusion`) was made by itself.
 
 What has no digest (other programs, the network, clocks, random numbers without a seed, contents
 below `/proc` and `/sys`) makes that what was compiled is lowered again at every build. Not seen at
@@ -16,15 +18,16 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from pallasc.compiler import reads
-from pallasc.compiler.callers import functions_between, is_importing, reader, say, watch
+from pallasc.compiler import reads, seclusion
+from pallasc.compiler.callers import functions_between, is_importing, line_of, reader, say, watch
 from pallasc.compiler.chance import watch_chance
 from pallasc.compiler.closure import COVERED, is_installed, is_standard
-from pallasc.compiler.reads import FILE, FOLDER, IS, LINK, NAMES, of_module
+from pallasc.compiler.environment import is_withheld
+from pallasc.compiler.reads import FILE, FOLDER, IS, LINK, of_module
 
 _OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
 """Packages that open files for their callers."""
@@ -65,39 +68,37 @@ _written: set[tuple[str, str]] = set()
 
 def record_reads() -> None:
     """Record from now on what is asked; for compiling processes, once."""
-    reads.begin()
     # Both remember what they find out by opening files.
     is_standard("os")
     is_installed(os.__file__)
     sys.addaudithook(_hear)
     for environment, kind in ((os.environ, str), (os.environb, bytes)):
-        methods = {"__getitem__": _look_up(kind), "__iter__": _names}
+        methods = {"__getitem__": _look_up(kind)}
         environment.__class__ = type("_Recording", (type(environment),), methods)
     watch(os, "stat", _stat)
     watch(os, "lstat", functools.partial(_stat, follows=False))
     watch(os, "access", functools.partial(_stat, whether=True))
     watch(os, "readlink", _read_link)
-    watch(os, "getcwd", _current_folder)
-    watch(os, "getcwdb", _current_folder)
     watch_chance()
 
 
 def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
     def look_up(environment: Any, name: Any) -> Any:
-        module = reader(sys._getframe(1))
-        if module and isinstance(name, kind):  # `subprocess` asks for bytes too, in vain
-            of_module(module).variables.add(os.fsdecode(name))
-        return super(type(environment), environment).__getitem__(name)
+        try:
+            return super(type(environment), environment).__getitem__(name)
+        except KeyError:
+            frame = sys._getframe(1)
+            module = reader(frame)
+            if module and isinstance(name, kind):  # `subprocess` asks for bytes too, in vain
+                _missed(module, frame, os.fsdecode(name))
+            raise
 
     return look_up
 
 
-def _names(environment: Any) -> Iterator[Any]:
-    module = reader(sys._getframe(1))
-    if module:
-        of_module(module).variables.add(NAMES)
-    names: Iterator[Any] = super(type(environment), environment).__iter__()
-    return names
+def _missed(module: str, frame: FrameType, name: str) -> None:
+    if is_withheld(name) and not seclusion.is_declared(name):
+        of_module(module).missed.setdefault(name, line_of(module, frame))
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -132,7 +133,6 @@ def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
             _written.add((module, place))
         elif not place.startswith(_NO_DIGEST) or reader(frame):
             _read(module, place, kind)
-            of_module(module).relative |= not os.path.isabs(os.fsdecode(path))
     except Exception:  # noqa: BLE001 - the user's own paths may raise anything
         say(module, "opened something that cannot be taken down")
 
@@ -143,7 +143,14 @@ def _read(module: str, place: str, kind: str) -> None:
     elif place in _CHANCE:
         say(module, "drew random numbers without a seed")
     elif (module, place) not in _written and not place.startswith(_NO_INPUTS):
+        _look(module, kind, place)
+
+
+def _look(module: str, kind: str, place: str) -> None:
+    if not seclusion.is_own(place):
         of_module(module).look(kind, place)
+    elif name := seclusion.in_home(place):
+        of_module(module).missed.setdefault(name, line_of(module, sys._getframe(2)))
 
 
 def _stat(
@@ -158,12 +165,10 @@ def _stat(
     relative = folder is None and not os.path.isabs(os.fsdecode(path))
     if relative and is_importing(frame):
         return
-    read = of_module(module)
-    read.relative |= relative
     follows = follows and options.get("follow_symlinks", True)
     whether = whether or bool(between & _WHETHER) or reads.state(IS, place) != "file"
     if whether or not follows:
-        read.look(IS if follows else LINK, place)
+        _look(module, IS if follows else LINK, place)
     if not whether:
         _read(module, place, FILE)
 
@@ -173,14 +178,7 @@ def _read_link(
 ) -> None:
     place = absolute(_path(arguments, options), options.get("dir_fd"))
     if place is not None and not place.startswith(_NO_DIGEST):
-        of_module(module).look(LINK, place)
-
-
-def _current_folder(
-    module: str, frame: FrameType, arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> None:
-    if not is_importing(frame):
-        of_module(module).relative = True
+        _look(module, LINK, place)
 
 
 def _path(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:

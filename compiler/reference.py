@@ -1,9 +1,10 @@
 """Compare launches with the references of their specs, in a process of their own.
 
-To it: `{"op": "compare", "variant": …, "folder": …, "inputs": …, "outputs": …}`, where inputs and
-outputs are lists of `{"path", "dtype", "shape", "file"}`; the files lie in the folder and hold the
-bytes of device memory. From it: `{"ok": true, "outputs": …}` with what `compare.compare_arrays`
-says of each, or `{"ok": false, "error": …}`.
+To it: `{"op": "compare", "variant": …, "env": …, "folder": …, "inputs": …, "outputs": …}`. `env`
+has the variables that the spec declares; inputs and outputs are lists of `{"path", "dtype",
+"shape", "file"}`, whose files lie in the folder and hold the bytes of device memory. From it:
+`{"ok": true, "outputs": …}` with what `compare.compare_arrays` says of each, or
+`{"ok": false, "error": …}`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pallasc.compiler.environment import settled
+from pallasc.compiler.environment import declared_values, settled
 from pallasc.compiler.messages import error_from_json
 from pallasc.compiler.pool import Answer, Pool, Task
 from pallasc.errors import CompileError
@@ -41,7 +42,7 @@ def compare(
     tasks = [
         Task(
             number,
-            ("", variant.base_dir),
+            ("", variant.base_dir, tuple(declared_values(variant.env).items())),
             partial(_message, number, variant, launch),
             f"the process that runs the reference of {variant.id}",
         )
@@ -54,7 +55,8 @@ def compare(
 
 
 def _message(number: int, variant: Variant, launch: Launch) -> dict[str, Any]:
-    return {"op": "compare", "variant": variant_to_json(variant), **launch(number)}
+    env = declared_values(variant.env)
+    return {"op": "compare", "variant": variant_to_json(variant), "env": env, **launch(number)}
 
 
 def _outputs(answer: Answer) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from pallasc.compiler.compare import compare_arrays, numpy_dtype, read_array, se
 from pallasc.compiler.diagnose import frames, user_place
 from pallasc.compiler.entry import array_arguments, import_function, static_value
 from pallasc.compiler.messages import decode, error_to_json
+from pallasc.compiler.seclusion import admit, enter
 from pallasc.compiler.trees import abstract, bind
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.plan import Binding
@@ -47,6 +48,8 @@ def _compare(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         SpecError: the reference cannot be run, or gives something else than the kernel.
     """
     variant = variant_from_json(message["variant"])
+    admit(message["env"])
+    enter(variant.base_dir)
     folder = Path(message["folder"])
     inputs = {
         one["path"]: read_array(folder / one["file"], one["dtype"], one["shape"])

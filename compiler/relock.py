@@ -14,7 +14,6 @@ from pallasc.compiler.locked import (
     Locked,
     LockedLookup,
     require_toolchain,
-    toolchain_components,
 )
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.report import OnEvent, Report, VariantResult
@@ -160,7 +159,7 @@ def update_lock(
     old = lock or Lock()
     with prepare(ptxas) as setup:
         context = setup.context(store)
-        toolchain = toolchain_components(setup, context)
+        toolchain = setup.components(context)
         lookup = Lookup(context, store)
         requests = [lookup.keys(variant).request for variant in variants]
     names = {variant.id for variant in variants}

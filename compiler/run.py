@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from pallasc.cache.store import Store
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.report import Event, OnEvent, Tick, VariantResult, check_budget
+from pallasc.compiler.withheld import Withheld
 from pallasc.errors import PallascError
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.compiler.locked import Locked, LockedLookup
+    from pallasc.compiler.recalled import Recalled
     from pallasc.compiler.setup import Setup
     from pallasc.compiler.why import Explanation
 
@@ -76,6 +78,8 @@ class Run:
         results: what is finished.
         misses: what the store does not have, by the key of its folder.
         notes: warnings about what was compiled.
+        withheld: what kernels asked for and did not get to see.
+        has_compiler: whether anything can be compiled here.
         explanations: why misses were misses, where that was asked for.
     """
 
@@ -89,11 +93,13 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[str, Miss] = {}
         self.notes: list[str] = []
+        self.withheld = Withheld()
         self.explanations: dict[str, Explanation] = {}
         self.locked: LockedLookup | None = None
+        self.has_compiler = True
         self._failed = False
 
-    def hold(self, lookup: Lookup, setup: Setup) -> None:
+    def hold(self, lookup: Lookup, setup: Setup | Recalled) -> None:
         """Hold the build to its lock, if it has one.
 
         Raises:
@@ -133,7 +139,11 @@ class Run:
 
     def may_compile(self) -> bool:
         """Tell whether misses are to be compiled, after what has happened so far."""
-        return self.options.compile and (self.options.keep_going or not self._failed)
+        return (
+            self.options.compile
+            and self.has_compiler
+            and (self.options.keep_going or not self._failed)
+        )
 
     def stops(self) -> bool:
         """Tell whether a failure ends the build."""

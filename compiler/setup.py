@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -19,6 +19,9 @@ from pallasc.compiler.environment import (
 from pallasc.compiler.identity import toolchain_identity
 from pallasc.compiler.manifest import Context
 from pallasc.compiler.toolchain import Toolchain, find_toolchain, toolchain_record
+
+if TYPE_CHECKING:
+    from pallasc.specs.lock import Component
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,24 @@ class Setup:
         identity = toolchain_identity(self.toolchain, digests.digest)
         return Context(identity, compiler_variables(self.environment), digests)
 
+    def components(self, context: Context) -> dict[str, Component]:
+        """Return what a lock says of the toolchain: digests by label, and versions for people.
+
+        Raises:
+            ToolError: the assembler cannot be asked for its version.
+        """
+        return context.components(self.versions_now())
+
+    def versions_now(self) -> dict[str, str]:
+        """Return the versions of the toolchain's parts.
+
+        Raises:
+            ToolError: the assembler cannot be asked for its version.
+        """
+        from pallasc.compiler.components import versions_of
+
+        return versions_of(self.toolchain)
+
     def record(self, digests: FileDigests) -> dict[str, object]:
         """Return what artifacts say of the toolchain."""
         return toolchain_record(self.toolchain, digests.digest)
@@ -57,6 +78,7 @@ class Setup:
             "record": self.record(context.digests),
             "ptxas": str(self.toolchain.ptxas),
             "identity": dict(context.identity),
+            "versions": self.versions_now(),
             "variables": dict(context.variables),
             "store": str(store.root),
         }

@@ -1,4 +1,4 @@
-"""What a compilation read: files, packages, variables, and what it looked for in vain."""
+"""What a compilation read: files and packages, and what it looked for in vain."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Sources:
         folders: where modules were looked for first.
         hidden: modules of Python that a file in front of them hides; None where nobody looked.
         opened: other files and folders that were read, by the labels of `reads`.
-        variables: digests of the environment variables that were looked up, None for one not set.
+        missed: environment variables, and files of the user's home (`~/…`), that were asked for and
+            that kernels do not get to see, with the place of who asked: `file:line`.
         unseen: sentences about what was done that has no digest.
         altered: labels of what was no longer, at the end, as it was when it was looked at.
-        current_folder: digest of the current folder's path where a path was relative to it, or "".
     """
 
     files: dict[str, Path] = field(default_factory=dict)
@@ -38,8 +38,7 @@ class Sources:
     folders: tuple[str, ...] = ()
     hidden: list[str] | None = None
     opened: dict[str, Path] = field(default_factory=dict)
-    variables: dict[str, str | None] = field(default_factory=dict)
-    current_folder: str = ""
+    missed: dict[str, str] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
     altered: set[str] = field(default_factory=set)
 
@@ -75,8 +74,7 @@ def sources_from_json(data: Mapping[str, Any]) -> Sources:
         folders=tuple(data["folders"]),
         hidden=data["hidden"],
         opened={label: Path(path) for label, path in data["opened"].items()},
-        variables=data["variables"],
-        current_folder=data["current_folder"],
+        missed=data["missed"],
         unseen=set(data["unseen"]),
         altered=set(data["altered"]),
     )

@@ -11,11 +11,15 @@ import builtins
 import io
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pallasc.compiler.closure import is_users
-from pallasc.compiler.environment import is_passed_on
+from pallasc.compiler.environment import reaches_compiler
+from pallasc.compiler.seclusion import admit, enter, restore_path
+from pallasc.errors import SpecError
 
 _OURS = (builtins, io, os, os.path)
 """Modules whose functions taking digests and writing to the store needs."""
@@ -28,7 +32,7 @@ class Surroundings:
     Attributes:
         settings: JAX's, which change what is compiled.
         variables: the environment.
-        folder: the current one.
+        folder: the current one, which paths in the compiler's flags are relative to.
         functions: what the modules of Python that pallasc needs most had in them.
         recursion: how deep calls may go.
         finders: what finds modules.
@@ -51,11 +55,34 @@ class Surroundings:
         return cls(
             settings=dict(jax.config.values),
             variables=dict(os.environ),
-            folder=os.path.realpath("."),
+            folder=_current_folder(),
             functions=[vars(module).copy() for module in _OURS],
             recursion=sys.getrecursionlimit(),
             finders=[*sys.meta_path, *sys.path_hooks],
         )
+
+    def admit(self, variables: Mapping[str, str | None]) -> None:
+        """Give the process the variables that a spec declares."""
+        admit(variables)
+        self.variables = dict(os.environ)
+
+    @contextmanager
+    def working_in(self, folder: str) -> Iterator[None]:
+        """Have the user's code work in the folder of its spec.
+
+        Raises:
+            SpecError: the folder cannot be entered.
+        """
+        if any(name.endswith("_FLAGS") for name in self.variables):
+            read_flags()
+        enter(folder)
+        try:
+            yield
+        finally:
+            self.put_back()
+            self.spoilt = self.spoilt or _current_folder() != os.path.realpath(folder)
+            with suppress(SpecError):  # it was removed meanwhile
+                enter(self.folder)
 
     def put_back(self) -> None:
         """Undo what the user's code did to functions that pallasc needs."""
@@ -78,7 +105,7 @@ class Surroundings:
 
         now = jax.config.values
         kept = all(now.get(name) == value for name, value in self.settings.items())
-        same = (dict(os.environ), os.path.realpath(".")) == (self.variables, self.folder)
+        same = dict(os.environ) == self.variables
         return self.spoilt or not (kept and same) or self._has_finders()
 
     def _has_finders(self) -> bool:
@@ -106,11 +133,27 @@ class Surroundings:
         key has the values that the build was started with.
         """
         before = self.variables
-        names = [n for n in {*before, *os.environ} if not is_passed_on(n)]
+        names = [n for n in {*before, *os.environ} if reaches_compiler(n)]
         changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
         for name in changed:
-            if name in before:
+            if name == "PATH":
+                restore_path(before["PATH"])
+            elif name in before:
                 os.environ[name] = before[name]
             else:
                 del os.environ[name]
         return changed
+
+
+def read_flags() -> None:
+    """Have XLA read its flags, which may be the name of a file in the current folder."""
+    from jaxlib import xla_client
+
+    xla_client.CompileOptions()
+
+
+def _current_folder() -> str:
+    try:
+        return os.path.realpath(".")
+    except OSError:
+        return ""  # it was removed

@@ -8,8 +8,8 @@ from typing import Any
 
 from pallasc.errors import Location, PallascError
 
-Group = tuple[str, str]
-"""Architecture, and the folders of the spec, as in `PATH`."""
+Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
+"""Architecture, the folders of the spec, as in `PATH`, and the variables that it declares."""
 
 
 @dataclass(frozen=True, slots=True)

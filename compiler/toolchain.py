@@ -19,7 +19,7 @@ TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
 """JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
 
 _TESTED_SERIES = ("0.12",)
-_INSTALL = 'pip install "pallasc[cuda13]"'
+INSTALL = 'pip install "pallasc[cuda13]"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,30 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
     )
 
 
+def is_compiler_installed() -> bool:
+    """Tell whether a CUDA plugin for JAX is installed: whether somebody wants to compile here."""
+    return _plugin() is not None
+
+
+def _plugin() -> int | None:
+    found = (cuda for cuda in (13, 12) if find_package(f"jax-cuda{cuda}-plugin"))
+    return next(found, None)
+
+
 def _cuda_major() -> int:
-    for cuda in (13, 12):
-        if find_package(f"jax-cuda{cuda}-plugin"):
-            return cuda
+    cuda = _plugin()
+    if cuda is not None:
+        return cuda
     raise ToolError(
         "No CUDA plugin for JAX is installed, so nothing can be compiled.",
-        hint=f"Install it with: {_INSTALL}",
+        hint=f"Install it with: {INSTALL}",
     )
 
 
 def _package(name: str) -> Package:
     found = find_package(name)
     if found is None:
-        raise ToolError(f"{name} is not installed.", hint=f"Install it with: {_INSTALL}")
+        raise ToolError(f"{name} is not installed.", hint=f"Install it with: {INSTALL}")
     return found
 
 
@@ -100,13 +110,13 @@ def check_versions(packages: tuple[Package, ...]) -> None:
     if jax not in TESTED_JAX and ".".join(jax.split(".")[:2]) not in _TESTED_SERIES:
         raise ToolError(
             f"JAX {jax} is not a version that pallasc was tested with: {', '.join(TESTED_JAX)}.",
-            hint=f"Install a tested one with: {_INSTALL}",
+            hint=f"Install a tested one with: {INSTALL}",
         )
     others = [f"{p.name} {p.version}" for p in packages[1:] if p.version != jax]
     if others:
         raise ToolError(
             f"JAX is {jax}, but {', '.join(others)}: they must have one version.",
-            hint=f"Reinstall them together: {_INSTALL} --upgrade",
+            hint=f"Reinstall them together: {INSTALL} --upgrade",
         )
 
 
@@ -131,7 +141,7 @@ def _disassembler(cuda: int) -> Path | None:
 
 def _existing(path: Path, what: str) -> Path:
     if not path.is_file():
-        raise ToolError(f"{what} is missing: {path}", hint=f"Install it with: {_INSTALL}")
+        raise ToolError(f"{what} is missing: {path}", hint=f"Install it with: {INSTALL}")
     return path
 
 

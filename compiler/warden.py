@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
     _call_at_death_of(warden, signal.SIGKILL)
     channel = Channel(int(answers), read_key(int(requests)))
     _prepare(int(requests), int(answers), folder, int(data_bytes))
-    sys.argv = [module, requests, answers, str(warden)]
+    _seclude(folder, module)
     channel.send({"pid": os.getpid()})
-    return int(importlib.import_module(module).main(sys.argv[1:], channel))
+    return int(importlib.import_module(module).main([requests, answers, str(warden)], channel))
 
 
 def _become_child_of_warden(parent: int, requests: int, answers: int, folder: str) -> int:
@@ -96,12 +96,17 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
     faulthandler.enable()
     signal.signal(SHOW_STACK, signal.SIG_DFL)
     faulthandler.register(SHOW_STACK, all_threads=True, chain=True)
-    # Not in `os.environ`: what the user's code looks up there is compared with the build's own.
-    os.putenv("TMPDIR", folder)
     tempfile.tempdir = folder
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=lambda: _detach(requests, answers))
+
+
+def _seclude(folder: str, program: str) -> None:
+    from pallasc.compiler.seclusion import seclude
+    from pallasc.specs.variables import PLACES, SYSTEM_PATH
+
+    seclude(folder, program, hidden=PLACES, path=SYSTEM_PATH)
 
 
 def _limit(kind: int, value: int) -> None:

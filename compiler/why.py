@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
+from pallasc.compiler.components import TOOL, components_in
 from pallasc.compiler.lookup import Lookup
 from pallasc.compiler.manifest import (
     Context,
@@ -19,6 +20,8 @@ from pallasc.compiler.manifest import (
 )
 from pallasc.compiler.report import check_budget
 from pallasc.specs.artifact import Artifact
+from pallasc.specs.lock import VARIABLE
+from pallasc.specs.lock import differences as lock_differences
 from pallasc.specs.spec import Variant
 
 
@@ -43,6 +46,7 @@ class Explanation:
         nearest: the id of the variant behind the nearest entry, None where there is none.
         fields: how the request differs from that entry's.
         sources: files and packages that changed since.
+        toolchain: how the toolchain differs from that entry's, with versions, in clauses.
         over_budget: which limit of its spec the stored artifact exceeds, so that building it fails.
     """
 
@@ -53,6 +57,7 @@ class Explanation:
     nearest: str | None = None
     fields: tuple[Difference, ...] = ()
     sources: tuple[str, ...] = ()
+    toolchain: tuple[str, ...] = ()
     over_budget: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -61,9 +66,19 @@ class Explanation:
 
 
 def explain_variants(
-    variants: Iterable[Variant], context: Context, store: Store
+    variants: Iterable[Variant],
+    context: Context,
+    store: Store,
+    versions: Callable[[], Mapping[str, str]] = dict,
 ) -> list[Explanation]:
-    """Explain each variant; the store's manifests are read once."""
+    """Explain each variant; the store's manifests are read once.
+
+    Args:
+        variants: what to explain.
+        context: the toolchain's identity and the digests of files.
+        store: where to look.
+        versions: returns those of the toolchain's parts; asked where they matter.
+    """
     lookup = Lookup(context, store)
     manifests: list[dict[str, Any]] | None = None
     result = []
@@ -84,8 +99,7 @@ def explain_variants(
             continue
         if manifests is None:
             manifests = all_manifests(store)
-        fields = short_fields(request_fields(variant, context))
-        result.append(_compare(variant, key, fields, manifests))
+        result.append(_compare(variant, key, context, versions, manifests))
     return result
 
 
@@ -105,9 +119,14 @@ def all_manifests(store: Store) -> list[dict[str, Any]]:
 
 
 def _compare(
-    variant: Variant, key: str, fields: Mapping[str, str], manifests: list[dict[str, Any]]
+    variant: Variant,
+    key: str,
+    context: Context,
+    versions: Callable[[], Mapping[str, str]],
+    manifests: list[dict[str, Any]],
 ) -> Explanation:
     """Compare a request with the nearest one: of the same kernel, with the fewest differences."""
+    fields = short_fields(request_fields(variant, context))
     same = [manifest for manifest in manifests if manifest.get("name") == variant.name]
     if not same:
         return Explanation(variant.id, False, "no kernel of this name was compiled yet", key)
@@ -119,9 +138,15 @@ def _compare(
         ),
     )
     found = tuple(differences(fields_in(nearest, "request"), fields))
-    labels = ", ".join(difference.label for difference in found)
-    reason = f"its key differs from that of {nearest['variant']} in: {labels}"
-    return Explanation(variant.id, False, reason, key, nearest["variant"], found)
+    own = tuple(one for one in found if not one.label.startswith((TOOL, VARIABLE)))
+    before = components_in(fields_in(nearest, "request"), nearest.get("versions"))
+    clauses = tuple(lock_differences(before, context.components(versions())))
+    reason = ", ".join(difference.label for difference in own)
+    reason = f"its key differs from that of {nearest['variant']} in: {reason}" if own else ""
+    if clauses:
+        apart = f"{nearest['variant']} was compiled with another toolchain: {'; '.join(clauses)}"
+        reason = f"{reason}; {apart}" if reason else apart
+    return Explanation(variant.id, False, reason, key, nearest["variant"], found, toolchain=clauses)
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:

@@ -14,7 +14,8 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,8 +47,9 @@ from pallasc.compiler.manifest import (
 from pallasc.compiler.messages import blobs_to_json, decode, error_to_json
 from pallasc.compiler.printed import pack, printed_text
 from pallasc.compiler.reads import name_of
+from pallasc.compiler.seclusion import admit, enter
 from pallasc.compiler.sources import Sources, sources_to_json
-from pallasc.compiler.surroundings import Surroundings
+from pallasc.compiler.surroundings import Surroundings, read_flags
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.modules import module_name
@@ -64,7 +66,8 @@ class _Session:
     """What the parent said once: the tools, the store, the digests that it knows.
 
     `before` is what this process was like before it ran any of the user's code, `listener` what it
-    has heard since, and `traced` counts what it has traced.
+    has heard since, `traced` counts what it has traced, and `versions` are those of the toolchain,
+    for people.
     """
 
     tools: Tools
@@ -73,6 +76,7 @@ class _Session:
     before: Surroundings
     listener: Listener = field(default_factory=Listener)
     traced: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def main(arguments: list[str], channel: Channel) -> int:
@@ -137,32 +141,39 @@ def _session(message: Mapping[str, Any]) -> _Session:
     )
     _import_compiler()
     store = message["store"]
-    return _Session(tools, Store(store), FileDigests(store), Surroundings.now())
+    session = _Session(tools, Store(store), FileDigests(store), Surroundings.now())
+    session.versions = message["versions"]
+    return session
 
 
 def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
     if message["op"] == "collect":
-        return _collect(message["path"])
+        return _collect(message["path"], message["env"])
     if session is None:
         raise CompileError("a worker was asked to compile before it had its context")
     return _compile(variant_from_json(message["variant"]), message, session)
 
 
-def _collect(path: str) -> dict[str, Any]:
+def _collect(path: str, env: Mapping[str, str | None]) -> dict[str, Any]:
     from pallasc.specs.decorator import collect_python
 
-    folder = str(Path(path).resolve().parent)
+    file = Path(path).resolve()
+    folder, name = str(file.parent), module_name(path)
+    if any(variable.endswith("_FLAGS") for variable in os.environ):
+        read_flags()
+    admit(env)
+    if file.is_file():
+        enter(folder)
     with Listener().hearing(folder) as hearing:
-        specs = collect_python(path)
+        specs = collect_python(file, shown=path)
         said = [one.to_json() for one in hearing.everything()]
     answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
     answer["diagnostics"] = said
-    name, file = module_name(path), Path(path).resolve().name
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
         # pallasc read it, on the file's behalf.
         reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
     try:
-        read = closure.sources(closure.closure([name]), folder, by_path={name: file})
+        read = closure.sources(closure.closure([name]), folder, by_path={name: file.name})
         return {**answer, "sources": sources_to_json(read), "uncached": _why_uncached(read)}
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         return {**answer, "uncached": _untold(error)}
@@ -186,6 +197,8 @@ def _untold(error: Exception) -> str:
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
     forget_seeds()
     session.store.not_stored = ""
+    if message["env"] and not session.traced:
+        session.before.admit(message["env"])
     session.traced += 1
     with (
         session.listener.hearing(variant.base_dir) as hearing,
@@ -199,12 +212,13 @@ def _heard_compile(
 ) -> dict[str, Any]:
     started = time.monotonic()
     hearing.next_stage(importing=_entry_modules(variant)[0])
-    job = _job(variant)
+    within = partial(session.before.working_in, variant.base_dir)
+    with within():
+        job = replace(_job(variant), within=within)
     hearing.next_stage()
     taken_back = session.before.take_back()
     with printed_text() as printed:
         lowered = lower_job(job)
-    session.before.put_back()
     taken_back += session.before.take_back()
     fields = action_fields(job, lowered, session.tools) | session.before.changed_settings()
     key = labelled_key(fields)
@@ -231,8 +245,11 @@ def _heard_compile(
     answer["seconds"] = time.monotonic() - started
     answer["diagnostics"] = [one.to_json() for one in found]
     try:
+        read = _sources(variant)
+        answer["missed"] = read.missed
+        cost_s = _cost_s(variant, message, session, answer)
         answer["uncached"] = _remember(
-            variant, message, session, fields, seconds=_cost_s(variant, message, session, answer),
+            variant, read, message, session, fields, seconds=cost_s,
             **{name: answer[name] for name in ("printed", "diagnostics") if answer[name]},
         )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
@@ -258,6 +275,7 @@ def _cost_s(
 
 def _remember(
     variant: Variant,
+    read: Sources,
     message: Mapping[str, Any],
     session: _Session,
     fields: Mapping[str, str],
@@ -269,7 +287,6 @@ def _remember(
 
     `told` is what else it holds.
     """
-    read = _sources(variant)
     if message["data"] != data_digests(variant, session.digests):
         return "a data file of its spec was changed meanwhile"
     uncached = _why_uncached(read)
@@ -282,6 +299,7 @@ def _remember(
         name=variant.name,
         variant=variant.id,
         about={**about(variant).to_json(), "seconds": seconds},
+        versions=session.versions,
         request=fields_text(message["fields"]),
         fields=fields_text(fields),
         **told,

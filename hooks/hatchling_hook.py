@@ -17,6 +17,7 @@ from hatchling.plugin import hookimpl
 
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.making import make
+from pallasc.hooks.requirements import compiler_requirements
 from pallasc.hooks.settings import FILE, Setting, read_settings
 from pallasc.hooks.sources import RECORD, origin_record, source_files
 from pallasc.specs.spelling import suggestion
@@ -42,6 +43,17 @@ class BundleHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "pallasc"
 
     _made: tempfile.TemporaryDirectory[str] | None = None
+
+    def dependencies(self) -> list[str]:
+        """Return what a build needs beside this hook: a compiler, where something is to be made."""
+        if self.target_name != "wheel":
+            return []
+        try:
+            _settings(Path(self.root), self.config)
+            return compiler_requirements(Path(self.root), os.environ)
+        except PallascError as error:
+            self.app.abort(f"error: {error}")
+            return []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Make all bundles before a wheel is put together."""

@@ -148,6 +148,9 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
         keep_debug=setting.keep_debug,
         on_event=_teller(say),
     )
+    for note in made.report.notes:
+        if note not in store.warnings:
+            say(f"warning: {note}")
     _check(made, setting)
 
 

@@ -24,6 +24,9 @@ FILE = "pyproject.toml"
 SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
+_KEYS = (_TABLE[-1], "compiler", "env")
+"""What may stand in the table of pallasc; `env` is for the specs (`specs/project`)."""
+_EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
 
@@ -160,6 +163,17 @@ def has_settings(root: Path) -> bool:
         return False
 
 
+def compiler_extra(root: Path) -> str:
+    """Return the extra of pallasc that brings a project's compiler: `compiler` of its settings.
+
+    Raises:
+        SpecError: it is none.
+    """
+    text = _read(root)
+    given = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
+    return Choice(_EXTRAS).read(given, Place(_Text(text), (*_TABLE[:-1], "compiler")))
+
+
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
     """Return what a project says about its bundles; the variable PALLASC_FROZEN freezes all.
 
@@ -178,8 +192,8 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
     own = Place(_Text(text), _TABLE[:-1])
     table = _pallasc_table(data)
     for key in table:
-        if key != _TABLE[-1]:
-            raise own.unknown("key", key, [_TABLE[-1]])
+        if key not in _KEYS:
+            raise own.unknown("key", key, [*_KEYS])
     frozen = _is_frozen(environ)
     found = _bundles(table.get(_TABLE[-1], {}), own.child(_TABLE[-1]))
     return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in found)

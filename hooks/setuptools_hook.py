@@ -7,6 +7,7 @@ project that is built where pallasc is installed; one that asks for no bundle is
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from setuptools import Command, Distribution
 
 from pallasc.errors import PallascError
 from pallasc.hooks.making import make
+from pallasc.hooks.requirements import compiler_requirements
 from pallasc.hooks.settings import Setting, has_settings, read_settings
 from pallasc.hooks.sources import RECORD, origin_record, source_files
 from pallasc.specs.spelling import suggestion
@@ -25,11 +27,29 @@ def add_step(dist: Distribution) -> None:
     """Let `build` make bundles, where the project asks for some."""
     if _STEP in dist.cmdclass or not has_settings(Path.cwd()):
         return
+    _require_compiler(dist)
     build = dist.get_command_class("build")
     steps = [*build.sub_commands, (_STEP, None)]
     dist.cmdclass["build"] = type("build", (build,), {"sub_commands": steps})
     dist.cmdclass[_STEP] = BuildBundles
     dist.cmdclass["sdist"] = type("sdist", (_Recording, dist.get_command_class("sdist")), {})
+
+
+def _require_compiler(dist: Distribution) -> None:
+    """Have a front end that asks what to install bring a compiler, where one is needed.
+
+    What it asks through is a distribution that gives up at `fetch_build_eggs` and reports what that
+    was given (`setuptools.build_meta`).
+    """
+    build_meta = sys.modules.get("setuptools.build_meta")
+    if build_meta is None or not isinstance(dist, build_meta.Distribution):
+        return
+    try:
+        needed = compiler_requirements(Path.cwd(), os.environ)
+    except PallascError as error:
+        raise SystemExit(f"error: {error}") from error
+    if needed:
+        dist.fetch_build_eggs(needed)
 
 
 class _Recording:

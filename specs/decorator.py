@@ -89,6 +89,7 @@ def kernel(
     tolerance: Mapping[str, float | str] | None = None,
     budget: Mapping[str, int | str] | None = None,
     files: Sequence[str] | None = None,
+    env: Sequence[str] | None = None,
     mesh: Mapping[str, int | str] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as a kernel; the fields are those of YAML.
@@ -105,6 +106,7 @@ def kernel(
         tolerance: `rtol` and `atol`.
         budget: the most that a variant may use.
         files: data files that the kernel reads while it is traced.
+        env: names of environment variables that the kernel gets to see.
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
 
     Raises:
@@ -123,6 +125,7 @@ def kernel(
         "tolerance": tolerance,
         "budget": budget,
         "files": files,
+        "env": env,
         "mesh": mesh,
     }
     given = {key: value for key, value in given.items() if value is not None}
@@ -185,18 +188,22 @@ def _line_in(file: Path, frame: FrameType | None) -> int | None:
     return None
 
 
-def collect_python(path: str | Path) -> list[Spec]:
+def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
     """Execute a Python spec file and return what it declares, in the order of declaration.
 
     Runs the user's code in this process: for workers only.
 
+    Args:
+        path: the file.
+        shown: what to call it in messages, where that is another path.
+
     Raises:
         SpecError: the file is missing, raises, declares nothing, or a declaration is wrong.
     """
-    collection = _Collection(str(path), Path(path).resolve())
+    collection = _Collection(shown or str(path), Path(path).resolve())
     try:
         with _collecting(collection):
-            load_module(path, fresh=True)
+            load_module(path, fresh=True, shown=shown)
     except SpecError as error:
         error.hint = error.hint or _how_to_call(error.__cause__)
         raise

@@ -26,6 +26,7 @@ from pallasc.specs.parameter_fields import PARAMETER, MatrixKind, ParameterKind
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.targets import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.templates import Expression, is_template, parse_template
+from pallasc.specs.variables import why_not_declared
 
 SCHEMA_VERSION = 1
 """The version of spec files that this release reads. 1: the first."""
@@ -173,6 +174,25 @@ class VersionKind:
         return {"const": SCHEMA_VERSION}
 
 
+@dataclass(frozen=True, slots=True)
+class VariableKind:
+    """The name of an environment variable that kernels get to see."""
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the name."""
+        hint = "Letters, digits and '_', beginning with a letter or '_'."
+        name = Text("the name of an environment variable", IDENTIFIER, hint).read(value, at)
+        if why := why_not_declared(name):
+            raise at.error(f"{name} {why}.", "Remove it.")
+        return name
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "string", "pattern": f"^{IDENTIFIER}$"}
+
+
+VARIABLES_KIND = ListOf(VariableKind(), "environment variables", 0)
+
 KERNEL_NAME = Text(
     "the name of a kernel",
     r"[A-Za-z_][A-Za-z0-9_.-]*",
@@ -246,6 +266,7 @@ KERNEL_FIELDS = (
         ListOf(Text("a path"), "paths"),
         "Data files that the kernel reads while it is traced, relative to the spec's folder.",
     ),
+    Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
     Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
 )
 """Every field of a kernel, in the order of the reference."""

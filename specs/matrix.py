@@ -135,6 +135,7 @@ class _Filled:
         self._args = trees.args(spec.args)
         self._static = trees.static(sorted_value(spec.static))
         self._files = tuple(sorted(spec.files))
+        self._env = tuple(sorted({*spec.env}))
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, which differ in the target alone."""
@@ -156,6 +157,7 @@ class _Filled:
                 entry=spec.entry,
                 reference=spec.reference,
                 files=self._files,
+                env=self._env,
                 location=spec.location,
                 base_dir=spec.base_dir,
                 **made,

@@ -29,12 +29,13 @@ def module_name(path: str | Path) -> str:
     return f"{_PREFIX}{Path(path).stem}"
 
 
-def load_module(path: str | Path, *, fresh: bool = False) -> ModuleType:
+def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = None) -> ModuleType:
     """Execute a Python file and return its module; the file's folder can be imported from.
 
     Args:
         path: the file.
         fresh: execute it again, even if this process has done so before.
+        shown: what to call it in messages, where that is another path.
 
     Raises:
         SpecError: there is no such file, or executing it raised; the place is the line in it.
@@ -45,10 +46,10 @@ def load_module(path: str | Path, *, fresh: bool = False) -> ModuleType:
     if loaded is not None and loaded.__file__ == str(file) and not fresh:
         return loaded
     if not file.is_file():
-        raise SpecError(f"{path}: there is no such file.")
+        raise SpecError(f"{shown or path}: there is no such file.")
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    return _execute(name, file, str(path))
+    return _execute(name, file, shown or str(path))
 
 
 def _execute(name: str, file: Path, shown: str) -> ModuleType:

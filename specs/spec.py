@@ -83,6 +83,7 @@ class Spec:
         tolerance: `rtol` and `atol`, numbers or templates.
         budget: limits by name, numbers or templates.
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
+        env: names of environment variables that it gets to see.
         mesh: axes of the devices that run the kernel together, with sizes, numbers or templates.
         location: where it is declared.
         base_dir: absolute folder of the spec file; no part of any key.
@@ -106,6 +107,7 @@ class Spec:
     tolerance: dict[str, float | str] = field(default_factory=dict)
     budget: dict[str, int | str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     mesh: dict[str, int | str] = field(default_factory=dict)
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
 
@@ -137,6 +139,7 @@ class Variant:
         location: where the kernel is declared.
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
+        env: as in `Spec`, sorted.
     """
 
     name: str
@@ -152,6 +155,7 @@ class Variant:
     location: Location
     base_dir: str
     mesh: Mesh = ()
+    env: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -175,6 +179,7 @@ class Variant:
             "static": sorted_value(self.static),
             "target": dict(sorted(self.target.figures().items())),
             **({"mesh": [list(axis) for axis in self.mesh]} if self.mesh else {}),
+            **({"env": list(self.env)} if self.env else {}),
         }
 
     def arrays(self) -> Iterator[tuple[str, ArraySpec]]:

@@ -10,6 +10,7 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.declare import Surroundings, check_target, declare, named
 from pallasc.specs.fields import Place
 from pallasc.specs.kernel_fields import FILE, FILE_FIELDS
+from pallasc.specs.project import with_project
 from pallasc.specs.spec import Spec
 from pallasc.specs.spec_files import OnSkip, spec_files
 from pallasc.specs.targets import Target, check_arch, make_model, resolve_target
@@ -45,7 +46,7 @@ def load_specs(
         for spec in loaded:
             owners.setdefault(spec.name, {}).update(dict.fromkeys(_archs(spec), spec))
         specs.extend(loaded)
-    return specs
+    return with_project(specs)
 
 
 def load_yaml(file: str | Path) -> list[Spec]:

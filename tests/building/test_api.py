@@ -133,3 +133,17 @@ def test_the_environment_does_not_grow_with_every_call(here: dict[str, Any]) -> 
 
 def test_the_assembler_is_asked_for_its_version_once_a_process(here: dict[str, Any]) -> None:
     assert here["asked for its version"] == 1
+
+
+def test_a_new_process_finds_in_the_store_what_another_compiled(
+    run_program: Callable[..., Any], make_project: Any
+) -> None:
+    root = make_project().store.root
+    compiled, digest, size = run_program("kept.py", root, 3.0, "plain")
+    assert compiled == ["triple"]
+    assert run_program("kept.py", root, 3.0, "plain") == [[], digest, size]
+    # What the process holds counts, not what stands in the source; settings count, too.
+    compiled, other, _ = run_program("kept.py", root, 4.0, "plain")
+    assert (compiled, other != digest) == (["triple"], True)
+    compiled, _, _ = run_program("kept.py", root, 3.0, "precise")
+    assert compiled == ["triple"]

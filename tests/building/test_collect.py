@@ -27,7 +27,8 @@ with open(os.environ["TEST_COUNT"], "a") as file:
     file.write("x")
 
 
-@pallasc.kernel(args={"x": "f32[8, {n}]"}, matrix={"n": helper.SIZES}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": "f32[8, {n}]"}, matrix={"n": helper.SIZES}, targets=["sm_90a"],
+               env=["TEST_COUNT"])
 def scale(x):
     return x * 2
 """

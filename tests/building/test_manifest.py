@@ -296,7 +296,7 @@ def test_a_changed_source_is_named(tmp_path: Path, context: Context) -> None:
     cases = {
         "a.py has changed": {"files": {"file:a.py": "0"}},
         "b is gone": {"files": {"module:b": digest}},
-        "the installed package nope has changed": {"packages": {"nope": "0"}},
+        "it was made with nope, here is none": {"packages": {"nope": "0"}},
     }
     for reason, manifest in cases.items():
         assert changed_source(manifest, str(tmp_path), context.digests) == reason

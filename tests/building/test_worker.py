@@ -250,7 +250,8 @@ def test_workers_end_with_the_build_and_what_was_finished_stays(
     project.write("quick.py", f"def run(x): return x * {end + 0.5}\n")
     project.write("blocked.py", BLOCKED)
     quick = {"name": "quick", "entry": "quick.py:run"}
-    spec = project.spec(quick, {"name": "blocked", "entry": "blocked.py:run"})
+    blocked = {"name": "blocked", "entry": "blocked.py:run", "env": ["TEST_FIFO"]}
+    spec = project.spec(quick, blocked)
     os.mkfifo(tmp_path / "fifo")
     variables = {"TEST_FIFO": str(tmp_path / "fifo")}
     process = start_program("build.py", project.store.root, 1, spec, **variables)

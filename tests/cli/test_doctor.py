@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.cli.doctor import items_text
-from pallasc.compiler.inventory import Item
+from pallasc.compiler.inventory import Item, only_runs
 
 RunCommand = Callable[..., Any]
 
@@ -69,3 +70,51 @@ def test_doctor_still_prints_json_when_something_is_missing(
 )
 def test_items_text_is_a_table_and_each_fix_once(items: list[Item], text: str) -> None:
     assert items_text(items) == text
+
+
+RUNTIME = [
+    Item("python", "3.12.1", "runs everything", path="/usr/bin/python"),
+    Item("platform", "Linux x86_64", "what the wheels are made for"),
+    Item("jax", "", "traces kernels", problem="missing", fix="pip install x"),
+    Item("jax-cuda13-plugin", "", "compiles kernels", problem="missing", fix="pip install x"),
+    Item("ptxas", "", "assembles", problem="missing", fix="pip install x"),
+    Item("cuda-bindings", "13.0", "only launching needs it", needed=False),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "expected"),
+    [
+        ("jax", True, True),
+        ("cuda-bindings", False, False),
+        ("jax-cuda13-plugin", True, False),
+        ("ptxas", True, False),
+        ("python", False, False),
+    ],
+)
+def test_an_environment_that_only_runs_kernels_has_the_runtime_and_nothing_of_a_compiler(
+    name: str, there: bool, expected: bool
+) -> None:
+    assert only_runs(RUNTIME)
+    changed = {"version": "1", "problem": ""} if there else {"version": "", "problem": "missing"}
+    items = [replace(item, **changed) if item.name == name else item for item in RUNTIME]
+    assert only_runs(items) is expected
+
+
+def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallasc.compiler.inventory.inventory", lambda ptxas: RUNTIME)
+    for found, said in (
+        ({(9, 0), (8, 0)}, "The GPUs here run kernels for sm_80, sm_90a.\n"),
+        (set(), "No GPU is found here: kernels run where there is one, with NVIDIA's driver.\n"),
+    ):
+        monkeypatch.setattr("pallasc.runtime.devices.capabilities", lambda found=found: found)
+        result = run("doctor")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.endswith(
+            "Nothing of a compiler is installed here: kernels are run, and none is compiled.\n"
+            f'{said}To compile here, too: pip install "pallasc[cuda13]"\n'
+        )
+        data = json.loads(run("doctor", "--json").out)
+        assert (data["ok"], data["runs"]) == (False, ["sm_80", "sm_90a"] if found else [])

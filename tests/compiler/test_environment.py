@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pallasc.compiler.environment import compiler_variables, compiling_environment, tool_folder
 from pallasc.compiler.toolchain import find_toolchain
+from pallasc.specs.variables import SYSTEM_PATH
 
 
 def test_jax_looks_for_no_gpu_and_finds_the_assembler_first() -> None:
     base = {"PATH": "/usr/bin", "JAX_PLATFORMS": "cuda", "HOME": "/home/x"}
     found = compiling_environment(base, Path("/tools"))
-    assert found["PATH"] == f"/tools{os.pathsep}/usr/bin"
+    assert found["PATH"] == f"/tools{os.pathsep}{SYSTEM_PATH}"
     assert found["JAX_PLATFORMS"] == "cpu"
     assert found["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] == "1"
     assert found["HOME"] == "/home/x"

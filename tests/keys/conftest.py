@@ -32,7 +32,7 @@ from pallasc.specs.canonical import labelled_key
 from pallasc.specs.matrix import expand
 from pallasc.specs.plan import Binding
 from pallasc.specs.spec import Variant
-from pallasc.specs.yaml_loader import load_yaml
+from pallasc.specs.yaml_loader import load_specs
 
 PROGRAMS = Path(__file__).parent / "programs"
 CASE = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"
@@ -155,6 +155,7 @@ SPEC: dict[str, Any] = {
                 "nested": {"sizes": [1, 2], "b": 1, "a": 2},
             },
             "files": ["table.txt"],
+            "env": ["KERNEL_TILE"],
             "reference": "kernel.py:other",
             "tolerance": {"rtol": 0.01},
             "budget": {"registers": 128},
@@ -223,7 +224,7 @@ class World:
         """Return the first kernel's variant."""
         path = self.project / self.name
         path.write_text(self.text or json.dumps(self.spec), encoding="utf-8")  # JSON is YAML
-        return next(v for v in expand(load_yaml(path)) if v.entry != "unrelated.py:run")
+        return next(v for v in expand(load_specs([path])) if v.entry != "unrelated.py:run")
 
     def toolchain(self) -> Toolchain:
         """Return the toolchain of this world."""
@@ -290,12 +291,16 @@ def write_world(root: Path) -> None:
 
 
 def run_trace(world: World, *kernels: dict[str, Any], **variables: str) -> dict[str, Any]:
-    """Return the manifests of kernels by name, recorded in a process like a worker."""
+    """Return the manifests of kernels by name, recorded in a process like a worker.
+
+    Variables reach the kernels that declare them.
+    """
     environment = compiling_environment({**os.environ, **variables}, world.tools / "bin")
     spec = world.project / "traced.yaml"
     spec.write_text(json.dumps({**world.spec, "kernels": kernels}), encoding="utf-8")
     answer = subprocess.run(
-        [sys.executable, "-P", PROGRAMS / "trace.py", spec, world.site],
+        [sys.executable, "-P", PROGRAMS / "trace.py", spec, world.site,
+         json.dumps(variables)],
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     spec.unlink()

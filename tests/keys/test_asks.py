@@ -248,9 +248,7 @@ def test_that_a_folder_is_there_does_not_depend_on_what_is_in_it(
 @pytest.mark.parametrize("name", NOBODYS)
 def test_what_no_kernel_asks_is_not_recorded(gallery: Gallery, name: str) -> None:
     found = gallery.manifests[f"nobody: {name}"]
-    assert [found[key] for key in ("opened", "unseen", "altered", "current_folder")] == [
-        {}, [], [], "",
-    ]  # fmt: skip
+    assert [found[key] for key in ("opened", "unseen", "altered", "missed")] == [{}, [], [], {}]
 
 
 @pytest.mark.parametrize("name", CLOCKS)
@@ -306,13 +304,13 @@ def test_a_device_counts_by_its_being_there(gallery: Gallery) -> None:
     assert found["unseen"] == []
 
 
-def test_a_relative_question_depends_on_the_current_folder(gallery: Gallery, place: Any) -> None:
-    changed = ("a file was opened relative to another current folder",)
-    for name in ("relative", "the current folder"):
-        assert place.ask(gallery.manifests[name]).changed == ()
+def test_a_relative_question_is_about_the_specs_folder(gallery: Gallery, place: Any) -> None:
+    assert gallery.manifests["relative"]["opened"] == {"is:later.txt": None}
     place.patch.chdir(place.root)
     for name in ("relative", "the current folder"):
-        assert place.ask(gallery.manifests[name]).changed == changed
+        assert place.ask(gallery.manifests[name]).changed == ()
+    place.add("specs/later.txt")
+    assert len(place.ask(gallery.manifests["relative"]).changed) == 1
 
 
 def test_a_folder_that_is_listed_by_its_descriptor_is_recorded(
@@ -324,19 +322,19 @@ def test_a_folder_that_is_listed_by_its_descriptor_is_recorded(
     assert len(place.ask(found).changed) == 1
 
 
-def test_who_goes_through_all_variables_depends_on_their_names(
+def test_who_goes_through_all_variables_sees_the_same_everywhere(
     gallery: Gallery, place: Any
 ) -> None:
     found = gallery.manifests["all names"]
-    place.setenv("TMPDIR", "/some/where")
-    assert set(found["variables"]) == {"*"}
-    assert place.ask(found).changed == ()
+    assert found["missed"] == {}
     place.setenv("CHOICE_OF_TILE", "1")
-    assert len(place.ask(found).changed) == 1
+    place.setenv("TMPDIR", "/some/where")
+    assert place.ask(found).changed == ()
 
 
 def test_a_variable_that_is_looked_up_in_bytes_is_recorded(gallery: Gallery) -> None:
-    assert gallery.manifests["bytes"]["variables"] == {"CHOICE": digest("a")}
+    entry = gallery.entries["bytes"].removeprefix("_pallasc_spec_")
+    assert gallery.manifests["bytes"]["missed"] == {"CHOICE": f"{entry}.py:7"}
 
 
 def test_a_file_that_was_written_counts_where_somebody_else_reads_it(gallery: Gallery) -> None:

@@ -305,6 +305,20 @@ add("both", {
 })  # fmt: skip
 
 
+add(
+    "request",
+    {
+        "a variable that the kernel declares": variable("KERNEL_TILE", "128"),
+        "such a variable, empty": variable("KERNEL_TILE", ""),
+        "one more that it declares": lambda w: w.kernel["env"].append("OTHER"),
+        "one fewer": lambda w: w.kernel.pop("env"),
+        "one that its project declares": lambda w: w.add(
+            "pyproject.toml", "[tool.pallasc]\nenv = ['OTHER']\n"
+        ),
+    },
+)
+
+
 # What was read.
 
 
@@ -361,8 +375,6 @@ add("manifest", {
     "a file that was not there": lambda w: w.add("specs/override.json", "{}"),
     "a file that a pattern found": lambda w: w.flip("specs/parts/one.part"),
     "one more for a pattern": lambda w: w.add("specs/parts/two.part", "2\n"),
-    "a variable that the kernel looks up": variable("KERNEL_TILE", "128"),
-    "such a variable, empty": variable("KERNEL_TILE", ""),
 })  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Each variable has one fate: counted, fixed, dropped or passed on; files that are named count."""
+"""Each variable has one fate: counted, fixed, a place, declared, withheld; files count."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallasc.compiler.environment import compiler_variables, compiling_environment, settled
+from pallasc.compiler.environment import (
+    compiler_variables,
+    compiling_environment,
+    declared_fields,
+    settled,
+)
 from pallasc.errors import ToolError
+from pallasc.specs.variables import why_not_declared
 
 COUNTED = (
     "XLA_FLAGS", "JAX_ENABLE_X64", "TF_XLA_FLAGS", "MOSAIC_GPU_DUMP_PTX", "LLVM_PASS_PLUGIN_PATH",
@@ -28,11 +34,14 @@ FIXED = {
     "JAX_PLATFORMS": "cpu",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     "LC_ALL": "C.UTF-8",
+    "LOGNAME": "pallasc",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
+    "TERM": "dumb",
     "TZ": "UTC",
+    "USER": "pallasc",
 }
 DROPPED = (
     "CUDA_ROOT", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
@@ -48,8 +57,12 @@ TERRAFORM = (
     "TF_STATE_PERSIST_INTERVAL", "TF_IGNORE", "TF_TOKEN_app_terraform_io", "TF_APPEND_USER_AGENT",
     "TF_ACC", "TF_ACC_TERRAFORM_PATH", "TF_HTTP_ADDRESS", "TF_CLOUD_ORGANIZATION",
 )  # fmt: skip
-PASSED_ON = (
-    "HOME", "USER", "TMPDIR", "TERM", "PYTHONPATH", "PYTHONNOUSERSITE", "KERNEL_TILE", *TERRAFORM,
+PLACES = (
+    "HOME", "TMPDIR", "PYTHONPATH", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH",
+)  # fmt: skip
+WITHHELD = (
+    "KERNEL_TILE", "RUN_ID", "CI", "_", "COLUMNS", "NO_COLOR", "XDG_CACHE_HOME", "SHLVL",
+    "PWD", "https_proxy", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PALLASC_FROZEN", *TERRAFORM,
 )  # fmt: skip
 
 
@@ -76,13 +89,42 @@ def test_what_is_dropped_does_not_reach_a_worker(name: str) -> None:
     assert variables(**{name: "v"}) == {}
 
 
-@pytest.mark.parametrize("name", PASSED_ON)
-def test_what_is_passed_on_does_not_count(name: str) -> None:
+@pytest.mark.parametrize("name", PLACES)
+def test_where_modules_and_libraries_lie_does_not_count(name: str) -> None:
     assert settled({name: "/v"})[name] == "/v"
     assert variables(**{name: "/v"}) == {}
 
 
-@given(st.dictionaries(st.sampled_from([*COUNTED, *FIXED, *DROPPED, *PASSED_ON]),
+@pytest.mark.parametrize("name", WITHHELD)
+def test_what_is_withheld_does_not_reach_a_worker(name: str) -> None:
+    assert settled({name: "/v"}) == settled({})
+    assert variables(**{name: "/v"}) == {}
+
+
+@pytest.mark.parametrize("name", ["KERNEL_TILE", "HOME", "USER", "CI", "COLUMNS", "XLA_FLAGS"])
+def test_a_spec_may_declare_it(name: str) -> None:
+    assert why_not_declared(name) == ""
+
+
+@pytest.mark.parametrize("name", [*DROPPED, *sorted({*FIXED} - {"USER", "LOGNAME", "TERM"}), "PATH",
+                                  "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH"])  # fmt: skip
+def test_a_spec_cannot_declare_it(name: str) -> None:
+    assert why_not_declared(name)
+
+
+def test_a_declared_variable_counts_by_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for value in (None, "", "secret", os.fsdecode(b"\xff")):
+        if value is None:
+            monkeypatch.delenv("KERNEL_TILE", raising=False)
+        else:
+            monkeypatch.setenv("KERNEL_TILE", value)
+        found.append(declared_fields(["KERNEL_TILE"])["env KERNEL_TILE"])
+    assert len({*found}) == 4
+    assert "secret" not in " ".join(found)
+
+
+@given(st.dictionaries(st.sampled_from([*COUNTED, *FIXED, *DROPPED, *PLACES, *WITHHELD]),
                        st.text("ab1=- ", max_size=5)))  # fmt: skip
 def test_settling_twice_is_settling_once(environment: dict[str, str]) -> None:
     once = settled(environment)
@@ -91,7 +133,8 @@ def test_settling_twice_is_settling_once(environment: dict[str, str]) -> None:
 
 
 def test_path_begins_with_the_tools() -> None:
-    assert compiling_environment({"PATH": "/a:/b"}, Path("/tools"))["PATH"] == "/tools:/a:/b"
+    found = compiling_environment({"PATH": "/a:/b"}, Path("/tools"))["PATH"]
+    assert found == "/tools:/usr/local/bin:/usr/bin:/bin"
 
 
 def test_entries_of_pythonpath_are_absolute_and_never_the_current_folder(

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -244,7 +245,13 @@ KEEPS: dict[str, Change] = {
         PALLASC_CACHE_DIR="/store", XDG_CACHE_HOME="/caches"),
     "JAX's own cache": with_variables(
         JAX_COMPILATION_CACHE_DIR="/c", JAX_ENABLE_COMPILATION_CACHE="false"),
-    "continuous integration": with_variables(CI="true", GITHUB_ACTIONS="true", BUILD_ID="7"),
+    "continuous integration": with_variables(
+        CI="true", GITHUB_ACTIONS="true", BUILD_ID="7", RUN_ID="8", _="/usr/bin/nice"),
+    "the folder that it is started in": lambda w: w.patch.chdir(w.root),
+    "arguments": lambda w: w.patch.setattr(sys, "argv", ["other", "--flag"]),
+    "what another project declares": add("site/pyproject.toml", "[tool.pallasc]\nenv=['USER']\n"),
+    "what the project declares twice": add(
+        "specs/pyproject.toml", "[tool.pallasc]\nenv = ['KERNEL_TILE']\n"),
     "Terraform": with_variables(
         TF_VAR_region="eu", TF_CLI_CONFIG_FILE="/terraform.rc", TF_LOG="TRACE", TF_WORKSPACE="b"),
     "called by make": with_variables(MAKEFLAGS=" -j --jobserver-auth=3,4", MAKELEVEL="1"),

@@ -25,7 +25,6 @@ from pallasc.compiler.reads import (
     label_of,
     listing_digest,
     path_of,
-    values_now,
 )
 from pallasc.compiler.sources import Sources, sources_from_json, sources_to_json
 
@@ -70,7 +69,9 @@ OTHERS = {
     "Python's": (
         "import inspect, json", "inspect.getsource(json)", "open(__file__)",
         "open('/proc/self/status')", "os.listdir('/sys/class')"),
-    "a token": ("os.environ.get('TOKEN')",),
+    "declared": ("assert os.environ['TOKEN'] == 'secret value'",),
+    "declared and not set": ("assert 'UNSET' not in os.environ",),
+    "a file at home": ("try: open(os.path.expanduser('~/tuning/table.json'))", FAILING),
     "kept": ("import keeping", "keeping.table()"),
     "kept and answered again": ("import keeping", "keeping.table()"),
 }  # fmt: skip
@@ -110,6 +111,7 @@ def gallery(baseline: Any, trace: Any, tmp_path_factory: pytest.TempPathFactory)
             world.add(name, text)
         names = {f"case_{number}": name for number, name in enumerate(CASES)}
         kernels = [world.add_kernel(entry, CASES[name]) for entry, name in names.items()]
+        kernels[0]["env"] = ["TOKEN", "UNSET"]
         variables = {name: "/some/where" for name in SEEN if name != "PATH"}
         found = trace(world, *kernels, CHOICE="a", TOKEN="secret value", **variables)
     return Gallery(root, {names[entry]: manifest for entry, manifest in found.items()})
@@ -136,7 +138,6 @@ NOTES = {"file:notes.txt": digest("nothing\n")}
 def test_a_file_that_is_read_is_recorded(gallery: Gallery, name: str) -> None:
     found = gallery.manifests[f"reads: {name}"]
     assert found["opened"] == NOTES
-    assert found["current_folder"] == ""
 
 
 def test_what_a_function_keeps_counts_for_all_that_reach_it(gallery: Gallery) -> None:
@@ -146,7 +147,7 @@ def test_what_a_function_keeps_counts_for_all_that_reach_it(gallery: Gallery) ->
 
 def test_imports_alone_look_nothing_up_for_the_kernel(gallery: Gallery) -> None:
     found = gallery.manifests["nothing"]
-    assert [found[key] for key in ("opened", "variables", "absent", "hidden")] == [{}, {}, [], []]
+    assert [found[key] for key in ("opened", "missed", "absent", "hidden")] == [{}, {}, [], []]
 
 
 def test_a_file_outside_the_folder_is_recorded_by_its_full_name(gallery: Gallery) -> None:
@@ -168,12 +169,11 @@ def test_what_is_no_input_is_not_recorded(gallery: Gallery, name: str) -> None:
     assert gallery.manifests[name]["opened"] == {}
 
 
-def test_a_relative_name_depends_on_the_current_folder(gallery: Gallery, place: Any) -> None:
+def test_a_relative_name_is_one_in_the_specs_folder(gallery: Gallery, place: Any) -> None:
     found = gallery.manifests["relative"]
-    assert found["opened"] == {f"file:{Path.cwd().resolve() / 'tuned.json'}": None}
-    assert place.ask(found).changed == ()
+    assert found["opened"] == {"file:tuned.json": None}
     place.patch.chdir(place.root)
-    assert place.ask(found).changed == ("a file was opened relative to another current folder",)
+    assert place.ask(found).changed == ()
 
 
 def test_the_version_of_an_installed_package_is_an_input(gallery: Gallery, place: Any) -> None:
@@ -188,34 +188,46 @@ def test_data_of_a_package_counts_with_the_package(gallery: Gallery, place: Any)
     found = gallery.manifests["data of a package"]
     assert found["opened"] == {}
     place.add("site/thirdparty/data.txt", "2\n")
-    assert place.ask(found).changed == ("the installed package thirdparty has changed",)
+    assert place.ask(found).changed == (
+        "the content of thirdparty differs under the same version, 1.0",
+    )
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_variable_that_is_looked_up_is_recorded(gallery: Gallery, place: Any, name: str) -> None:
+def test_a_variable_that_is_asked_for_and_not_there_is_recorded_with_the_line(
+    gallery: Gallery, place: Any, name: str
+) -> None:
     found = gallery.manifests[f"looks: {name}"]
-    assert found["variables"] == {"CHOICE": digest("a")}
-    assert place.ask(found).changed == ()
+    case = list(CASES).index(f"looks: {name}")
+    assert found["missed"] == {"CHOICE": f"case_{case}.py:7"}
     place.setenv("CHOICE", "b")
-    changed = ("the environment variable CHOICE has changed",)
-    assert place.ask(found).changed == changed
-    place.patch.delenv("CHOICE")
-    assert place.ask(found).changed == changed
+    assert place.ask(found).changed == ()
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_variable_has_the_value_that_workers_see(gallery: Gallery, place: Any, name: str) -> None:
+def test_what_is_the_same_for_every_kernel_is_nobodys_question(
+    gallery: Gallery, place: Any, name: str
+) -> None:
     found = gallery.manifests[f"sees: {name}"]
-    if name != "PATH":
-        place.setenv(name, "/some/where")
-    assert place.ask(found).changed == ()
+    assert ("CUDA_HOME" in found["missed"]) is (name == "CUDA_HOME")
     place.setenv(name, "/else/where")
-    assert bool(place.ask(found).changed) is (name in ("PATH", "HOME"))
+    assert place.ask(found).changed == ()
 
 
-def test_what_was_looked_up_is_not_written_down_itself(gallery: Gallery) -> None:
-    assert gallery.manifests["a token"]["variables"] == {"TOKEN": digest("secret value")}
+def test_a_value_is_not_written_down(gallery: Gallery) -> None:
     assert "secret value" not in json.dumps(gallery.manifests)
+
+
+@pytest.mark.parametrize("name", ["declared", "declared and not set"])
+def test_what_a_kernel_declares_it_does_not_miss(gallery: Gallery, name: str) -> None:
+    assert gallery.manifests[name]["missed"] == {}
+
+
+def test_a_file_of_the_home_folder_is_missed(gallery: Gallery) -> None:
+    found = gallery.manifests["a file at home"]
+    case = list(CASES).index("a file at home")
+    assert found["opened"] == {}
+    assert found["missed"] == {"~/tuning/table.json": f"case_{case}.py:7"}
 
 
 @pytest.mark.parametrize("name", MISSING)
@@ -286,13 +298,6 @@ def test_a_listing_has_no_bytecode_and_no_order(tmp_path: Path) -> None:
     assert listing_digest(tmp_path) is None
 
 
-def test_an_unset_variable_differs_from_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CHOICE", raising=False)
-    assert values_now(["CHOICE"]) == {"CHOICE": None}
-    monkeypatch.setenv("CHOICE", "")
-    assert values_now(["CHOICE"]) == {"CHOICE": digest("")}
-
-
 def test_sources_travel_between_processes(tmp_path: Path) -> None:
     read = Sources(
         files={"module:a": tmp_path / "a.py"},
@@ -304,8 +309,7 @@ def test_sources_travel_between_processes(tmp_path: Path) -> None:
         folders=(str(tmp_path),),
         hidden=["colorsys"],
         opened={"file:t": tmp_path / "t"},
-        variables={"ONE": "1", "TWO": None},
-        current_folder="here",
+        missed={"ONE": "kernel.py:1"},
     )
     assert sources_from_json(json.loads(json.dumps(sources_to_json(read)))) == read
     assert sources_from_json(json.loads(json.dumps(sources_to_json(Sources())))) == Sources()

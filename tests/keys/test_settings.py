@@ -94,10 +94,11 @@ try:
 except ImportError:
     optional_sizes = None
 SIZE = int((Path(__file__).parent / "size.txt").read_text()) + int(os.environ.get("MORE", "0"))
+SIZE += int(os.environ.get("EVEN_MORE", "0"))
 SIZE += 1000 * (optional_sizes is not None)
 
 
-@pallasc.kernel(args={"x": f"f32[{SIZE}, 128]"}, targets=["sm_90a"])
+@pallasc.kernel(args={"x": f"f32[{SIZE}, 128]"}, targets=["sm_90a"], env=["MORE"])
 def scale(x):
     return x * 2
 """
@@ -111,11 +112,18 @@ def more(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("MORE", "8")
 
 
+def undeclared(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("EVEN_MORE", "8")
+
+
 def installed(folder: Path, patch: pytest.MonkeyPatch) -> None:
     (folder / "optional_sizes.py").write_text("")
 
 
-@pytest.mark.parametrize(("change", "size"), [(another_size, 16), (more, 16), (installed, 1008)])
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [(another_size, 16), (more, 16), (undeclared, 8), (installed, 1008)],
+)
 def test_what_a_python_spec_looks_at_is_an_input_of_what_it_declares(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,3 +141,19 @@ def test_what_a_python_spec_looks_at_is_an_input_of_what_it_declares(
     assert sizes() == ["f32[8, 128]"]
     change(tmp_path, monkeypatch)
     assert sizes() == [f"f32[{size}, 128]"]
+    assert sizes() == [f"f32[{size}, 128]"]
+
+
+def test_what_a_python_spec_asks_for_and_does_not_get_to_see_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "size.txt").write_text("8")
+    (tmp_path / "declared.py").write_text(DECLARING)
+    monkeypatch.setenv("MORE", "8")
+    monkeypatch.setenv("EVEN_MORE", "8")
+    for _ in range(2):  # executed, and remembered
+        store = Store(tmp_path / "store")
+        (spec,) = collect([str(tmp_path / "declared.py")], store=store)
+        assert str(spec.args["x"]) == "f32[16, 128]"  # type: ignore[call-overload]
+        (note,) = store.warnings
+        assert note.startswith("declared.py asks for EVEN_MORE (declared.py:12), which is set here")

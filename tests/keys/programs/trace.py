@@ -1,19 +1,26 @@
 """Run the kernels of a spec as a worker does before JAX sees them, and print their manifests.
 
-trace.py SPEC FAKE_SITE: records imports and reads, imports entry points and static arguments, calls
-each function with plain numbers, and asks for the sources that it reached.
+trace.py SPEC FAKE_SITE VARIABLES: records imports and reads, imports entry points and static
+arguments, calls each function with plain numbers, and asks for the sources that it reached.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import site
 import sys
+import tempfile
 
-from pallasc.compiler import closure, imports
+from pallasc.compiler import closure, imports, seclusion
+from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
-site.USER_SITE = sys.argv[2]
-sys.path.insert(0, sys.argv[2])
+_, spec, fake_site, given = sys.argv
+site.USER_SITE = fake_site
+sys.path.insert(0, fake_site)
+declared = json.loads(given)
+scratch = tempfile.TemporaryDirectory()
+seclusion.seclude(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
 closure.site_folders.cache_clear()
 imports.record_imports()
 imports.read_sources_afresh()
@@ -26,7 +33,10 @@ from pallasc.specs.matrix import expand  # noqa: E402
 from pallasc.specs.yaml_loader import load_yaml  # noqa: E402
 
 found = {}
-for variant in expand(load_yaml(sys.argv[1])):
+variants = expand(load_yaml(spec))
+seclusion.admit({name: declared.get(name) for variant in variants for name in variant.env})
+seclusion.enter(os.path.dirname(spec))
+for variant in variants:
     forget_seeds()
     job = _job(variant)
     job.function(**dict.fromkeys(variant.args, 3.0), **job.static)

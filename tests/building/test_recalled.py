@@ -1,0 +1,171 @@
+"""Where no compiler is installed, what the store has is found; what was not checked is said."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler import installed, recalled
+from pallasc.compiler.recalled import recall, remember
+from pallasc.errors import NotCachedError, ToolError
+from pallasc.specs.lock import Lock
+
+COMPILER = ("jax", "jaxlib", "jax-cuda", "jax_cuda", "nvidia-", "llvmlite", "numpy", "ml_dtypes")
+
+
+@pytest.fixture
+def built(project: Any) -> Any:
+    """Return a project whose kernels are in the store: one of YAML, one of Python."""
+    project.write("scale.py", "import numpy\n\n\ndef run(x):\n    return x * len(numpy.ones(2))\n")
+    project.spec({"name": "scale", "entry": "scale.py:run"})
+    project.write(
+        "twice.py",
+        "import pallasc\n\n\n@pallasc.kernel(args={'x': 'f32[8, 128]'}, targets=['sm_90a'])\n"
+        "def twice(x):\n    return x + x\n",
+    )
+    assert project.build("spec.yaml", "twice.py").exit_code == 0
+    return project
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the packages that compile from what looks for them."""
+    found, located = installed.find_package, recalled_locate()
+
+    def find_package(name: str) -> Any:
+        return None if name.startswith(COMPILER) else found(name)
+
+    def locate_module(name: str, folders: Any) -> Path | None:
+        return None if name.partition(".")[0].startswith(COMPILER) else located(name, folders)
+
+    for place in ("toolchain", "components", "installed"):
+        monkeypatch.setattr(f"pallasc.compiler.{place}.find_package", find_package)
+    for place in ("closure", "manifest"):
+        monkeypatch.setattr(f"pallasc.compiler.{place}.locate_module", locate_module)
+
+
+def recalled_locate() -> Any:
+    from pallasc.compiler.closure import locate_module
+
+    return locate_module
+
+
+BOTH = ("spec.yaml", "twice.py")
+
+
+@pytest.mark.parametrize("options", [{"frozen": True}, {"compile": False}, {}])
+def test_what_the_store_has_is_found_and_what_is_not_checked_is_said(
+    built: Any, nothing_installed: None, options: dict[str, bool]
+) -> None:
+    report = built.build(*BOTH, **options)
+    assert [result.status for result in report.results] == ["hit", "hit"], report
+    assert report.exit_code == 0
+    toolchain, packages = report.notes
+    assert toolchain.startswith(
+        "the toolchain is not checked, because no compiler is installed here: what the store has "
+        "was compiled with jax 0."
+    )
+    assert ", ptxas 1" in toolchain
+    assert packages == ("not checked, because not installed here, though kernels import it: numpy")
+
+
+def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None:
+    built.write("scale.py", "def run(x):\n    return x * 5\n")
+    frozen, missing, asked = (
+        built.build(**options).results[0] for options in ({"frozen": True}, {"compile": False}, {})
+    )
+    assert frozen.error.exit_code == 3
+    assert missing.status == "missing"
+    assert asked.error.exit_code == 4
+    assert str(asked.error).endswith(
+        "scale@h100-sxm has to be compiled, and no compiler is installed here: "
+        "scale.py has changed."
+        '\n  Install it with: pip install "pallasc[cuda13]"'
+    )
+
+
+def test_a_store_that_knows_no_toolchain_says_so(project: Any, nothing_installed: None) -> None:
+    project.write("scale.py", "def run(x):\n    return x * 2\n")
+    project.spec({"name": "scale", "entry": "scale.py:run"})
+    with pytest.raises(ToolError, match="the store does not say with which one"):
+        project.build(frozen=True)
+    with pytest.raises(ToolError, match="No CUDA plugin for JAX is installed"):
+        project.build()
+
+
+def identity(name: str) -> dict[str, str]:
+    """Return the identity of a toolchain of this Python and this pallasc."""
+    from pallasc.cache.stat_digest import FileDigests
+    from pallasc.compiler.identity import own_digest, python_name
+
+    own = own_digest(FileDigests().digest)
+    return {"python": f"{python_name()}, starts with this", "pallasc": own, "jax": name * 64}
+
+
+def test_the_toolchain_of_the_lock_is_taken_or_none(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("1", "2"):
+        remember(store, identity(name), {"jax": f"0.{name}"})
+    assert recall(store).versions == {"jax": "0.2"}
+    locks = [Lock(recalled.components(identity(name), {}, {})) for name in ("1", "3")]
+    assert recall(store, locks[0]).versions == {"jax": "0.1"}
+    with pytest.raises(NotCachedError, match="not filled with the toolchain of the lock file"):
+        recall(store, locks[1])
+
+
+def test_toolchains_are_remembered_once_each_the_newest_first(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("1", "2", "1", *"345678"):
+        remember(store, identity(name), {"jax": f"0.{name}"})
+    assert [one.versions["jax"][2:] for one in recalled.recalled(store)] == list("87654312")
+
+
+def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    other = {**identity("1"), "python": "cpython 3.2.1", "pallasc": "0" * 64}
+    remember(store, other, {"jax": "0.1", "pallasc": "0.0.1"})
+    with pytest.raises(NotCachedError) as caught:
+        recall(store)
+    assert "it was made with python 3.2.1, here is 3." in str(caught.value)
+    assert "it was made with pallasc 0.0.1, here is" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [None, 1, [None], [{}], [{"identity": {}, "versions": {}, "jax": ""}],
+     [{"identity": {"python": 1, "pallasc": "a"}, "versions": {}, "jax": ""}],
+     [{"identity": [], "versions": {}, "jax": ""}]],
+)  # fmt: skip
+def test_what_is_planted_in_its_place_is_nothing(tmp_path: Path, planted: Any) -> None:
+    store = Store(tmp_path)
+    store.put_manifest(recalled._KEY, {"action": "", "toolchains": planted})
+    assert recalled.recalled(store) == []
+
+
+@pytest.mark.parametrize("backend", ["setuptools", "hatchling"])
+def test_a_wheel_asks_for_a_compiler_only_where_something_has_to_be_compiled(
+    built: Any, nothing_installed: None, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    built.write("mylib/__init__.py", "")
+    hook = "[tool.hatch.build.hooks.pallasc]\n" if backend == "hatchling" else ""
+    settings = (
+        '[project]\nname = "mylib"\nversion = "1"\n[tool.setuptools]\npackages = ["mylib"]\n'
+        f'{hook}[tool.pallasc]\ncompiler = "cuda12"\n'
+        '[tool.pallasc.bundles]\n"mylib/k.pallasc" = ["spec.yaml", "twice.py"]\n'
+    )
+    built.write("pyproject.toml", settings)
+    monkeypatch.chdir(built.folder)
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store.root))
+    monkeypatch.setattr("sys.argv", ["build"])
+    monkeypatch.setattr("pallasc.hooks.requirements.is_compiler_installed", lambda: False)
+    module = "setuptools.build_meta" if backend == "setuptools" else "hatchling.build"
+    asked = importlib.import_module(module).get_requires_for_build_wheel
+    assert asked() == []
+    built.write("scale.py", "def run(x):\n    return x * 5\n")
+    assert asked() == ["pallasc[cuda12]"]
+    monkeypatch.setenv("PALLASC_FROZEN", "1")
+    assert asked() == []

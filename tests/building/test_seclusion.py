@@ -1,0 +1,289 @@
+"""What the code of a kernel sees of the environment: the same everywhere, and what it declares."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.compiler.printed import unpack
+from pallasc.compiler.withheld import Withheld
+from pallasc.errors import SpecError
+from pallasc.specs.yaml_loader import load_specs
+
+SETTINGS = """
+import os
+
+FOUND = {name: value for name, value in os.environ.items() if name.startswith("PROGRESS_")}
+"""
+CURIOUS = """
+import getpass, json, os, pwd, shutil, sys
+from pathlib import Path
+
+import settings
+
+HERE = Path(__file__).parent
+
+
+def seen():
+    names = sorted(name for name in os.environ if not name.startswith(("MOSAIC_", "TF_CPP")))
+    account = pwd.getpwuid(os.getuid())
+    return {
+        "names": names,
+        "values": {name: os.environ[name] for name in names if name != "HOME"},
+        "home": sorted(os.listdir(Path.home())),
+        "is home": os.path.expanduser("~") == account.pw_dir == str(Path.home()),
+        "user": [getpass.getuser(), account.pw_name, os.getlogin()],
+        "arguments": [sys.argv, sys.orig_argv[1:]],
+        "folder": os.path.relpath(os.getcwd(), HERE),
+        "terminal": [list(shutil.get_terminal_size()), sys.stdin.isatty(), sys.stdout.isatty()],
+        "input": sys.stdin.read(),
+        "text": open("text.txt").read(),
+        "settings": settings.FOUND,
+    }
+
+
+def run(x):
+    print(json.dumps(seen()))
+    return x * 2
+"""
+ELSEWHERE = {
+    "RUN_ID": "8", "_": "/usr/bin/nice", "PROGRESS_BAR": "1", "HOME": "/home/other", "USER": "me",
+    "LOGNAME": "other", "TERM": "xterm", "COLUMNS": "40", "LINES": "9", "LANG": "de_DE.UTF-8",
+    "NO_COLOR": "1", "PIP_CONSTRAINT": "/c.txt", "VIRTUAL_ENV": "/v", "TZ": "Pacific/Auckland",
+    "PALLASC_FROZEN": "1", "SHLVL": "9", "PWD": "/", "XDG_CACHE_HOME": "/caches",
+    "GITHUB_ACTIONS": "true", "https_proxy": "http://proxy:3128", "MAKEFLAGS": "-j",
+}  # fmt: skip
+
+
+@pytest.fixture
+def curious(project: Any) -> Any:
+    """Return a project with a kernel that looks at everything there is."""
+    project.write("settings.py", SETTINGS)
+    project.write("curious.py", CURIOUS)
+    project.write("text.txt", "written\n")
+    project.spec({"name": "curious", "entry": "curious.py:run"})
+    return project
+
+
+def go_elsewhere(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Give this process another environment, folder, path and arguments."""
+    for name, value in ELSEWHERE.items():
+        patch.setenv(name, value)
+    patch.setenv("PATH", os.pathsep.join([str(folder), os.environ["PATH"]]))
+    patch.chdir(folder)
+    patch.setattr(sys, "argv", ["other", "--flag"])
+
+
+def printed(result: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(unpack(result.printed))
+    return found
+
+
+def test_a_build_in_another_environment_misses_nothing(
+    curious: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = curious.build().results
+    assert first.status == "compiled", first.error
+    go_elsewhere(monkeypatch, tmp_path)
+    report = curious.build(frozen=True)
+    assert [result.status for result in report.results] == ["hit"]
+    assert report.notes == ()
+
+
+def test_kernels_see_the_same_in_another_environment(
+    curious: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = curious.build().results
+    go_elsewhere(monkeypatch, tmp_path)
+    curious.store = Store(tmp_path / "another store")
+    (second,) = curious.build().results
+    assert second.status == "compiled", second.error
+    assert printed(first) == printed(second)
+    assert (first.action_key, first.artifact.digest) == (second.action_key, second.artifact.digest)
+    seen = printed(first)
+    assert seen["home"] == []
+    assert seen["is home"] is True
+    assert seen["user"] == ["pallasc"] * 3
+    assert seen["arguments"] == [["pallasc.compiler.worker"], ["pallasc.compiler.worker"]]
+    assert seen["folder"] == "."
+    assert seen["terminal"] == [[80, 24], False, False]
+    assert (seen["input"], seen["text"], seen["settings"]) == ("", "written\n", {})
+    assert seen["values"]["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+    assert not {"TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH"} & {*seen["names"]}
+
+
+CHOOSING = """
+import os
+
+TILE = int(os.environ.get("KERNEL_TILE", "64"))
+
+
+def run(x):
+    return x * TILE
+"""
+
+
+def choosing(project: Any, **more: Any) -> None:
+    project.write("choosing.py", CHOOSING)
+    project.spec({"name": "choosing", "entry": "choosing.py:run", **more})
+
+
+def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing(project)
+    monkeypatch.delenv("KERNEL_TILE", raising=False)
+    first = project.build()
+    monkeypatch.setenv("KERNEL_TILE", "128")
+    hit = project.build()
+    project.store = Store(project.folder / "another store")
+    again = project.build()
+    assert first.notes == ()
+    for report, status in ((hit, "hit"), (again, "compiled")):
+        (result,) = report.results
+        assert (result.status, result.action_key) == (status, first.results[0].action_key)
+        assert report.notes == (
+            "choosing asks for KERNEL_TILE (choosing.py:4), which is set here and not let through, "
+            'so none is seen. To let it through, write env: ["KERNEL_TILE"] in the spec, or env = '
+            '["KERNEL_TILE"] under [tool.pallasc] in pyproject.toml.',
+        )
+
+
+def in_kernel(project: Any) -> None:
+    choosing(project, env=["KERNEL_TILE"])
+
+
+def in_defaults(project: Any) -> None:
+    choosing(project)
+    spec = json.loads((project.folder / "spec.yaml").read_text())
+    project.spec(*spec["kernels"], defaults={"env": ["KERNEL_TILE"]})
+
+
+def in_project(project: Any) -> None:
+    choosing(project)
+    project.write(
+        "pyproject.toml", '[project]\nname = "a"\n\n[tool.pallasc]\nenv=["KERNEL_TILE"]\n'
+    )
+
+
+@pytest.mark.parametrize("declare", [in_kernel, in_defaults, in_project])
+def test_a_variable_that_is_declared_is_seen_and_counts(
+    project: Any, monkeypatch: pytest.MonkeyPatch, declare: Callable[[Any], None]
+) -> None:
+    declare(project)
+    keys = []
+    for value in (None, "64", "128", "64"):
+        if value is None:
+            monkeypatch.delenv("KERNEL_TILE", raising=False)
+        else:
+            monkeypatch.setenv("KERNEL_TILE", value)
+        report = project.build()
+        assert report.notes == ()
+        keys.append((report.results[0].status, report.results[0].action_key))
+    (_, unset), (first, same), (second, other), (third, _) = keys
+    assert (first, second, third) == ("lowered", "compiled", "hit")
+    assert unset == same != other
+
+
+def test_kernels_with_other_declarations_do_not_share_a_process(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing(project)
+    same = {"entry": "choosing.py:run"}
+    project.spec({"name": "one", **same}, {"name": "two", **same, "env": ["KERNEL_TILE"]},
+                 {"name": "three", **same})  # fmt: skip
+    monkeypatch.setenv("KERNEL_TILE", "128")
+    one, two, three = project.build(jobs=1).results
+    assert one.action_key == three.action_key != two.action_key
+
+
+def test_a_kernel_that_changes_path_does_not_choose_the_assembler(project: Any) -> None:
+    project.write("tools/ptxas", "#!/bin/sh\nexit 1\n").chmod(0o755)
+    project.write("plain.py", "def run(x):\n    return x * 2\n")
+    project.write(
+        "changing.py",
+        "import os\nos.environ['PATH'] = os.path.abspath('tools')\nfrom plain import run\n",
+    )
+    project.spec(
+        {"name": "plain", "entry": "plain.py:run"}, {"name": "changing", "entry": "changing.py:run"}
+    )
+    plain, changing = project.build(jobs=1).results
+    assert changing.error is None
+    assert changing.artifact.digest == plain.artifact.digest
+
+
+def test_flags_in_a_file_are_relative_to_where_the_build_runs(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flags").write_text("--xla_backend_optimization_level=1\n")
+    project.write("plain.py", "def run(x):\n    return x * 2\n")
+    project.spec({"name": "plain", "entry": "plain.py:run"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", "flags")
+    (result,) = project.build().results
+    assert result.error is None
+
+
+def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        "tuned.py",
+        "from pathlib import Path\nTABLE = Path.home() / 'table.json'\n"
+        "SIZE = len(TABLE.read_text()) if TABLE.exists() else 1\n"
+        "(Path.home() / '.cache').mkdir()\n(Path.home() / '.cache/a').write_text('1')\n"
+        "(Path.home() / '.cache/a').read_text()\n\n\ndef run(x):\n    return x * SIZE\n",
+    )
+    project.spec({"name": "tuned", "entry": "tuned.py:run"})
+    home = tmp_path / "home"
+    (home / ".cache").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    assert project.build().notes == ()
+    (home / "table.json").write_text("12345")
+    report = project.build()
+    assert report.results[0].status == "hit"
+    (note,) = report.notes
+    assert note.startswith("tuned looked for ~/table.json (tuned.py:3), which is there, and does")
+    assert list((home / ".cache").iterdir()) == []
+
+
+def test_a_note_names_a_variable_once_for_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNEL_TILE", "1")
+    monkeypatch.setenv("CUDA_HOME", "/cuda")
+    found = Withheld()
+    for name in ("one", "two", "three"):
+        found.add(name, {"KERNEL_TILE": "a.py:1", "CUDA_HOME": "a.py:2", "NOT_SET": "a.py:3"})
+    cuda, tile = found.notes()
+    assert tile.startswith(
+        "one and 2 other kernels ask for KERNEL_TILE (a.py:1), which is set here"
+    )
+    assert "never reaches a compiling process" in cuda
+    assert "[tool.pallasc]" not in cuda
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('env = ["PATH"]', "PATH has a value of its own in every compiling process."),
+        ('env = ["CUDA_HOME"]', "CUDA_HOME never reaches a compiling process"),
+        ('env = "TILE"', "expected a list of environment variables, got 'TILE'."),
+        ('env = ["a b"]', "'a b' is not the name of an environment variable."),
+        ("env = [", "this is no TOML"),
+    ],
+)
+def test_what_a_project_cannot_declare(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.pallasc]\n{text}\n")
+    (tmp_path / "kernel.py").write_text("def run(x):\n    return x\n")
+    kernel = {"name": "a", "entry": "kernel.py:run", "args": ["f32[8]"], "targets": ["sm_90a"]}
+    (tmp_path / "a.yaml").write_text(json.dumps({"schema": 1, "kernels": [kernel]}))
+    with pytest.raises(SpecError) as caught:
+        load_specs([tmp_path / "a.yaml"])
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "pyproject.toml"))

@@ -1,0 +1,97 @@
+"""Why a variant is a miss, in words: which package, in which version, not which digest."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cli.why_text import explanation_text
+from pallasc.compiler.installed import version_of
+from pallasc.compiler.setup import prepare
+from pallasc.compiler.why import Explanation, explain_variants
+
+DIGEST = re.compile("[0-9a-f]{64}")
+MADE = "scale@h100-sxm"
+
+
+@pytest.fixture
+def built(project: Any) -> Any:
+    """Return a project whose one kernel is in the store."""
+    project.write("scale.py", "import tiny\n\n\ndef run(x):\n    return x * tiny.TWO\n")
+    project.write("tiny.py", "TWO = 2\n")
+    project.spec({"name": "scale", "entry": "scale.py:run"})
+    assert project.build().exit_code == 0
+    return project
+
+
+def explained(project: Any, before: str, now: str, **identity: str) -> Explanation:
+    """Return the explanation where the toolchain has other digests, and a part another version."""
+    with prepare() as setup:
+        versions = {name: text.replace(before, now) for name, text in setup.versions_now().items()}
+        context = setup.context(project.store)
+    other = replace(context, identity={**context.identity, **identity})
+    (found,) = explain_variants(project.variants(), other, project.store, lambda: versions)
+    return found
+
+
+def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
+    version = f"numpy {version_of('numpy')}"
+    found = explained(built, version, "numpy 0.0.1", **{"computed with": "0" * 64})
+    clause = f"it was made with packages {version}, here is numpy 0.0.1"
+    assert found.reason == f"{MADE} was compiled with another toolchain: {clause}"
+    assert explanation_text(found) == f"miss  {MADE}: {found.reason}"
+    assert found.toolchain == (clause,)
+
+
+def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
+    built.spec({"name": "scale", "entry": "scale.py:run", "args": {"x": "f32[16, 128]"}})
+    found = explained(built, "never", "never", ptxas="0" * 64, jax="1" * 64)
+    assert found.reason.startswith("its key differs from that of scale@h100-sxm in: args; ")
+    text = explanation_text(found)
+    assert "the content of jax differs under the same version" in text
+    assert "the content of ptxas differs under the same version" in text
+    assert not DIGEST.search(text)
+
+
+@pytest.mark.parametrize(
+    ("now", "clause"),
+    [
+        ("1.1", "it was made with gadget 1.0, here is 1.1"),
+        ("1.0", "the content of gadget differs under the same version, 1.0"),
+        (None, "it was made with gadget, here is none"),
+    ],
+)
+def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
+    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str | None, clause: str
+) -> None:
+    site = tmp_path / "site-packages"
+    monkeypatch.setattr("pallasc.compiler.closure.site_folders", lambda: (f"{site}/",))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    from pallasc.compiler.manifest import changed_sources, make_manifest
+    from pallasc.compiler.sources import Sources
+
+    def install(version: str | None, text: str) -> None:
+        for place in sorted(site.rglob("*"), reverse=True):
+            place.rmdir() if place.is_dir() else place.unlink()
+        if version is not None:
+            (site / "gadget").mkdir(parents=True)
+            (site / "gadget/__init__.py").write_text(text)
+            (site / f"gadget-{version}.dist-info").mkdir()
+
+    install("1.0", "")
+    digests = project.context().digests
+    manifest = make_manifest("0" * 64, Sources(packages={"gadget"}, hidden=[]), digests)
+    assert list(changed_sources(manifest, str(tmp_path), digests)) == []
+    install(now, "ONE = 1\n")
+    assert list(changed_sources(manifest, str(tmp_path), digests)) == [clause]
+
+
+def test_the_version_of_a_module_is_that_of_its_distribution() -> None:
+    assert version_of("yaml") == version_of("pyyaml") != ""
+    assert version_of("numpy.random") == version_of("numpy")
+    assert version_of("no_such_module") == ""
