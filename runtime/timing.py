@@ -47,11 +47,46 @@ def time_launches(
         ArgumentError: an address does not fit.
         DeviceError: the GPU cannot do it.
     """
-    what = f"{route.name} cannot be timed on {device}"
+    with active(device):
+        return time_calls(
+            _make_launch(route, device, pointers),
+            device,
+            name=route.name,
+            steps=len(route.candidates[0].artifact.plan.steps),
+            repeats=repeats,
+            warmup=warmup,
+            cold=cold,
+        )
+
+
+def time_calls(
+    launch: Callable[[], object],
+    device: Device,
+    *,
+    name: str,
+    steps: int = 1,
+    repeats: int,
+    warmup: int,
+    cold: bool = False,
+) -> list[float]:
+    """Return what each of `repeats` calls took on the GPU, in microseconds, in order.
+
+    Args:
+        launch: puts work into the default stream, and does not wait for it.
+        device: where.
+        name: what it is called in errors.
+        steps: how many launches and copies it is, roughly.
+        repeats: how many calls are measured, at least one.
+        warmup: how many go before them.
+        cold: measure with nothing of the arrays in the L2 cache.
+
+    Raises:
+        DeviceError: the GPU cannot do it.
+    """
+    what = f"{name} cannot be timed on {device}"
     with ExitStack() as stack:
         driver = stack.enter_context(active(device))
-        launch = _make_launch(route, device, pointers)
-        flush = _make_flush(driver, device, route, what)
+        flush = _make_flush(driver, device, steps, what)
         for _ in range(warmup):
             launch()
         driver.call("cuCtxSynchronize", what=what)
@@ -88,11 +123,10 @@ def _make_launch(route: Route, device: Device, pointers: Sequence[int]) -> Calla
     return launch
 
 
-def _make_flush(driver: Driver, device: Device, route: Route, what: str) -> Callable[[], None]:
+def _make_flush(driver: Driver, device: Device, steps: int, what: str) -> Callable[[], None]:
     """Return what puts writes into the stream that keep the GPU busy and empty its L2 cache."""
     size_bytes = max(2 * l2_bytes(driver, device), _SMALLEST_FLUSH_BYTES)
     memory = DeviceArray((size_bytes,), "u8", device.ordinal)
-    steps = len(route.candidates[0].artifact.plan.steps)
     rounds = 1 + steps // _STEPS_FOR_EACH_FLUSH
 
     def flush() -> None:

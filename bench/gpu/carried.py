@@ -1,14 +1,15 @@
 """What a folder made by `pack.py` holds: kernels with their artifacts, and who they are.
 
-`kernels/variants.json` lists the variants; records and blobs lie beside it under their digests.
+`kernels/variants.json` lists the variants of the library, `tunings/variants.json` those of JAX's
+kernels over their tunings; records and blobs lie beside them under their digests.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ class Carried:
         name: the kernel.
         params: its point of the matrix.
         entry: where the function is, `module:function`.
-        args: the arrays by name, `bf16[1024, 4096]`; None for what is passed as None.
+        args: the arrays by name, `bf16[1024, 4096]`; None for what is passed as None, a list for
+            several under one name.
         static: the other arguments, as in the spec.
         tolerance: `rtol` and `atol` of the spec, None where it has none.
+        arch: `sm_90a`.
+        devices: how many GPUs it is for.
         artifact: digest of the record.
         folder: where records and blobs lie.
     """
@@ -33,9 +37,11 @@ class Carried:
     name: str
     params: Mapping[str, Any]
     entry: str
-    args: Mapping[str, str | None]
+    args: Mapping[str, Any]
     static: Mapping[str, Any]
     tolerance: Mapping[str, float] | None
+    arch: str
+    devices: int
     artifact: str
     folder: Path
 
@@ -61,7 +67,7 @@ class Carried:
         """Return dtype and shape of each array by name, in the function's order."""
         from pallasc.specs.arrays import resolve_array
 
-        made = {name: resolve_array(text) for name, text in self.args.items() if text is not None}
+        made = {name: resolve_array(text) for name, text in _flat(self.args) if text is not None}
         return {name: (array.dtype, array.shape) for name, array in made.items()}
 
 
@@ -70,11 +76,21 @@ def read_blobs(folder: Path) -> Callable[[str], bytes]:
     return lambda key: (folder / "blobs" / key).read_bytes()
 
 
-def read_variants(folder: Path) -> list[Carried]:
-    """Return the variants that a packed folder holds."""
-    kernels = folder / "kernels"
-    rows = json.loads((kernels / "variants.json").read_text())
-    return [Carried(**{**row, "params": dict(row["params"])}, folder=kernels) for row in rows]
+def _flat(args: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield each array with its name; those of a list are `name[0]`, `name[1]` and so on."""
+    for name, tree in args.items():
+        if isinstance(tree, list):
+            yield from ((f"{name}[{number}]", text) for number, text in enumerate(tree))
+        else:
+            yield name, tree
+
+
+@cache
+def read_variants(folder: Path, kind: str = "kernels") -> list[Carried]:
+    """Return the variants that a packed folder holds: `kernels`, or `tunings`."""
+    place = folder / kind
+    rows = json.loads((place / "variants.json").read_text())
+    return [Carried(**{**row, "params": dict(row["params"])}, folder=place) for row in rows]
 
 
 def write_artifact(folder: Path, artifact: Any) -> str:
@@ -96,12 +112,24 @@ def read_artifact(folder: Path, digest: str) -> Any:
     return Artifact(json.loads((folder / digest).read_text()), read_blobs(folder))
 
 
-def fitting(variants: Iterable[Carried], major: int, minor: int) -> list[Carried]:
-    """Return the variants that run on a compute capability."""
+def is_asked(variant: Carried, options: Mapping[str, Any]) -> bool:
+    """Tell whether a variant was asked for with -k, or nothing was."""
+    only = options["only"]
+    return not only or any(text in variant.id for text in only)
+
+
+def why_not(variant: Carried, major: int, minor: int) -> str | None:
+    """Return why a variant cannot be launched on such a GPU, None where it can."""
     from pallasc.runtime.selection import arch_refusal
 
-    return [
-        one
-        for one in variants
-        if arch_refusal(str(one.record["target"]["arch"]), major, minor) is None
-    ]
+    if variant.devices > 1:
+        return f"it is for {variant.devices} GPUs, and such kernels are compiled, not launched"
+    return arch_refusal(variant.arch, major, minor)
+
+
+def firsts(variants: Iterable[Carried]) -> list[Carried]:
+    """Return the first variant of each kernel."""
+    found: dict[str, Carried] = {}
+    for one in variants:
+        found.setdefault(one.name, one)
+    return list(found.values())

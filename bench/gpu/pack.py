@@ -1,11 +1,15 @@
 """Make the folder that `check_gpu.py` needs on a machine with a GPU, and with nothing else of ours.
 
-Usage: pack.py FOLDER [--targets h100-sxm] [-k TEXT] [--store STORE] [--no-wheels]
+Usage: pack.py FOLDER [--there FILE] [--targets h100-sxm] [-k TEXT] [--store STORE]
 
-In it are the library kernels and JAX's own, compiled; a wheel of pallasc and those of the packages
-that it needs; cubins for the cases of `error_codes.py` with what the stand-in driver answers; the
-scripts. It takes no GPU, and the network for the wheels of others only. The same sources, tools and
-versions give the same bytes: `MANIFEST.json` has a digest of each file.
+In it are the library kernels, JAX's own over their tunings, and a small package, compiled; a wheel
+of pallasc and those of the packages that it needs; cubins for the cases of `error_codes.py` with
+what the stand-in driver answers; the scripts. It takes no GPU, and the network for the wheels of
+others only. The same sources, tools and versions give the same bytes: `MANIFEST.json` has a digest
+of each file.
+
+FILE is what `python3 -m pip list --format=freeze` prints on that machine: packages in it are left
+out, and the JAX that packs must be the JAX there, as kernel times are compared with JAX's own.
 """
 
 from __future__ import annotations
@@ -13,55 +17,57 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests" / "runtime")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests" / "runtime")]
 
 MOST_BYTES = 64 << 20
-_FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
-_PACKAGES = ("numpy", "ml_dtypes", "cuda-bindings", "cuda-pathfinder", "click", "PyYAML")
-_EPOCH = "315619200"  # 2 January 1980, the first day that every time zone has in a zip file
+_NOT_CARRIED = ("pack.py", "wheels.py")
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def pack_kernels(folder: Path, targets: Sequence[str], only: str, store: Path) -> None:
-    """Build the variants and write their artifacts."""
-    from carried import write_artifact
-
+def compiled(
+    files: Sequence[Path], store: Path, choose: Callable[[Any], bool]
+) -> list[tuple[Any, Any]]:
+    """Build the chosen variants of some specs; return each with its artifact."""
     from pallasc.cache.store import Store
     from pallasc.compiler.build import build
     from pallasc.specs.matrix import expand
     from pallasc.specs.yaml_loader import load_yaml
 
-    files = sorted((ROOT / "specs" / "library").glob("*.yaml"))
     variants = [one for file in files for one in expand(load_yaml(file))]
-    chosen = [one for one in variants if one.target.name in targets and only in one.id]
-    report = build(chosen, store=Store(store))
-    rows = []
+    report = build([one for one in variants if choose(one)], store=Store(store))
     for result in report.results:
         if result.artifact is None:
             raise SystemExit(f"pack: {result.variant.id} was not built: {result.error}")
-        rows.append(_row(result.variant, write_artifact(folder, result.artifact)))
+    return [(result.variant, result.artifact) for result in report.results]
+
+
+def pack_kernels(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
+    """Write the artifacts of variants, and the list of them."""
+    from carried import write_artifact
+
+    rows = [_row(variant, write_artifact(folder, artifact)) for variant, artifact in built]
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "variants.json").write_text(json.dumps(rows, indent=1))
-    _say(f"{len(rows)} kernels")
+    _say(f"{len(rows)} {folder.name}")
 
 
 def _row(variant: Any, digest: str) -> dict[str, Any]:
     """Return what the GPU's machine must know of a variant."""
+    from math import prod
+
     from pallasc.specs.wire import variant_to_json
 
     data = variant_to_json(variant)
@@ -69,15 +75,36 @@ def _row(variant: Any, digest: str) -> dict[str, Any]:
         "id": variant.id,
         "name": variant.name,
         "params": [list(pair) for pair in variant.params],
+        "arch": variant.target.arch,
+        "devices": prod(size for _, size in variant.mesh),
         "artifact": digest,
         **{name: data[name] for name in ("entry", "args", "static", "tolerance")},
     }
+
+
+def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
+    """Write a package with a bundle of the kernel that adds, and a second bundle for it."""
+    from pallasc.specs.bundle.items import item_of
+    from pallasc.specs.bundle.writer import write_bundle
+
+    adding = [one for one in built if one[0].name == "add"]
+    package, beside = folder / "gpu_check_ops", folder / "built"
+    for place, name, chosen in (
+        (package, "kernels", adding),
+        (beside, "gpu_check_ops", [one for one in adding if dict(one[0].params)["m"] == 1024]),
+    ):
+        place.mkdir(parents=True)
+        if chosen:
+            items = [item_of(one.name, dict(one.params), artifact) for one, artifact in chosen]
+            write_bundle(place / f"{name}.pallasc", items)
+    (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
 
 
 def pack_codes(folder: Path, capability: str, cases: Sequence[str] | None) -> None:
     """Assemble what the cases load, and write what the stand-in answers."""
     import rig
     import standin
+    from cases import CASES
     from error_codes import run_cases
     from ground import ARCHITECTURES
 
@@ -86,6 +113,8 @@ def pack_codes(folder: Path, capability: str, cases: Sequence[str] | None) -> No
         (folder / f"{arch}.cubin").write_bytes(rig.cubin(arch))
     environment = standin.environment(devices=capability)
     answers = run_cases(folder, environment, names=cases, say=_say)
+    known = {name: dict(CASES[name].environment) for name in answers}
+    (folder / "cases.json").write_text(json.dumps(known, indent=1))
     (folder / "standin.json").write_text(json.dumps(answers, indent=1, sort_keys=True))
 
 
@@ -108,46 +137,6 @@ def pack_launches(folder: Path) -> None:
     (folder / "names").write_text("".join(lines))
 
 
-def pack_wheels(folder: Path, python: str | None) -> None:
-    """Build the wheel of pallasc and download those of what it needs on the GPU's machine."""
-    folder.mkdir()
-    build_wheel(folder)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    wheels = ["--only-binary=:all:", "--no-deps", "--dest", str(folder)]
-    if python:
-        wheels += ["--python-version", python]
-    subprocess.run([*command, *wheels, *map(_pinned, _PACKAGES)], check=True)
-
-
-def build_wheel(folder: Path) -> None:
-    """Build the wheel of pallasc from a copy, as building leaves files beside the sources."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    parts = sorted({Path(place).parts[0] for place in settings["package-dir"].values()})
-    with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
-        sources = Path(name) / "sources"
-        for part in parts:
-            shutil.copytree(
-                ROOT / part, sources / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        for file in _FILES:
-            shutil.copy(ROOT / file, sources)
-        build = [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation"]
-        subprocess.run(
-            [*build, "--outdir", str(folder), str(sources)],
-            env={**os.environ, "SOURCE_DATE_EPOCH": _EPOCH},
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-
-
-def _pinned(name: str) -> str:
-    """Return a package with the version that is installed here."""
-    try:
-        return f"{name}=={version(name)}"
-    except PackageNotFoundError:
-        return name
-
-
 def write_manifest(folder: Path, **more: Any) -> int:
     """Write digests and sizes of all files; return the bytes together."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -166,13 +155,33 @@ def write_manifest(folder: Path, **more: Any) -> int:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    """Return the versions of what has compiled the kernels."""
+    from machine import ptxas_version
+
+    from pallasc.compiler.toolchain import find_toolchain
+
+    found = {"ptxas": ptxas_version(str(find_toolchain().ptxas))}
     for name in ("pallasc", "jax", "jaxlib", "nvidia-cuda-nvcc", "cuda-bindings"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = ""
     return found
+
+
+def check_jax(there: dict[str, str]) -> None:
+    """Check that the JAX that packs is the one of the GPU's machine, where that has one.
+
+    Raises:
+        SystemExit: it is not.
+    """
+    here, wanted = version("jax"), there.get("jax", "")
+    if wanted and wanted != here:
+        raise SystemExit(
+            f"pack: JAX {here} packs here, and the GPU's machine has {wanted}: JAX's own kernels "
+            "would be other code.\n"
+            f'  Pack with: pip install "pallasc[cuda13,dev]" jax=={wanted}, or with --any-jax.'
+        )
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -183,30 +192,61 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="a new folder")
     parser.add_argument("--targets", type=lambda t: t.split(","), default=["h100-sxm"])
     parser.add_argument("-k", dest="only", default="", help="only variants with this in their id")
+    parser.add_argument(
+        "--only-tunings", action="append", help="only those with this in their id; repeatable"
+    )
     parser.add_argument("--store", type=Path, help="where compiled kernels are kept, else nowhere")
     parser.add_argument("--capability", default="9.0", help="of the GPU that the stand-in is")
     parser.add_argument("--cases", type=lambda t: t.split(","), help="only these cases of codes")
+    parser.add_argument("--there", type=Path, help="packages of the GPU's machine")
+    parser.add_argument("--any-jax", action="store_true", help="whichever JAX is there")
     parser.add_argument("--no-wheels", action="store_true", help="the packages are there already")
+    parser.add_argument(
+        "--no-tunings", action="store_true", help="leave out those of JAX's kernels"
+    )
     parser.add_argument("--python-version", help="of the GPU's machine, where it is another one")
     return parser.parse_args(arguments)
 
 
 def pack(options: argparse.Namespace) -> int:
     """Make the folder; return its bytes."""
+    from wheels import pack_wheels, read_there
+
+    there = read_there(options.there) if options.there else {}
+    if not options.any_jax:
+        check_jax(there)
     folder: Path = options.folder
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
         store = options.store or Path(name) / "store"
-        pack_kernels(folder / "kernels", options.targets, options.only, store)
+        pack_variants(folder, options, store)
     pack_codes(folder / "codes", options.capability, options.cases)
     pack_launches(folder / "launch")
+    missing = []
     if not options.no_wheels:
-        pack_wheels(folder / "wheels", options.python_version)
-    for script in sorted(HERE.glob("*.py")):
-        if script.name != Path(__file__).name:
+        missing = pack_wheels(folder / "wheels", options.python_version, there)
+        _say(f"wheels: pallasc {' '.join(missing)}")
+    for script in (*sorted(HERE.glob("*.py")), HERE.parent / "launch_triton.py"):
+        if script.name not in _NOT_CARRIED:
             shutil.copy(script, folder)
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-    return write_manifest(folder, versions=_versions(), targets=options.targets)
+    return write_manifest(folder, versions=_versions(), targets=options.targets, wheels=missing)
+
+
+def pack_variants(folder: Path, options: argparse.Namespace, store: Path) -> None:
+    """Build the library and the tunings, and write them."""
+
+    def chosen(variant: Any) -> bool:
+        return bool(variant.target.name in options.targets and options.only in variant.id)
+
+    library = compiled(sorted((ROOT / "specs" / "library").glob("*.yaml")), store, chosen)
+    pack_kernels(folder / "kernels", library)
+    pack_package(folder / "package", library)
+    tunings = [] if options.no_tunings else [ROOT / "examples" / "jax_tuning.yaml"]
+    built = compiled(
+        tunings, store, lambda variant: any(map(variant.id.count, options.only_tunings or [""]))
+    )
+    pack_kernels(folder / "tunings", built)
 
 
 def main(arguments: Sequence[str]) -> int:

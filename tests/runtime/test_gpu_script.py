@@ -1,4 +1,4 @@
-"""The folder for a machine with a GPU, and its script, on the stand-in driver."""
+"""The folder for a machine with a GPU, and its command, on the stand-in driver."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -26,32 +27,57 @@ CASES = (
     "a stream and no context current",
     "other addresses in tensor maps",
 )
-VARIANT = "add[m=1024,dtype=f32]"
+VARIANT = "add[m=1024,dtype=f32]@h100-sxm"
+OTHER = "add[m=1024,dtype=bf16]@h100-sxm"
+TUNING = "attention[head=64,block_kv=64,causal=false]@h100-sxm"
+FAR_TUNING = "reduce_scatter[dtype=i32,reduction=xor,devices=4]@h100-sxm"
+SHORT = (
+    *("--no-unpack", "--rows", "8", "--repeats", "3", "--rounds", "1", "--launches", "3"),
+    *("--repeats-launch", "2", "--ramp-s", "0", "--copied-bytes", "65536", "--peak-n", "64"),
+    *("--budget", "1200", "--patience", "10", "--at-once", "2"),
+)
+MOMENTS = [
+    ["begin", "machine/"],
+    ["thing", "numbers/"],
+    ["end", "calls/"],
+    ["begin", "errors/"],
+    ["thing", "tunings/"],
+]
 
 
-def _run(*command: Any, environment: dict[str, str] | None = None) -> Any:
-    """Run a program of Python that finds the modules of the tests."""
+def _run(*command: Any, environment: dict[str, str] | None = None, device: bool = False) -> Any:
+    """Run a program of Python that finds the modules of the tests.
+
+    Args:
+        command: the program and its arguments.
+        environment: that of the stand-in where it is None.
+        device: have the stand-in compute what kernels compute.
+    """
     given = environment or control.environment()
     folders = [str(HERE), str(HERE / "programs"), given.get("PYTHONPATH", "")]
+    if device:
+        folders = [str(HERE / "programs" / "gpu_device"), *folders]
+    path = os.pathsep.join(filter(None, folders))
     return subprocess.run(
         [sys.executable, "-P", *map(str, command)],
-        env={**given, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "JAX_PLATFORMS": "cpu"},
+        env={**given, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "GPU_ROWS": "8"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1800,
     )
 
 
 def _pack(folder: Path, store: Path) -> None:
-    chosen = ["-k", VARIANT, "--cases", ",".join(CASES), "--store", store, "--no-wheels"]
-    done = _run(SCRIPTS / "pack.py", folder, *chosen)
+    chosen = ["-k", "add[m=1024", "--cases", ",".join(CASES), "--store", store, "--no-wheels"]
+    tunings = ["--only-tunings", TUNING, "--only-tunings", FAR_TUNING]
+    done = _run(SCRIPTS / "pack.py", folder, *chosen, *tunings)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pack one kernel and a few cases."""
+    """Pack a kernel in two types, two tunings and a few cases."""
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     place = tmp_path_factory.mktemp("gpu")
@@ -59,14 +85,36 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "packed"
 
 
-def _check(folder: Path, out: Path, *arguments: str, **environment: Any) -> Any:
-    """Run the script of a folder; return how it ended."""
-    return _run(
-        folder / "check_gpu.py",
-        *("--no-install", "--out", out, "--rounds", "1", "--launches", "5", "--repeats", "2"),
-        *arguments,
-        environment=control.environment(**environment),
-    )
+def _check(folder: Path, out: Path, *arguments: Any, device: dict[str, str] | None = None) -> Any:
+    """Run the command of a folder; `device` says how kernels misbehave."""
+    environment = control.environment()
+    environment["GPU_DEVICE"] = json.dumps(device or {})
+    command = [folder / "check_gpu.py", "--out", out, *SHORT, *arguments]
+    return _run(*command, environment=environment, device=True)
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+def _things(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["unit"], row["what"]): row for row in rows if row["event"] == "thing"}
+
+
+def _ends(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Return how each unit ended, those apart that say what the machine is."""
+    ended = [row for row in rows if row["event"] == "end"]
+    return {r["unit"]: r["status"] for r in ended if not r["unit"].startswith("machine/")}
+
+
+@pytest.fixture(scope="session")
+def whole(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Run everything, without a cut; give the folder of results, and how it ended."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, _check(packed, out)
+
+
+# ---- packing
 
 
 def test_a_packed_folder_holds_what_its_manifest_says(packed: Path) -> None:
@@ -74,11 +122,12 @@ def test_a_packed_folder_holds_what_its_manifest_says(packed: Path) -> None:
     files = {
         path.relative_to(packed).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in packed.rglob("*")
-        if path.is_file() and path.name != "MANIFEST.json"
+        if path.is_file() and path.name != "MANIFEST.json" and path.parent.name != "__pycache__"
     }
     assert {name: row["sha256"] for name, row in manifest["files"].items()} == files
     assert manifest["bytes"] == sum(row["bytes"] for row in manifest["files"].values())
     assert {"check_gpu.py", "kernels/variants.json", "codes/standin.json"} <= set(files)
+    assert manifest["versions"]["ptxas"]
 
 
 def test_packing_again_gives_the_same_bytes(packed: Path, tmp_path: Path) -> None:
@@ -97,7 +146,7 @@ def test_a_packed_folder_names_no_folder_of_the_machine(packed: Path) -> None:
 
 
 def test_the_wheel_that_is_packed_has_every_package(tmp_path: Path) -> None:
-    code = "import pathlib, pack, sys; pack.build_wheel(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, wheels, sys; wheels.build_wheel(pathlib.Path(sys.argv[1]))"
     path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
     done = _run("-c", code, tmp_path, environment={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
@@ -116,98 +165,304 @@ def test_packing_does_not_write_into_a_folder_that_is_there(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_script_reports_codes_launches_starts_and_times(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.json"
-    chosen = ["--cases", ",".join(CASES), "--started", "add"]
-    done = _check(packed, out, "--parts", "codes,launch,start,time", *chosen)
+def test_packing_for_a_machine_with_another_jax_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.txt").write_text("jax==0.1.2\nnumpy==2.0\n")
+    done = _run(SCRIPTS / "pack.py", tmp_path / "new", "--there", tmp_path / "there.txt")
+    assert done.returncode == 1
+    assert "the GPU's machine has 0.1.2" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_list_of_packages_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.txt").write_text("numpy==2.0\nPackage Version\n")
+    done = _run(SCRIPTS / "pack.py", tmp_path / "new", "--there", tmp_path / "there.txt")
+    assert done.returncode == 1
+    assert "there.txt:2: 'Package Version' is no package" in done.stderr
+
+
+def test_wheels_of_what_is_missing_travel_and_others_do_not() -> None:
+    code = "import json, wheels; print(json.dumps(wheels.needed()))"
+    path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
+    done = _run("-c", code, environment={**os.environ, "PYTHONPATH": path})
+    needed = set(json.loads(done.stdout))
+    assert {"zstandard", "cramjam", "sqlite-utils", "pyyaml", "cuda-bindings", "numpy"} <= needed
+    assert {"jax", "torch", "pallasc", "pytest"} & needed == set()
+
+
+# ---- the command
+
+
+def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -> None:
+    out, done = whole
     assert done.returncode == 0, done.stderr
-    report = json.loads(out.read_text())
-    assert report["machine"]["gpu"] == "Stand-in H100"
-    assert report["packed"]["targets"] == ["h100-sxm"]
-    assert {row["case"] for row in report["codes"]} == set(CASES)
-    assert all(row["same"] for row in report["codes"])
-    assert set(report["launch"]["launches"]) >= {
-        *("raw", "checked", "unchecked", "checked, four tensor maps"),
-        "plan bound with four tensor maps",
+    rows = _rows(out)
+    ends, things = _ends(rows), _things(rows)
+    assert set(ends.values()) <= {"done", "skipped"}
+    assert ends[f"tunings/{FAR_TUNING}"] == "skipped"
+    assert {unit.partition("/")[0] for unit in ends} >= {"numbers", "calls", "codes", "launch"}
+    for adapter in ("numpy", "device arrays", "DLPack", "JAX", "JAX in jit"):
+        for variant in (VARIANT, OTHER):
+            assert things[f"numbers/{variant}", adapter]["right"] is True, (variant, adapter)
+    for way in ("open_bundle", "load", "two bundles", "graph of the driver", "threads"):
+        assert things[f"calls/{way}", "numbers"]["right"] is True
+    assert things["calls/two bundles", "numbers"]["bundles"] == 2
+    assert all(row["same"] for (unit, _), row in things.items() if unit.startswith("codes/"))
+    assert {"raw", "checked", "unchecked"} <= {
+        what for unit, what in things if unit == "launch/pointers"
     }
-    (timed,) = report["time"]["kernels"]
-    assert timed["variant"].startswith(VARIANT)
-    assert timed["event_us"] > 0
-    (started,) = report["start"]
-    assert started["pallasc_s"] > 0
-    assert "jax_s" not in started  # JAX has no GPU here
-    assert started["jax error"]
+    assert things[f"times/{VARIANT}", "pallasc"]["cold"]["repeats"] == 3
+    assert things["times/peaks", "copy"]["gb_per_s"] > 0
+    assert things[f"tunings/{TUNING}", "numbers"]["right"] is True
+    assert things[f"tunings/{TUNING}", "time"]["warm"]["median_us"] > 0
+
+
+def test_what_is_missing_is_said(whole: tuple[Path, Any]) -> None:
+    rows = _rows(whole[0])
+    things = _things(rows)
+    if shutil.which("nvidia-smi") is None:
+        assert "nvidia-smi is not here" in things[f"times/{VARIANT}", "clocks"]["clocks"]["missing"]
+    if shutil.which("compute-sanitizer") is None:
+        reasons = {r.get("reason") for r in rows if r.get("unit", "").startswith("sanitizer/")}
+        assert reasons == {"compute-sanitizer is not here"}
+    assert "JAX runs on cpu" in things[f"times/{VARIANT}", "JAX, by its profiler"]["missing"]
+    assert "JAX runs on cpu" in things[f"starts/{VARIANT}", "jax"]["missing"]
+    # Whatever is not installed: each question has an answer, or says why not.
+    silent = [key for key, row in things.items() if len(row) <= 5]
+    assert silent == []
+
+
+def test_errors_are_told_with_all_of_their_causes(whole: tuple[Path, Any]) -> None:
+    things = _things(_rows(whole[0]))
+    memory = things["errors/memory that does not fit", "more memory than there is"]["raised"]
+    assert (memory["type"], memory["code"]) == ("OutOfMemoryError", 2)
+    assert memory["hint"]
+    waiting = things["errors/an illegal address", "waiting for it"]["raised"]
+    assert "earlier asynchronous error" in waiting["message"]
+    assert things["errors/an illegal address", "the next call"]["raised"]["code"] == 700
+    inside = things["errors/inside JAX", "another shape"]["raised"]
+    assert "Traceback" in inside["traceback"]
+
+
+def test_a_run_that_is_cut_at_five_moments_gives_the_same(
+    whole: tuple[Path, Any], packed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "cut"
+    program = HERE / "programs" / "gpu_cuts.py"
+    check = [sys.executable, "-P", packed / "check_gpu.py", "--out", out, *SHORT]
+    done = _run(program, out / "results.jsonl", json.dumps(MOMENTS), *check, device=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == 0, done.stderr
+    rows, uncut = _rows(out), _rows(whole[0])
+    assert max(row["run"] for row in rows) == 1 + len(MOMENTS)
+    assert _ends(rows) == _ends(uncut)
+    found, wanted = _things(rows), _things(uncut)
+    assert set(found) == set(wanted)
+    for key, row in wanted.items():
+        for name in ("right", "same", "wrong", "missing", "same_bytes"):
+            assert found[key].get(name) == row.get(name), (key, name)
+    over: set[str] = set()
+    for row in rows:  # what was over is not begun again, and what was told is not told again
+        unit = row.get("unit", "")
+        assert not (row["event"] in ("begin", "thing") and unit in over), row
+        over |= {unit} if row["event"] == "end" else set()
+    told = [(r["unit"], r["what"]) for r in rows if r["event"] == "thing"]
+    assert len(told) == len(set(told))
+
+
+def test_a_broken_context_loses_one_kernel_only(packed: Path, tmp_path: Path) -> None:
+    broken = {"numbers/add[m=1024,dtype=f32]": "error"}
+    done = _check(packed, tmp_path, "--parts", "numbers", device=broken)
+    assert done.returncode == 1
+    rows = _rows(tmp_path)
+    assert _ends(rows) == {f"numbers/{VARIANT}": "failed", f"numbers/{OTHER}": "done"}
+    things = _things(rows)
+    failure = things[f"numbers/{VARIANT}", "failure"]["error"]
+    assert failure["code"] == 700
+    assert "Traceback" in failure["traceback"]
+    assert things[f"numbers/{OTHER}", "numpy"]["right"] is True
+
+
+def test_a_hang_loses_one_kernel_only(packed: Path, tmp_path: Path) -> None:
+    hanging = {"numbers/add[m=1024,dtype=f32]": "hang"}
+    chosen = ["--parts", "numbers", "--adapters", "numpy", "--patience", "0.2"]
+    done = _check(packed, tmp_path, *chosen, "-k", VARIANT, device=hanging)
+    assert done.returncode == 1
+    (end,) = (row for row in _rows(tmp_path) if row["event"] == "end" and "numbers" in row["unit"])
+    assert (end["status"], end["reason"]) == ("timeout", "not over after 24 s")
+    done = _check(packed, tmp_path, "--parts", "numbers", "--adapters", "numpy")
+    assert done.returncode == 1  # the other kernel is right, and this one stays as it was
+    assert _ends(_rows(tmp_path)) == {f"numbers/{VARIANT}": "timeout", f"numbers/{OTHER}": "done"}
+
+
+def test_wrong_numbers_are_found(packed: Path, tmp_path: Path) -> None:
+    wrong = {"numbers/": "wrong"}
+    chosen = ["--parts", "numbers", "--adapters", "numpy", "-k", VARIANT]
+    done = _check(packed, tmp_path, *chosen, device=wrong)
+    assert done.returncode == 1
+    row = _things(_rows(tmp_path))[f"numbers/{VARIANT}", "numpy"]
+    assert row["right"] is False
+    assert row["wrong"] == row["compared"] >= 8 * 4096
+
+
+def test_a_run_whose_time_is_spent_says_what_is_left(packed: Path, tmp_path: Path) -> None:
+    chosen = ["--parts", "numbers,errors", "--budget", "8"]
+    done = _check(packed, tmp_path, *chosen)
+    assert done.returncode == 3, done.stderr
+    assert "run the same command again" in done.stderr
+    assert _rows(tmp_path)[-1]["left"]["numbers"] == 2
 
 
 def test_another_driver_answers_otherwise_and_the_table_says_so(
     packed: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "report.json"
-    faults = [("cuMemAlloc_v2", 2, 46)]
-    chosen = ["--parts", "codes", "--cases", CASES[0]]
-    done = _check(packed, out, *chosen, faults=faults)
-    differing = [row for row in json.loads(out.read_text())["codes"] if not row["same"]]
-    assert [(row["label"], row["real"], row["standin"]) for row in differing] == [
-        ("cuMemAlloc of 2^44", 46, 2)
-    ]
-    assert "cuMemAlloc of 2^44: real 46, stand-in 2" in done.stderr
+    environment = control.environment(faults=[("cuMemAlloc_v2", 2, 46)])
+    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "codes"]
+    _run(*command, environment=environment)
+    things = _things(_rows(tmp_path))
+    differing = {key: row for key, row in things.items() if row.get("same") is False}
+    key = ("codes/sizes of memory", "cuMemAlloc of 2^44")
+    assert (differing[key]["real"], differing[key]["standin"]) == (46, 2)
+    done = _run(packed / "summary.py", tmp_path / "results.jsonl")
+    assert "sizes of memory: cuMemAlloc of 2^44: real 46, stand-in 2" in done.stdout
 
 
-def test_a_case_that_does_not_end_well_says_how(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.json"
-    _check(packed, out, "--parts", "codes", "--cases", CASES[1], init=999)
-    answers = {row["label"]: row["real"] for row in json.loads(out.read_text())["codes"]}
-    assert "999" in answers["end"]
-    assert answers["1 blocks"] == "no answer"
+def test_a_machine_without_a_gpu_is_told(packed: Path, tmp_path: Path) -> None:
+    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT]
+    done = _run(*command, environment=control.environment(devices=""))
+    assert done.returncode == 4
+    assert "no GPU can be used here" in done.stderr
+    (failure,) = _things(_rows(tmp_path)).values()
+    assert failure["error"]["type"] in ("DeviceError", "DriverError", "ArgumentError")
 
 
-def test_a_part_that_fails_is_reported_and_the_others_go_on(packed: Path, tmp_path: Path) -> None:
-    folder, out = tmp_path / "damaged", tmp_path / "report.json"
-    shutil.copytree(packed, folder)
-    (folder / "launch" / "names").unlink()
-    done = _check(folder, out, "--parts", "launch,time")
-    report = json.loads(out.read_text())
-    assert done.returncode == 1
-    assert "FileNotFoundError" in report["launch"]["error"]
-    assert len(report["time"]["kernels"]) == 1
+def test_results_of_another_gpu_or_folder_are_not_mixed(packed: Path, tmp_path: Path) -> None:
+    command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "codes"]
+    assert _run(*command).returncode == 0
+    done = _run(*command, environment=control.environment(devices="10.0"))
+    assert done.returncode == 2
+    assert "are of Stand-in H100" in done.stderr
+    other = tmp_path / "other"
+    shutil.copytree(packed, other)
+    manifest = json.loads((other / "MANIFEST.json").read_text())
+    (other / "MANIFEST.json").write_text(json.dumps({**manifest, "digest": "another"}))
+    done = _run(other / "check_gpu.py", *command[1:])
+    assert done.returncode == 2
+    assert "of another packed folder" in done.stderr
 
 
-def test_a_run_that_has_no_time_left_says_so(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.json"
-    done = _check(packed, out, "--parts", "codes,numbers", "--limit-s", "0")
-    assert done.returncode == 1
-    report = json.loads(out.read_text())
-    late = {"error": "no time was left for it"}
-    assert (report["machine"], report["codes"], report["numbers"]) == (late, late, late)
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--budget", "abc"], "must be a positive number of seconds, got 'abc'"),
+        (["--parts", "numbers,colours"], "parts are numbers, calls"),
+        (["--folder", "nowhere"], "was not made by pack.py"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: list[str], text: str, packed: Path, tmp_path: Path
+) -> None:
+    done = _run(packed / "check_gpu.py", "--out", tmp_path / "out", *arguments)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("device", ["right", "wrong"])
-def test_numbers_are_compared_with_numpy(device: str, packed: Path) -> None:
-    done = _run(HERE / "programs" / "gpu_script.py", packed, device)
+def test_the_summary_makes_a_table_and_a_record(
+    whole: tuple[Path, Any], packed: Path, tmp_path: Path
+) -> None:
+    record = tmp_path / "gpu.json"
+    lines = whole[0] / "results.jsonl"
+    done = _run(packed / "summary.py", lines, "--json", record, "--check")
+    assert done.returncode == 0, done.stdout
+    assert "2 of 2 right  numpy, 2 with the same bytes" in done.stdout
+    assert "1 × tunings: it is for 4 GPUs" in done.stdout
+    kept = json.loads(record.read_text())
+    assert kept["machine"]["gpu"] == "Stand-in H100"
+    assert kept["problems"] == []
+    assert kept["best_tunings"]["attention(f16[1, 4096, 16, 64], f16[1, 4096, 4, 64], "
+                                "f16[1, 4096, 4, 64])"]["tuning"] == TUNING  # fmt: skip
+    assert "Traceback" not in record.read_text()
+    assert str(HERE.parents[1]) not in record.read_text()
+
+
+def test_a_line_that_was_cut_short_is_not_counted(
+    whole: tuple[Path, Any], packed: Path, tmp_path: Path
+) -> None:
+    shutil.copy(whole[0] / "results.jsonl", tmp_path)
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"event": "end", "unit": "numb')
+    done = _check(packed, tmp_path, "--parts", "numbers")
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout.splitlines()[-1])
-    assert row["variant"].startswith(VARIANT)
-    assert row["right"] == (device == "right")
-    assert row["wrong"] == (0 if device == "right" else 4096)
-    assert 8 * 4096 <= row["compared"] <= 10 * 4096
+    assert "1 lines of" in done.stderr
+    assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["left"] == {
+        "numbers": 0
+    }
+
+
+# ---- what it compares with
 
 
 def test_kernels_are_timed_against_jax_on_the_same_numbers(packed: Path) -> None:
-    done = _run(HERE / "programs" / "gpu_script.py", packed, "times")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert report["jax"] == "used"
-    (row,) = report["kernels"]
-    assert row["same_bytes"] is True
-    assert row["pallasc_to_jax_in_a_row"] > 0
-    assert row["same_code"] is None  # JAX compiles for the CPU here, and profiles no GPU
-    assert "same_code_error" in row
-    assert "profiler_error" in row
-
-
-def test_the_references_of_numpy_agree_with_those_of_jax() -> None:
-    done = _run(HERE / "programs" / "gpu_references.py", SCRIPTS)
+    done = _run(HERE / "programs" / "gpu_times.py", packed)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 14
+    assert found["JAX"] == {"missing": "JAX runs on cpu here"}
+    assert found["same_bytes"] == {"same": True}
+    assert found["ours"]["moved_bytes"] == 3 * 4 * 1024 * 4096
+    assert found["in_a_row"]["pallasc_to_jax"] > 0 or "missing" in found["in_a_row"]
+    assert "missing" in found["profiled"]  # no GPU is profiled here
+    assert "error" in found["same_code"]  # JAX compiles for the CPU here
+
+
+def test_jax_s_executable_is_compared_by_its_code() -> None:
+    from pallasc.compiler.setup import prepare
+    from pallasc.errors import ToolError
+
+    names = [VARIANT, "jax_ragged_dot[n=4096]@h100-sxm"]  # the second has kernels of XLA's too
+    try:
+        with prepare() as setup:
+            if setup.toolchain.version("jax").startswith("0.10"):
+                pytest.skip("JAX 0.10 keeps no cubins in its executables")
+            program = HERE / "programs" / "gpu_code.py"
+            environment = dict(setup.environment)
+            done = subprocess.run(
+                [sys.executable, "-P", program, SCRIPTS, *names],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+    except ToolError as error:
+        pytest.skip(f"nothing can be compiled here: {error.message}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {name: [True, 1] for name in names}
+
+
+@pytest.mark.parametrize(("kind", "count"), [("library", 14), ("tunings", 12)])
+def test_the_references_of_numpy_agree_with_those_of_jax(kind: str, count: int) -> None:
+    done = _run(HERE / "programs" / "gpu_references.py", SCRIPTS, kind)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == count
     assert {name: off for name, off in found.items() if off > 1} == {}
+
+
+def test_findings_of_compute_sanitizer_are_counted(packed: Path, tmp_path: Path) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(
+        "#!/bin/sh\n"
+        'test "$2" = memcheck && echo "========= ERROR SUMMARY: 0 errors" > "$4"\n'
+        'test "$2" = racecheck && echo "===== RACECHECK SUMMARY: 3 hazards displayed" > "$4"\n'
+        'shift 4; exec "$@"\n'
+    )
+    tool.chmod(0o755)
+    environment = control.environment()
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    command = [packed / "check_gpu.py", "--out", tmp_path / "out", *SHORT, "--parts", "sanitizer"]
+    done = _run(*command, environment=environment)
+    assert done.returncode == 1
+    rows = {key[0]: row for key, row in _things(_rows(tmp_path / "out")).items()}
+    found = {unit.split("/")[1].split()[0]: row for unit, row in rows.items()}
+    assert (found["memcheck"]["right"], found["memcheck"]["findings"]) == (True, 0)
+    assert (found["racecheck"]["right"], found["racecheck"]["findings"]) == (False, 3)
+    assert found["initcheck"]["findings"] is None  # it said nothing that is understood

@@ -1,0 +1,49 @@
+"""One unit in this process: `worker.py FOLDER RESULTS RUN UNIT OPTIONS`, the options as JSON.
+
+What it finds goes into the file of results, one line for each thing. It ends with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from desk import Desk, describe
+from results import Known, Results
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when the one that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main() -> int:
+    """Run the unit; 1 where it fails as a whole, with a line that says why."""
+    folder, path, run, unit, options, parent = sys.argv[1:]
+    end_with_parent(int(parent))
+    found = set(Known.read(Path(path)).things.get(unit, ()))
+    desk = Desk(Path(folder), unit, Results(Path(path), int(run)), json.loads(options), found)
+    try:
+        importlib.import_module(f"part_{unit.partition('/')[0]}").run(desk)
+    except Exception as error:  # noqa: BLE001 - it belongs into the results
+        desk.tell("failure", error=describe(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # after a sticky error the ends of libraries may hang or crash
