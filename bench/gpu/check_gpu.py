@@ -180,7 +180,7 @@ def check(options: argparse.Namespace, results: Any, known: Any, packed: dict[st
         one = Check(options, results, known, site)
         stop_on_signals(one)
         if known.damaged:
-            _say(f"{known.damaged} lines of {results.path} were cut short and are not counted")
+            _say(f"lines of {results.path} that were cut short and do not count: {known.damaged}")
         machine = one.machine()
         if machine is None:
             _say(f"no GPU can be used here; {results.path} says why")

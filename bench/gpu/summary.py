@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 from results import Known, Row
 
 _LEFT_OUT = ("event", "run", "unit", "what", "at", "traceback", "said", "site")

@@ -393,7 +393,7 @@ def test_a_line_that_was_cut_short_is_not_counted(
         file.write('{"event": "end", "unit": "numb')
     done = _check(packed, tmp_path, "--parts", "numbers")
     assert done.returncode == 0, done.stderr
-    assert "1 lines of" in done.stderr
+    assert "cut short and do not count: 1" in done.stderr
     assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["left"] == {
         "numbers": 0
     }
