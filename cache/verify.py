@@ -19,6 +19,7 @@ from pallasc.cache.leases import list_folder
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
+from pallasc.specs.cubin import Tool, other_maker, tools_of
 
 CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
     "corrupt", "incomplete", "foreign", "unreadable", "index",
@@ -38,7 +39,8 @@ class Finding:
     """Something that is not as it should be.
 
     Attributes:
-        kind: "corrupt": other bytes than the name says · "incomplete": a record lacks a blob ·
+        kind: "corrupt": other bytes than the name says, or kernels of another assembler than the
+            record says · "incomplete": a record lacks a blob ·
             "foreign": no file of a store · "unreadable": the disk refuses · "index": the index
             says something else than the records.
         path: where, below the version's folder.
@@ -110,6 +112,8 @@ class _Verification:
         self._result = Verified()
         self._sizes: dict[str, int] = {}
         self._unreadable: set[str] = set()
+        self._tools: dict[str, tuple[Tool, ...]] = {}
+        """Who made each cubin."""
         self.packed: dict[str, bytes] = {}
         """The blobs of each record, as the index should have them."""
         self._named: Counter[str] = Counter()
@@ -151,7 +155,12 @@ class _Verification:
             self._put_away(CORRUPT, BLOBS, digest, fault, found.identity)
             return
         self._sizes[digest] = seen[2]
+        self._look_into(digest, found.data)
         self._result.blobs += 1
+
+    def _look_into(self, digest: str, data: bytes) -> None:
+        with contextlib.suppress(CorruptError):  # it is no cubin
+            self._tools[digest] = tools_of(data)
 
     def _verify_record(self, key: str) -> None:
         read = self._record(ARTIFACTS, key)
@@ -164,7 +173,25 @@ class _Verification:
         if fault and _is_still(self._store.path(ARTIFACTS, key), identity):
             self._put_away(INCOMPLETE, ARTIFACTS, key, fault, identity)
             return
+        fault = self._other_maker(body)
+        if fault:
+            self._put_away(CORRUPT, ARTIFACTS, key, fault, identity)
+            return
         self._result.records += 1
+
+    def _other_maker(self, body: dict[str, Any]) -> str:
+        """Return which kernel another assembler made than the record names, "" if there is none.
+
+        What the record means is checked where it is used; here only as far as it says it.
+        """
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            ptxas = body["artifact"]["toolchain"]["ptxas"]
+            for kernel in body["artifact"]["kernels"]:
+                tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
+                if tools is not None and (maker := other_maker(tools, ptxas)):
+                    name = kernel["name"]
+                    return f"it says that ptxas {ptxas} made {name}, which {maker} assembled"
+        return ""
 
     def _lacks(self, body: dict[str, Any]) -> Iterator[str]:
         for name, blob in sorted(body["blobs"].items()):
@@ -183,6 +210,7 @@ class _Verification:
             if seen is None or seen.fault or format.sha256(seen.data) != digest:
                 return False
             self._sizes[digest] = len(seen.data)
+            self._look_into(digest, seen.data)
         return True
 
     def _verify_manifest(self, request: str) -> None:

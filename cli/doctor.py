@@ -32,6 +32,10 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     missing or of a wrong version, the exit code is 4. Where nothing of a compiler is installed and
     the runtime is, it says which kernels can be run, and the exit code is 0.
 
+    Nor can anything be compiled where a CUDA toolkit lies in cuda_sdk_lib in the current folder:
+    XLA would assemble with it. libnvJitLink, which jax[cuda13] brings and JAX assembles with, is
+    passed over: what is compiled is the same with and without.
+
     Examples:
       pallasc doctor
       pallasc doctor --ptxas /usr/local/cuda/bin/ptxas

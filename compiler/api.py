@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.given import array_tree, as_written, with_calls_made
+from pallasc.compiler.ptxas_reports import Reports, first_on_path
 from pallasc.compiler.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
 from pallasc.specs.artifact import Artifact
@@ -22,6 +26,9 @@ from pallasc.specs.matrix import expand
 from pallasc.specs.meshes import Mesh, checked_mesh
 from pallasc.specs.spelling import show
 from pallasc.specs.targets import Target, resolve_target
+
+if TYPE_CHECKING:
+    from pallasc.compiler.xla_process import XlaProcess
 
 
 def compile(
@@ -78,7 +85,7 @@ def compile(
 
 @cache
 def _setup(ptxas: Path | None) -> Setup:
-    """Return the setup of this process, which stays in its environment until it ends."""
+    """Return the setup of this process, which lasts until it ends."""
     setup = prepare(ptxas)
     if setup.kept is not None:
         atexit.register(setup.kept.cleanup)
@@ -94,22 +101,63 @@ def _compile_here(
     setup: Setup,
     store: Store | None,
 ) -> Artifact:
+    from pallasc.compiler import nvjitlink
     from pallasc.compiler.compile import Job, Tools, compile_job, lower_job
+    from pallasc.compiler.device_library import other_library
+    from pallasc.compiler.makers import OtherAssemblerError
 
-    _adopt(setup.environment)
+    # `JAX_PLATFORMS` is left alone: the process may have devices of its own.
+    name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+    os.environ[name] = setup.environment[name]
     digests = _digests(_store_root())
     record = setup.record(digests)
     digests.save()
-    job = Job(
-        function, [with_calls_made(item, str(Path.cwd())) for item in args], static, target, mesh
-    )
-    if store is not None:
-        from pallasc.compiler.kept import compile_kept
+    given = [with_calls_made(item, str(Path.cwd())) for item in args]
+    job = Job(function, given, static, target, mesh)
 
-        return compile_kept(job, setup, store, record)
-    tools = Tools(record, setup.toolchain.ptxas, {}, {})
-    result, blobs = compile_job(job, lower_job(job), tools)
-    return Artifact(result, blobs.__getitem__)
+    def run(tools: Tools) -> Artifact:
+        if store is not None:
+            from pallasc.compiler.kept import compile_kept
+
+            return compile_kept(job, setup, store, tools)
+        result, blobs = compile_job(job, lower_job(job, tools.process), tools)
+        return Artifact(result, blobs.__getitem__)
+
+    tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
+    if not (nvjitlink.hide() or other_library(setup.toolkit)):
+        reports = _reports(setup.toolchain.ptxas)
+        with (
+            contextlib.suppress(OtherAssemblerError),
+            first_on_path(reports.folder, setup.toolkit / "bin"),
+        ):
+            return run(replace(tools, reports=reports))
+    process = _process(setup, target)
+    return run(replace(tools, reports=process.reports, process=process))
+
+
+_processes: dict[tuple[Path, str], XlaProcess] = {}
+_processes_lock = threading.Lock()
+
+
+def _process(setup: Setup, target: Target) -> XlaProcess:
+    """Return the process in which XLA compiles for a target, where this one cannot."""
+    from pallasc.compiler.xla_process import XlaProcess
+
+    key = (setup.toolchain.ptxas, target.arch)
+    with _processes_lock:
+        found = _processes.get(key)
+        if found is None or not found.alive:
+            found = _processes[key] = XlaProcess(setup)
+            atexit.register(found.close)
+    return found
+
+
+@cache
+def _reports(ptxas: Path) -> Reports:
+    """Return what the assembler says to this process."""
+    folder = tempfile.TemporaryDirectory(prefix="pallasc-ptxas-")
+    atexit.register(folder.cleanup)
+    return Reports(ptxas, Path(folder.name))
 
 
 @cache
@@ -124,19 +172,6 @@ def _store_root() -> Path | None:
         return default_root()
     except ToolError:
         return None
-
-
-def _adopt(environment: Mapping[str, str]) -> None:
-    """Give this process the environment that compiling needs; what is there already stays.
-
-    `JAX_PLATFORMS` is left alone: the process may have devices of its own.
-    """
-    name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
-    os.environ[name] = environment[name]
-    tools = environment["PATH"].partition(os.pathsep)[0]
-    path = os.environ.get("PATH", "")
-    if path.partition(os.pathsep)[0] != tools:
-        os.environ["PATH"] = os.pathsep.join([tools, path])
 
 
 def _compile_isolated(

@@ -6,13 +6,15 @@ translate it into a plan (`translate`), read the resources (`resources`), check,
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.compiler.diagnose import (
     captured_output,
@@ -27,9 +29,13 @@ from pallasc.compiler.diagnose import (
 from pallasc.compiler.executable import parse_executable
 from pallasc.compiler.launch_limits import check_launches
 from pallasc.compiler.lower import Lowered, Signature, lower
+from pallasc.compiler.makers import check_makers
+from pallasc.compiler.ptxas_reports import Reports
 from pallasc.compiler.resources import kernel_resources
+from pallasc.compiler.toolchain import check_folder
 from pallasc.compiler.topology import target_config
 from pallasc.compiler.translate import Translation, UnsupportedStepError, translate
+from pallasc.compiler.xla_compile import compile_module
 from pallasc.errors import CompileError, Location
 from pallasc.specs.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
 from pallasc.specs.canonical import canonical_json, labelled_key
@@ -41,6 +47,9 @@ from pallasc.specs.plan_json import plan_to_json
 from pallasc.specs.plan_rules import check_ranges
 from pallasc.specs.spec import Args
 from pallasc.specs.targets import Target
+
+if TYPE_CHECKING:
+    from pallasc.compiler.xla_process import XlaProcess
 
 _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 
@@ -77,23 +86,32 @@ class Tools:
     """What compiles: the toolchain's record and digests, and the assembler.
 
     `identity` holds the digests of everything installed that decides the result, by label;
-    `variables` the environment variables that reach the compiler.
+    `variables` the environment variables that reach the compiler. `toolkit` is the folder that XLA
+    takes assembler and device library from, and `reports` has what the assembler said; without them
+    JAX chooses, and kernels that may spill are assembled once more. `process` compiles instead of
+    this one, if there is one.
     """
 
     record: Mapping[str, Any]
     ptxas: Path
     identity: Mapping[str, str]
     variables: Mapping[str, str]
+    toolkit: Path | None = None
+    reports: Reports | None = None
+    process: XlaProcess | None = None
 
 
-def lower_job(job: Job) -> Lowered:
-    """Trace and lower a job.
+def lower_job(job: Job, process: XlaProcess | None = None) -> Lowered:
+    """Trace and lower a job; `process` is the one that will compile it, if this one will not.
 
     Raises:
         CompileError: it fails; with the user's line and the compiler's message.
+        ToolError: XLA would find another assembler in the current folder.
     """
+    check_folder()
     try:
-        return job.lower()
+        with process.isa_version() if process else contextlib.nullcontext():
+            return job.lower()
     except (Exception, SystemExit) as error:
         explained = explain(error, job.function)
         if is_mosaic(error):
@@ -147,12 +165,14 @@ def compile_job(
 
     Raises:
         CompileError: it fails, or what came out is not what was asked for.
+        ToolError: another assembler than that of the toolchain's record made a kernel.
     """
     try:
-        translation = _compile(lowered, job)
+        translation = _compile(lowered, job, tools)
     except Exception as error:
-        raise _explain_again(job, error) from error
-    kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
+        raise _explain_again(job, tools, error) from error
+    check_makers(translation, tools.ptxas, tools.record)
+    kernels = kernel_resources(translation, tools.ptxas, job.target.arch, tools.reports)
     check_architecture(translation, kernels, job.target.arch)
     plan = build_plan(translation, lowered.signature, job.mesh)
     if not plan.outputs and not plan.steps:
@@ -178,23 +198,25 @@ def compile_job(
     return record, translation.blobs
 
 
-def _compile(lowered: Lowered, job: Job) -> Translation:
-    compiled = lowered.stage.compile()
-    executable = parse_executable(compiled.runtime_executable().serialize())
+def _compile(lowered: Lowered, job: Job, tools: Tools) -> Translation:
     ranks = math.prod(size for _, size in job.mesh)
+    process = tools.process
+    elsewhere = partial(process.compile, target=job.target, count=ranks) if process else None
+    executable = parse_executable(compile_module(lowered.stage, tools.toolkit, elsewhere))
     return translate(executable, ranks=ranks, regions=lowered.regions)
 
 
-def _explain_again(job: Job, error: Exception) -> Exception:
+def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
     """Compile once more with locations on, for the message alone."""
     place = definition(job.function)
     with captured_output() as output:
         try:
-            _compile(job.lower(locations=True), job)
+            _compile(job.lower(locations=True), job, tools)
         except UnsupportedStepError as again:
             place = user_place(again.frames) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
-            return explain_compilation(again, job.function, output())
+            said = output() + str(getattr(again, "output", ""))
+            return explain_compilation(again, job.function, said)
     if isinstance(error, UnsupportedStepError):
         error.location = place
         return error

@@ -92,7 +92,7 @@ _COUNTED = frozenset(
     }
 )
 _LIBRARY = re.compile(
-    r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvJitLink|nvptxcompiler|nvvm|nvrtc.*"
+    r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvptxcompiler|nvvm|nvrtc.*"
     r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
 )
 """Libraries that the wheels of the toolchain do not bring along, or load only where they are."""
@@ -279,13 +279,16 @@ def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory
     """Return a folder that holds `ptxas` and `nvlink` of this toolchain under these names.
 
     The wheel's own folder serves as it is; for another assembler a temporary folder of links is
-    made, which lives as long as the second result.
+    made, which lives as long as the second result. The folder above is laid out as a CUDA toolkit,
+    as XLA's `xla_gpu_cuda_data_dir` wants it: with the device library in `nvvm/libdevice`.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
     if toolchain.ptxas == own / "ptxas":
         return own, None
     folder = tempfile.TemporaryDirectory(prefix="pallasc-tools-")
-    links = Path(folder.name)
+    links = Path(folder.name, "bin")
+    links.mkdir()
+    (links.parent / "nvvm").symlink_to(toolchain.libdevice.parents[1])
     (links / "ptxas").symlink_to(toolchain.ptxas)
     if toolchain.nvlink is not None:
         (links / "nvlink").symlink_to(toolchain.nvlink)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from pallasc.compiler.toolchain import Package, check_versions, tool_version
+from pallasc.compiler import nvjitlink
+from pallasc.compiler.installed import Package, find_package
+from pallasc.compiler.toolchain import IN_CURRENT_FOLDER, check_versions, tool_version
 from pallasc.errors import ToolError
 
 _OLDEST_PYTHON = (3, 11)
@@ -81,6 +83,7 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
         _platform(),
         *_jax_items(cuda),
         *(_tool_item(tool, cuda, ptxas if tool.name == "ptxas" else None) for tool in _TOOLS),
+        *_other_assemblers(cuda),
         *(_library(*library, fix=_install(cuda)) for library in _LIBRARIES),
         _library(
             "cryptography", "only signatures need it", False, fix='pip install "pallasc[sign]"'
@@ -198,6 +201,29 @@ def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:
         return Item(tool.name, tool_version(path), tool.purpose, tool.needed, path=str(path))
     except ToolError as error:
         return Item(tool.name, "", tool.purpose, tool.needed, str(path), problem=error.message)
+
+
+def _other_assemblers(cuda: int) -> Iterator[Item]:
+    """Yield what XLA would assemble with in the place of ptxas, if there is such a thing."""
+    plugin = find_package(f"jax-cuda{cuda}-pjrt")
+    library = nvjitlink.find(cuda, plugin.root) if plugin else None
+    if library is not None:
+        yield Item(
+            "libnvJitLink",
+            _version("nvidia-nvjitlink" if cuda >= 13 else f"nvidia-nvjitlink-cu{cuda}"),
+            "kernels are assembled by ptxas all the same",
+            needed=False,
+            path=str(library),
+            problem="passed over",
+        )
+    if IN_CURRENT_FOLDER.exists():
+        yield Item(
+            "cuda_sdk_lib",
+            "",
+            "nothing is meant to be here",
+            path=str(IN_CURRENT_FOLDER.absolute()),
+            problem="XLA would assemble with it: rename it, or work in another folder",
+        )
 
 
 def _find(tool: _Tool, cuda: int) -> Path | None:

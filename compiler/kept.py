@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pallasc.cache.about import About
@@ -29,16 +29,15 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _CACHES = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
 
 
-def compile_kept(job: Job, setup: Setup, store: Store, record: Mapping[str, object]) -> Artifact:
+def compile_kept(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact:
     """Return the artifact of a job from a store, which has it from then on.
 
     Raises:
         CompileError: it does not compile.
     """
     context = _known.get((setup.toolchain.ptxas, store.root)) or _identified(setup, store)
-    identity, variables = context.identity, context.variables
-    tools = Tools(record, setup.toolchain.ptxas, identity, variables)
-    lowered = lower_job(job)
+    tools = replace(tools, identity=context.identity, variables=context.variables)
+    lowered = lower_job(job, tools.process)
     key = labelled_key(action_fields(job, lowered, tools) | _settings())
     about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})
     with Session(store) as session, store.single_flight(key):

@@ -1,8 +1,9 @@
 """What each kernel takes: from its cubin, and where it spills from the assembler's report.
 
 Registers, stack, shared memory and barriers stand in the cubin. Spills do not, but they live in the
-stack frame: without one there are none; with one, the kernel's PTX is assembled once more with `-v`
-(its options are those of XLA: `-O3`, line information).
+stack frame: without one there are none. With one, what the assembler said when it made the cubin
+has them; where that was not heard, the kernel's PTX is assembled once more with `-v` (its options
+are those of XLA: `-O3`, line information).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pallasc.compiler.ptxas_reports import Reports
 from pallasc.compiler.translate import Translation
 from pallasc.specs.artifact import KernelResources
 from pallasc.specs.canonical import digest
@@ -24,6 +26,12 @@ _SPILLS = re.compile(
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
     r"(?P<loads>\d+) bytes spill loads"
 )
+
+_SPILLED = re.compile(
+    r"Registers are spilled to local memory in function '(?P<name>[^']+)', "
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+)
+"""What `--warn-on-spills` makes ptxas say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,16 @@ def parse_report(text: str) -> dict[str, Spills]:
     }
 
 
-def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[KernelResources]:
+def parse_warnings(text: str, name: str, stack_bytes: int) -> Spills:
+    """Return the spills of a function; `ptxas --warn-on-spills` speaks only of those that do."""
+    found = next((match for match in _SPILLED.finditer(text) if match["name"] == name), None)
+    stores, loads = (int(found["stores"]), int(found["loads"])) if found else (0, 0)
+    return Spills(stack_bytes, stores, loads)
+
+
+def kernel_resources(
+    translation: Translation, ptxas: Path, arch: str, reports: Reports | None = None
+) -> list[KernelResources]:
     """Return the resources of every kernel that is launched, in the order of first launch.
 
     PTX is added to the translation's blobs.
@@ -52,19 +69,25 @@ def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[K
     for step in translation.steps:
         if isinstance(step, Launch):
             key = (step.cubin, step.kernel)
-            known = found.get(key) or _resources(step, translation, ptxas, arch)
+            known = found.get(key) or _resources(step, translation, ptxas, arch, reports)
             most = max(known.dynamic_smem_bytes, step.dynamic_smem_bytes)
             found[key] = replace(known, dynamic_smem_bytes=most)
     return list(found.values())
 
 
-def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -> KernelResources:
+def _resources(
+    step: Launch, translation: Translation, ptxas: Path, arch: str, reports: Reports | None
+) -> KernelResources:
     cubin = parse_cubin(translation.blobs[step.cubin])
     kernel = cubin.kernels[step.kernel]
     ptx = cubin.ptx.encode()
     spills: Spills | None = Spills(0, 0, 0)
     if kernel.stack_bytes:
-        spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
+        said = reports.of(translation.blobs[step.cubin]) if reports and ptx else None
+        if said is not None:
+            spills = parse_warnings(said, step.kernel, kernel.stack_bytes)
+        else:
+            spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
         if spills and spills.stack_bytes != kernel.stack_bytes:
             spills = None  # another code came out, so its spills are not this kernel's
     if ptx:

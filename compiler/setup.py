@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 class Setup:
     """A toolchain and the environment in which workers use it.
 
-    `kept` holds on to a temporary folder for as long as the setup lives.
+    `toolkit` is the folder that XLA takes assembler and device library from; `kept` holds on to it,
+    where it is a temporary one, for as long as the setup lives.
     """
 
     toolchain: Toolchain
     environment: Mapping[str, str]
+    toolkit: Path
     kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Setup:
@@ -77,6 +79,7 @@ class Setup:
             "op": "context",
             "record": self.record(context.digests),
             "ptxas": str(self.toolchain.ptxas),
+            "toolkit": str(self.toolkit),
             "identity": dict(context.identity),
             "versions": self.versions_now(),
             "variables": dict(context.variables),
@@ -92,4 +95,5 @@ def prepare(ptxas: Path | None = None) -> Setup:
     """
     toolchain = find_toolchain(ptxas)
     folder, kept = tool_folder(toolchain)
-    return Setup(toolchain, compiling_environment(os.environ, folder), kept)
+    environment = compiling_environment(os.environ, folder)
+    return Setup(toolchain, environment, folder.parent, kept)

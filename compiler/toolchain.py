@@ -18,6 +18,9 @@ from pallasc.errors import ToolError
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
 """JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
 
+IN_CURRENT_FOLDER = Path("cuda_sdk_lib", "bin", "ptxas")
+"""What XLA and Mosaic GPU assemble with before all else (`kDefaultCudaDataDir` in XLA)."""
+
 _TESTED_SERIES = ("0.12",)
 INSTALL = 'pip install "pallasc[cuda13]"'
 
@@ -81,6 +84,20 @@ def is_compiler_installed() -> bool:
 def _plugin() -> int | None:
     found = (cuda for cuda in (13, 12) if find_package(f"jax-cuda{cuda}-plugin"))
     return next(found, None)
+
+
+def check_folder() -> None:
+    """Check that XLA will not find an assembler in the current folder.
+
+    Raises:
+        ToolError: there is one.
+    """
+    if IN_CURRENT_FOLDER.exists():
+        raise ToolError(
+            f"XLA would assemble with {IN_CURRENT_FOLDER.absolute()}, because it lies in the "
+            "current folder.",
+            hint="Start the build in another folder, or rename cuda_sdk_lib.",
+        )
 
 
 def _cuda_major() -> int:

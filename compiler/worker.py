@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 from pallasc.cache.about import seconds_of
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler import closure, imports, reads
+from pallasc.compiler import closure, device_library, imports, nvjitlink, reads
 from pallasc.compiler.chance import forget_seeds
 from pallasc.compiler.channel import Channel
 from pallasc.compiler.compile import Job, Tools, action_fields, compile_job, lower_job
@@ -46,6 +47,7 @@ from pallasc.compiler.manifest import (
 )
 from pallasc.compiler.messages import blobs_to_json, decode, error_to_json
 from pallasc.compiler.printed import pack, printed_text
+from pallasc.compiler.ptxas_reports import Reports
 from pallasc.compiler.reads import name_of
 from pallasc.compiler.seclusion import admit, enter
 from pallasc.compiler.sources import Sources, sources_to_json
@@ -84,6 +86,7 @@ def main(arguments: list[str], channel: Channel) -> int:
     requests, _, parent = (int(text) for text in arguments)
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    nvjitlink.hide()
     imports.record_imports()
     imports.read_sources_afresh()
     with os.fdopen(requests, "rb") as source:
@@ -138,12 +141,23 @@ def _session(message: Mapping[str, Any]) -> _Session:
         ptxas=Path(message["ptxas"]),
         identity=message["identity"],
         variables=message["variables"],
+        toolkit=Path(message["toolkit"]),
+        reports=_reports(Path(message["ptxas"])),
     )
+    device_library.offer(Path(message["toolkit"]), Path(tempfile.gettempdir()))
     _import_compiler()
     store = message["store"]
     session = _Session(tools, Store(store), FileDigests(store), Surroundings.now())
     session.versions = message["versions"]
     return session
+
+
+def _reports(ptxas: Path) -> Reports:
+    """Put what keeps the assembler's reports first on PATH, where XLA and Mosaic look for it."""
+    reports = Reports(ptxas, Path(tempfile.mkdtemp(prefix="ptxas-")))
+    # Not in `os.environ`: what the user's code looks up there is compared with the build's own.
+    os.putenv("PATH", os.pathsep.join([str(reports.folder), os.environ["PATH"]]))
+    return reports
 
 
 def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:

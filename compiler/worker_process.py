@@ -19,6 +19,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 from pallasc.compiler.channel import Frames, key_line, make_key
+from pallasc.compiler.device_library import TOOLKIT
 from pallasc.compiler.endings import exit_in_words
 from pallasc.compiler.messages import encode
 from pallasc.compiler.processes import descendants, parents
@@ -92,7 +93,8 @@ class Worker:
                 self.requests, requests = _pipe(1, opened, lent)
                 # Unbuffered: what a kernel printed before it killed its process is told, too.
                 self._warden = subprocess.Popen(
-                    [sys.executable, "-P", "-u", "-m", "pallasc.compiler.warden", program,
+                    [sys.executable, "-X", str(folder / TOOLKIT), "-P", "-u",
+                     "-m", "pallasc.compiler.warden", program,
                      str(requests), str(answers), str(os.getpid()), str(folder), str(data_bytes)],
                     pass_fds=(requests, answers), env=dict(environment),
                     stdin=subprocess.DEVNULL, stdout=self.log.file, stderr=self.errors.file,

@@ -8,7 +8,10 @@ A cubin is an ELF file for machine 190 (EM_CUDA). What is read from it:
   `cuobjdump -elf` prints them under the names EIATTR_…; the numbers used here are below.
 * `.nv.shared.<kernel>`: its size is the static shared memory, from sm_90 on with the 1024 bytes in
   front that the system keeps for itself.
-* `.note.nv.tkinfo`: a note whose strings name the tool and the toolkit that made the file.
+* `.note.nv.tkinfo`: a note for each tool that made the file: `namesz descsz type "NVIDIA Corp"`,
+  then `version:4` and five offsets of 4 bytes (object, tool, version, build, options) into the
+  strings behind them. What ptxas made has one; nvlink and libnvJitLink ("nvlink", "nvJIT API") put
+  one of their own in front. CUDA 12 writes them from sm_100 on.
 * `.nv_debug_ptx_txt`: the PTX, its lines separated by zero bytes.
 """
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
@@ -33,6 +36,8 @@ _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # the 16 bits behind the attribute are the length of a payload, else a value
 
 _RESERVED_SMEM_BYTES = 1024
+_TOOL_NOTES = ".note.nv.tkinfo"
+_NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
 _Attributes = list[tuple[int, bytes]]
 
@@ -58,17 +63,28 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that made a cubin: its name ("ptxas"), its version ("13.5.37"), its options."""
+
+    name: str
+    version: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cubin:
     """The parsed cubin.
 
     `sm` is 10 × major + minor (90 for sm_90a); `toolkit` is the CUDA version of the assembler,
-    ("13.5"), or "" where the file does not say; `ptx` is "" where it carries none.
+    ("13.5"), or "" where the file does not say; `ptx` is "" where it carries none; `tools` are
+    those that made it, the last first.
     """
 
     sm: int
     toolkit: str
     kernels: Mapping[str, Kernel]
     ptx: str
+    tools: tuple[Tool, ...] = ()
 
 
 def parse_cubin(data: bytes) -> Cubin:
@@ -77,9 +93,7 @@ def parse_cubin(data: bytes) -> Cubin:
     Raises:
         CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
     """
-    elf = parse_elf(data)
-    if elf.machine != EM_CUDA:
-        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
+    elf = _parse(data)
     sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
     totals = _attributes(elf.section(".nv.info"))
     names = [symbol.name for symbol in elf.symbols()]
@@ -90,7 +104,37 @@ def parse_cubin(data: bytes) -> Cubin:
         for name in (s.name.removeprefix(".nv.info.") for s in elf.sections)
         if elf.section(f".text.{name}") and elf.section(f".nv.info.{name}")
     }
-    return Cubin(sm, _toolkit(elf), kernels, _ptx(elf))
+    return Cubin(sm, _toolkit(elf), kernels, _ptx(elf), _tools(elf))
+
+
+def tools_of(data: bytes) -> tuple[Tool, ...]:
+    """Return the tools that made the cubin `data`, the last first.
+
+    Raises:
+        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+    """
+    return _tools(_parse(data))
+
+
+def other_maker(tools: Sequence[Tool], ptxas: str) -> str:
+    """Return who of the tools that made a cubin is not ptxas of the version `ptxas`, "" if nobody.
+
+    What nvlink put together counts by the assembler of its parts. What names no tool may be from
+    any CUDA 12.
+    """
+    by_ptxas = [tool for tool in tools if tool.name == "ptxas"]
+    others = [tool for tool in tools if tool.name not in ("ptxas", "nvlink")]
+    wrong = others or [tool for tool in by_ptxas if tool.version != ptxas]
+    if wrong:
+        return f"{wrong[0].name} {wrong[0].version}".strip()
+    return "" if by_ptxas or ptxas.startswith("12.") else "a tool that it does not name"
+
+
+def _parse(data: bytes) -> Elf:
+    elf = parse_elf(data)
+    if elf.machine != EM_CUDA:
+        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
+    return elf
 
 
 def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> Kernel:
@@ -146,9 +190,40 @@ def _parameters(attributes: _Attributes) -> tuple[Parameter, ...]:
 
 
 def _toolkit(elf: Elf) -> str:
-    note = elf.section(".note.nv.tkinfo")
+    note = elf.section(_TOOL_NOTES)
     match = re.search(rb"release (\d+\.\d+)", note.content) if note else None
     return match.group(1).decode() if match else ""
+
+
+def _tools(elf: Elf) -> tuple[Tool, ...]:
+    """Return the tools that the notes name."""
+    note = elf.section(_TOOL_NOTES)
+    raw = note.content if note else b""
+    found, at = [], 0
+    while at + _NOTE.size <= len(raw):
+        name_bytes, size, _ = _NOTE.unpack_from(raw, at)
+        start = at + _NOTE.size + _aligned(name_bytes)
+        at = start + _aligned(size)
+        if at > len(raw):
+            raise CorruptError("a cubin's notes end inside one of them")
+        if size >= _TOOL.size:
+            found.append(_tool(raw[start : start + size]))
+    return tuple(found)
+
+
+def _tool(content: bytes) -> Tool:
+    _, _, name, version, _, options = _TOOL.unpack_from(content)
+    strings = content[_TOOL.size :]
+    exact = re.search(r"\bV(\d+(?:\.\d+)+)", told := _string(strings, version))
+    return Tool(_string(strings, name), exact[1] if exact else told, _string(strings, options))
+
+
+def _string(strings: bytes, at: int) -> str:
+    return strings[at:].partition(b"\0")[0].decode("utf-8", "replace").strip()
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) & ~3
 
 
 def _ptx(elf: Elf) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.cubin import Parameter, parse_cubin
+from pallasc.specs.cubin import Parameter, Tool, other_maker, parse_cubin, tools_of
 from pallasc.specs.elf import parse_elf
 
 Assemble = Callable[[str], Any]
@@ -65,6 +65,40 @@ def test_the_toolkit_is_the_one_of_the_assembler(assemble: Assemble) -> None:
 
     version = tool_version(find_toolchain().ptxas)
     assert version.startswith(parse_cubin(assemble("sm_90a").cubin).toolkit + ".")
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_cubin_names_the_tool_that_made_it(assemble: Assemble, arch: str) -> None:
+    from pallasc.compiler.toolchain import find_toolchain, tool_version
+
+    version = tool_version(find_toolchain().ptxas)
+    cubin = assemble(arch).cubin
+    (tool,) = parse_cubin(cubin).tools
+    assert tools_of(cubin) == (tool,)
+    assert (tool.name, tool.version) == ("ptxas", version)
+    assert f"-arch {arch}" in tool.options
+
+
+PTXAS = Tool("ptxas", "13.5.37", "")
+
+
+@pytest.mark.parametrize(
+    ("tools", "maker"),
+    [
+        ((PTXAS,), ""),
+        ((Tool("nvlink", "13.4.1", ""), PTXAS), ""),
+        ((Tool("ptxas", "13.0.88", ""),), "ptxas 13.0.88"),
+        ((Tool("nvlink", "13.5.37", ""), Tool("ptxas", "13.0.88", "")), "ptxas 13.0.88"),
+        ((Tool("nvJIT API", "13.5.37", ""), PTXAS), "nvJIT API 13.5.37"),
+        ((), "a tool that it does not name"),
+    ],
+)
+def test_another_maker_than_the_assembler_is_named(tools: tuple[Tool, ...], maker: str) -> None:
+    assert other_maker(tools, "13.5.37") == maker
+
+
+def test_what_names_no_tool_may_be_from_cuda_12() -> None:
+    assert other_maker((), "12.9.86") == ""
 
 
 def test_a_cubin_without_debug_data_has_no_ptx(assemble: Assemble) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain import find_toolchain
 from pallasc.specs.library.elementwise import add
 
 X = "f32[128, 128]"
@@ -120,13 +119,12 @@ def record_programs() -> list[str]:
 
 
 def main() -> None:
-    store = Store(sys.argv[1])
+    store, path = Store(sys.argv[1]), os.environ["PATH"]
     started = record_programs()
     results = {name: outcome(call, store) for name, call in CALLS.items()}
-    tools = str(find_toolchain().ptxas.parent)
-    times = os.environ["PATH"].split(os.pathsep).count(tools)
+    same = os.environ["PATH"] == path
     asked = sum(command.endswith("ptxas --version") for command in started)
-    told = {"tools on PATH": times, "asked for its version": asked, "file": str(Path(__file__))}
+    told = {"path is as it was": same, "asked for its version": asked, "file": str(Path(__file__))}
     print(json.dumps({"results": results, **told}))
 
 

@@ -1,0 +1,87 @@
+"""What the assembler says while it assembles for Mosaic: where kernels spill.
+
+Mosaic starts the first `ptxas` on PATH with `--warn-on-spills` and keeps the cubin alone. So a
+small script of that name stands in front of it, which runs the assembler as it is told to and keeps
+what that writes to its standard error output, under the digest of the cubin. `-v` would say the
+same and more, but options are written into the cubin.
+
+Where the script does not run (no shell, a file system that runs nothing), Mosaic takes the next
+`ptxas` on PATH, which is the assembler itself, and there are no reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_SCRIPT = """\
+#!/bin/sh
+# Runs the assembler and keeps what it says of the cubin in $3.
+if [ "$2" != -o ] || [ ! -w {folder} ]; then exec {ptxas} "$@"; fi
+said={folder}/$PPID-$$
+{ptxas} "$@" 2>"$said"
+code=$?
+if [ -s "$said" ]; then cat "$said" >&2; fi
+sha256sum "$3" >"$said.cubin" 2>/dev/null
+exit $code
+"""
+_DIGEST_LETTERS = 64
+_path_lock = threading.Lock()
+
+
+class Reports:
+    """The reports of one process, as far as it has started the assembler through `folder`.
+
+    Args:
+        ptxas: the assembler.
+        folder: gets the script, and the reports in a folder below; it stays the caller's.
+
+    Attributes:
+        process: the one that starts the assembler.
+    """
+
+    def __init__(self, ptxas: Path, folder: Path) -> None:
+        self.folder = folder
+        self._said = folder / "said"
+        self._said.mkdir()
+        script = folder / "ptxas"
+        places = {"folder": shlex.quote(str(self._said)), "ptxas": shlex.quote(str(ptxas))}
+        script.write_text(_SCRIPT.format(**places), encoding="utf-8")
+        script.chmod(0o755)
+        self.process = os.getpid()
+        self._known: dict[str, str] = {}
+
+    def of(self, cubin: bytes) -> str | None:
+        """Return what the assembler said of a cubin of this process, None where that is unknown."""
+        self._read()
+        return self._known.get(hashlib.sha256(cubin).hexdigest())
+
+    def _read(self) -> None:
+        """Take in the reports that are complete."""
+        with contextlib.suppress(OSError):
+            for place in self._said.glob(f"{self.process}-*.cubin"):
+                digest = place.read_text(encoding="utf-8")[:_DIGEST_LETTERS]
+                report = place.with_suffix("")
+                if len(digest) == _DIGEST_LETTERS:
+                    self._known[digest] = report.read_text(encoding="utf-8", errors="replace")
+                    place.unlink()
+                    report.unlink()
+
+
+@contextlib.contextmanager
+def first_on_path(*folders: Path) -> Iterator[None]:
+    """Put folders in front of PATH for a while, also for what is not Python in this process."""
+    front = os.pathsep.join([*map(str, folders), ""])
+    with _path_lock:
+        os.environ["PATH"] = front + os.environ.get("PATH", "")
+    try:
+        yield
+    finally:
+        with _path_lock:
+            before, _, behind = os.environ.get("PATH", "").partition(front)
+            os.environ["PATH"] = before + behind

@@ -1,0 +1,212 @@
+"""One assembler makes every cubin, whatever else is installed, on PATH or in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.toolchain import Toolchain, find_toolchain, tool_version
+
+PROGRAM = Path(__file__).parent / "programs" / "assembled.py"
+FAKE = """\
+#!/bin/sh
+if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.9, V13.9.99"; exit; fi
+echo "$0 $*" >> {ran}
+echo "this is not the assembler" >&2
+exit 9
+"""
+
+Answer = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    return find_toolchain()
+
+
+@pytest.fixture(scope="module")
+def assembled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]:
+    """Return a function that runs the program in an environment and gives what it tells."""
+
+    def run(
+        environment: Mapping[str, str],
+        *arguments: str,
+        before: tuple[str, ...] = (),
+        folder: Path | None = None,
+    ) -> Answer:
+        store = tmp_path_factory.mktemp("assembled") / "store"
+        command = [*before, sys.executable, "-P", str(PROGRAM), str(store), *arguments]
+        answer = subprocess.run(
+            command,
+            env={**os.environ, **environment},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        told: Answer = json.loads(answer.stdout.splitlines()[-1])
+        return told
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(assembled: Callable[..., Answer]) -> Answer:
+    """Return what comes out where nothing lies in the way."""
+    return assembled({})
+
+
+@pytest.fixture(scope="module")
+def library(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a libnvJitLink of the assembler's version, as NVIDIA's package index has it."""
+    name = "nvidia-nvjitlink" if toolchain.cuda >= 13 else f"nvidia-nvjitlink-cu{toolchain.cuda}"
+    folder = tmp_path_factory.mktemp("nvjitlink")
+    release = ".".join(tool_version(toolchain.ptxas).split(".")[:2])
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--timeout", "20",
+        "--retries", "1", "--disable-pip-version-check", "--dest", str(folder),
+        f"{name}=={release}.*",
+    ]  # fmt: skip
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheel = next(folder.glob("*.whl"), None)
+    if wheel is None:
+        lines = (answer.stderr or answer.stdout).strip().splitlines()
+        pytest.skip(f"no {name} {release} from a package index: {lines[-1] if lines else 'pip'}")
+    with zipfile.ZipFile(wheel) as archive:
+        found = next(n for n in archive.namelist() if f"libnvJitLink.so.{toolchain.cuda}" in n)
+        return Path(archive.extract(found, folder))
+
+
+@pytest.fixture(scope="module")
+def beside(library: Path, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of packages as `jax[cuda13]` leaves them: the library beside the plugin.
+
+    XLA looks for it from where its plugin lies, so plugin and tools are linked into the folder.
+    """
+    folder = tmp_path_factory.mktemp("site")
+    root = toolchain.plugin.parents[2]
+    names = [f"jax_cuda{toolchain.cuda}_plugin", "jax_plugins", "nvidia"]
+    names += [p.name for p in root.glob("*.dist-info") if p.name.startswith(("jax_cuda", "nvidia"))]
+    for name in names:
+        shutil.copytree(root / name, folder / name, copy_function=_link, symlinks=True)
+    place = folder / library.relative_to(library.parents[3])
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(library, place)
+    return folder
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    """Return a CUDA toolkit whose assembler notes that it was asked to assemble, and fails."""
+    tools = tmp_path / "toolkit" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("ptxas", "nvlink"):
+        (tools / name).write_text(FAKE.format(ran=tmp_path / "ran"))
+        (tools / name).chmod(0o755)
+    device = tmp_path / "toolkit" / "nvvm" / "libdevice"
+    device.mkdir(parents=True)
+    (device / "libdevice.10.bc").write_bytes(b"no bitcode")
+    return tools.parent
+
+
+def test_both_ways_give_the_same_and_ptxas_made_it(plain: Answer, toolchain: Toolchain) -> None:
+    version = tool_version(toolchain.ptxas)
+    assert len(plain["here"]["digest"]) == 64, plain
+    assert plain["isolated"] == plain["here"]
+    if toolchain.cuda >= 13:
+        assert plain["here"]["tools"] == [[["ptxas", version]]] * 2
+
+
+def test_spills_come_from_the_first_assembly(plain: Answer) -> None:
+    (spilled,) = plain["here"]["spills"]
+    assert spilled > 0
+    assert plain["assembled again"] == 0
+
+
+def test_path_is_put_back(plain: Answer) -> None:
+    assert plain["path is as it was"]
+
+
+def test_libnvjitlink_beside_jax_changes_nothing(
+    plain: Answer, assembled: Callable[..., Answer], beside: Path
+) -> None:
+    assert assembled({"PYTHONPATH": str(beside)}) == plain
+
+
+def test_libnvjitlink_in_ld_library_path_changes_nothing(
+    plain: Answer, assembled: Callable[..., Answer], library: Path
+) -> None:
+    assert assembled({"LD_LIBRARY_PATH": str(library.parent)}) == plain
+
+
+def test_a_library_that_was_loaded_before_changes_nothing(
+    plain: Answer, assembled: Callable[..., Answer], library: Path
+) -> None:
+    assert assembled({}, str(library)) == plain
+
+
+def test_other_toolkits_change_nothing(
+    plain: Answer, assembled: Callable[..., Answer], fake: Path
+) -> None:
+    environment = {
+        "CUDA_DIR": str(fake),
+        "CUDA_HOME": str(fake),
+        "CUDA_PATH": str(fake),
+        "CUDA_ROOT": str(fake),
+        "MOSAIC_GPU_CUDA_ROOT": str(fake),
+        "PATH": os.pathsep.join([str(fake / "bin"), os.environ["PATH"]]),
+        "XLA_FLAGS": f"--xla_gpu_cuda_data_dir={fake}",
+    }
+    assert assembled(environment) == plain
+    assert not (fake.parent / "ran").exists()
+
+
+def test_a_toolkit_of_the_system_changes_nothing(
+    plain: Answer, assembled: Callable[..., Answer], fake: Path
+) -> None:
+    prefixes = {os.path.realpath(place) for place in (sys.prefix, sys.base_prefix, sys.executable)}
+    if any(place.startswith("/usr/local/") for place in prefixes):
+        pytest.skip("Python lies in /usr/local, which this test covers up")
+    script = (
+        f"mount -t tmpfs none /usr/local && cp -r {fake} /usr/local/cuda "
+        '&& test -x /usr/local/cuda/bin/ptxas && exec "$@"'
+    )
+    before = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh")
+    try:
+        subprocess.run([*before, "true"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this machine lets nobody mount anything: {error}")
+    assert assembled({}, before=before) == plain
+    assert not (fake.parent / "ran").exists()
+
+
+def test_a_toolkit_in_the_current_folder_is_refused(
+    assembled: Callable[..., Answer], fake: Path, tmp_path: Path
+) -> None:
+    fake.rename(tmp_path / "cuda_sdk_lib")
+    found = assembled({}, folder=tmp_path)
+    for way in ("here", "isolated"):
+        kind, code, text = found[way]["error"]
+        assert (kind, code) == ("ToolError", 4), text
+        assert text.endswith(
+            f"XLA would assemble with {tmp_path}/cuda_sdk_lib/bin/ptxas, because it lies in the "
+            "current folder.\n  Start the build in another folder, or rename cuda_sdk_lib."
+        )
+    assert not (tmp_path / "ran").exists()
