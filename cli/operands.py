@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -56,9 +56,28 @@ def make_inputs(
         if file is None:
             data = random_bytes(one.dtype, size, seed=seed, name=one.path)
         else:
-            data = read_array(file, one.dtype, one.shape, f"{name}: {one.path}")
+            data = _laid_out(read_array(file, one.dtype, one.shape, f"{name}: {one.path}"), one)
         made.append(Value(one, data, file))
     return made
+
+
+def _laid_out(data: bytes, binding: Binding) -> bytes:
+    """Return the bytes of a row-major array in the layout that a kernel takes.
+
+    Raises:
+        ToolError: that needs numpy, which is not installed.
+    """
+    if binding.layout is None:
+        return data
+    from pallasc.compiler.relaid import laid_out
+
+    try:
+        return laid_out(data, binding.shape, binding.layout)
+    except ImportError as error:
+        raise ToolError(
+            f"{binding.path} is not row-major, and numpy, which lays a file out so, is missing.",
+            hint="Run pip install numpy.",
+        ) from error
 
 
 def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:

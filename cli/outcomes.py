@@ -172,6 +172,8 @@ def _hand_over(outcome: Outcome, folder: Path) -> dict[str, Any]:
             one, file = value.binding, f"{kind}{number}"
             (folder / file).write_bytes(value.data)
             entry = {"path": one.path, "dtype": one.dtype, "shape": one.shape, "file": file}
+            if one.layout is not None:
+                entry["layout"] = one.layout
             message[kind].append(entry)
     return message
 

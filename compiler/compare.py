@@ -22,8 +22,16 @@ _SLICE = 1 << 22
 _ULPS = 4
 
 
-def read_array(file: Path, dtype: str, shape: Sequence[int]) -> Any:
+def read_array(
+    file: Path, dtype: str, shape: Sequence[int], layout: Sequence[int] | None = None
+) -> Any:
     """Return an array of numpy from a file with the bytes of device memory.
+
+    Args:
+        file: the file.
+        dtype: short name.
+        shape: sizes of the dimensions.
+        layout: the dimensions from the minor one, None for row-major.
 
     Raises:
         SpecError: numpy has no such type.
@@ -31,7 +39,10 @@ def read_array(file: Path, dtype: str, shape: Sequence[int]) -> Any:
     data = np.fromfile(file, np.uint8)
     kind, bits = numpy_dtype(dtype), parse_dtype(dtype).bits
     if bits >= 8:
-        return data.view(kind).reshape(shape)
+        if layout is None:
+            return data.view(kind).reshape(shape)
+        order = list(reversed(layout))
+        return data.view(kind).reshape([shape[dim] for dim in order]).transpose(np.argsort(order))
     count = math.prod(shape)
     columns = np.unpackbits(data, bitorder="little")[: count * bits].reshape(count, bits)
     elements = np.packbits(columns, axis=1, bitorder="little").reshape(-1)

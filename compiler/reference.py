@@ -2,9 +2,9 @@
 
 To it: `{"op": "compare", "variant": …, "env": …, "folder": …, "inputs": …, "outputs": …}`. `env`
 has the variables that the spec declares; inputs and outputs are lists of `{"path", "dtype",
-"shape", "file"}`, whose files lie in the folder and hold the bytes of device memory. From it:
-`{"ok": true, "outputs": …}` with what `compare.compare_arrays` says of each, or
-`{"ok": false, "error": …}`.
+"shape", "file"}`, with `layout` where an array is not row-major, whose files lie in the folder and
+hold the bytes of device memory. From it: `{"ok": true, "outputs": …}` with what
+`compare.compare_arrays` says of each, or `{"ok": false, "error": …}`.
 """
 
 from __future__ import annotations

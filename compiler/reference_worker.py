@@ -52,7 +52,7 @@ def _compare(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     enter(variant.base_dir)
     folder = Path(message["folder"])
     inputs = {
-        one["path"]: read_array(folder / one["file"], one["dtype"], one["shape"])
+        one["path"]: read_array(folder / one["file"], one["dtype"], one["shape"], one.get("layout"))
         for one in message["inputs"]
     }
     outputs = message["outputs"]

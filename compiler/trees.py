@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.arrays import ArraySpec, settled_layout
 from pallasc.specs.dtypes import DTYPES, parse_dtype
 from pallasc.specs.nodes import static_text
 from pallasc.specs.plan import Binding, tree_leaves
@@ -104,7 +104,18 @@ def _struct(array: ArraySpec, sharding: Any) -> Any:
     dtype = getattr(jnp, jax_name, None)
     if dtype is None:
         raise SpecError(f"this JAX version has no dtype {array.dtype} (jax.numpy.{jax_name}).")
-    return jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding)
+    return _laid_out(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding), array.layout)
+
+
+def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
+    """Return the struct of an array whose dimensions have this order in memory."""
+    if layout is None or struct.sharding is None:
+        return struct
+    import jax
+    from jax.experimental.layout import Format, Layout
+
+    order = Format(Layout(tuple(reversed(layout))), struct.sharding)
+    return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=order)
 
 
 def _built(node: BuiltNode, sharding: Any) -> Any:
@@ -112,9 +123,13 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
     import jax
 
     arrays = list(leaves(node))
+    layouts: list[tuple[int, ...] | None] = []
 
     def make(*traced: Any) -> Any:
         made = _call(node, iter(traced))
+        own = [array.layout for array in arrays]
+        for leaf in jax.tree_util.tree_leaves(made):
+            layouts.append(next((o for o, t in zip(own, traced, strict=True) if t is leaf), None))
         for path, leaf in jax.tree_util.tree_leaves_with_path(made):
             if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
                 where = jax.tree_util.keystr(path)
@@ -125,8 +140,12 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
         return made
 
     made = jax.eval_shape(make, *(_struct(array, None) for array in arrays))
+    kept = iter(layouts)
     return jax.tree_util.tree_map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), made
+        lambda leaf: _laid_out(
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), next(kept)
+        ),
+        made,
     )
 
 
@@ -168,9 +187,9 @@ def bind(tree: Any, path: str, found: list[Binding], *, is_input: bool = False) 
     if tree is None:
         return None
     if not is_node(tree):
-        found.append(
-            Binding(path, parse_dtype(str(tree.dtype)).name, tuple(tree.shape), len(found))
-        )
+        layout = _layout(tree) if is_input else None
+        dtype = parse_dtype(str(tree.dtype)).name
+        found.append(Binding(path, dtype, tuple(tree.shape), len(found), layout))
         return len(found) - 1
 
     def bound(key: Any, item: Any) -> Any:
@@ -189,6 +208,15 @@ def bind(tree: Any, path: str, found: list[Binding], *, is_input: bool = False) 
     if isinstance(tree, tuple):
         return {"tuple": [bound(i, item) for i, item in enumerate(tree)]}
     return _bind_node(tree, bound, is_input)
+
+
+def _layout(struct: Any) -> tuple[int, ...] | None:
+    """Return the layout that a struct was given."""
+    order = getattr(getattr(struct, "format", None), "layout", None)
+    major_to_minor = getattr(order, "major_to_minor", None)
+    if major_to_minor is None:
+        return None
+    return settled_layout(tuple(reversed(major_to_minor)), struct.shape)
 
 
 def arrays_tell_order(trees: Mapping[str, Any]) -> bool:

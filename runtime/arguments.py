@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.candidates import array_text
 from pallasc.runtime.signature import Signature, input_names
 from pallasc.runtime.trees import flatten
+from pallasc.specs.arrays import array_text
 from pallasc.specs.spelling import suggestion
 
 
@@ -77,7 +77,8 @@ class Arguments:
 
     def _error(self, what: str) -> ArgumentError:
         arrays = ", ".join(
-            f"{one.path}: {array_text(one.dtype, one.shape)}" for one in self._signature.inputs
+            f"{one.path}: {array_text(one.dtype, one.shape, one.layout)}"
+            for one in self._signature.inputs
         )
         return ArgumentError(f"{self._name} {what}.", hint=f"It takes {arrays or 'no arrays'}.")
 

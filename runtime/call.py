@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pallasc.errors import ArgumentError, PallascError, SelectionError
 from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.arguments import MISSING
+from pallasc.runtime.candidates import array_type
 from pallasc.runtime.checks import (
     Passed,
     check_copied,
@@ -22,6 +23,7 @@ from pallasc.runtime.checks import (
     check_result,
     common_device,
     listed,
+    wrong_layout,
 )
 from pallasc.runtime.devices import current_device, get_device
 from pallasc.runtime.driver import is_driver_open
@@ -31,6 +33,7 @@ from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import Signature
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.trees import flatten, unflatten
+from pallasc.specs.arrays import strides_of
 
 if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
@@ -103,7 +106,8 @@ class Call:
 
     def _route(self, inputs: Sequence[Passed], ordinal: int | None) -> Route:
         views = [one.view for one in inputs]
-        types = [(view.dtype, view.shape) for view in views]
+        self._check_layouts(inputs)
+        types = [array_type(view.dtype, view.shape, view.layout) for view in views]
         if ordinal is None:  # what is copied gets to where it may lie
             check_copied(self.kernel.name, self.kernel.signature.inputs, inputs)
             return self.kernel.route(None, types)
@@ -116,7 +120,8 @@ class Call:
             ArgumentError: an array does not fit.
         """
         check_copied(self.kernel.name, self.kernel.signature.inputs, inputs)
-        types = [(one.view.dtype, one.view.shape) for one in inputs]
+        self._check_layouts(inputs)
+        types = [array_type(one.view.dtype, one.view.shape, one.view.layout) for one in inputs]
         self.kernel.check_types(types)
         try:
             signature = self.kernel.signature_for(types)
@@ -125,6 +130,21 @@ class Call:
         check_inputs(self.kernel.name, signature, inputs)
         if not self.allocates:
             self._given(signature, None)
+
+    def _check_layouts(self, inputs: Sequence[Passed]) -> None:
+        """Check strides where all variants take the same arrays, and know the strides by now.
+
+        Raises:
+            ArgumentError: one has others than the kernel takes.
+        """
+        if len({one.arrays for one in self.kernel.variants}) > 1:
+            return
+        for binding, one in zip(self.kernel.signature.inputs, inputs, strict=True):
+            view = one.view
+            same = (view.dtype, view.shape) == (binding.dtype, binding.shape)
+            if same and binding.layout is not None and view.layout != binding.layout:
+                strides = view.strides or strides_of(view.shape)
+                raise wrong_layout(self.kernel.name, binding, strides)
 
     def _on_host(
         self, route: Route, inputs: Sequence[Passed], given: Sequence[Passed] | None

@@ -12,8 +12,16 @@ from pallasc.specs.lazy import cached_property
 from pallasc.specs.plan import Binding
 from pallasc.specs.templates import Scalar
 
-ArrayType = tuple[str, tuple[int, ...]]
-"""What decides about an array: its dtype by short name, and its shape."""
+ArrayType = tuple[Any, ...]
+"""What decides about an array: its dtype by short name and its shape. Its layout is third where it
+is not row-major (`specs/arrays.py`)."""
+
+
+def array_type(
+    dtype: str, shape: Iterable[int], layout: tuple[int, ...] | None = None
+) -> ArrayType:
+    """Return what decides about an array."""
+    return (dtype, tuple(shape)) if layout is None else (dtype, tuple(shape), layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +118,10 @@ class Candidate:
 
     @cached_property
     def arrays(self) -> tuple[ArrayType, ...]:
-        """Dtype and shape of each input, in the order of the signature."""
-        return tuple((one.dtype, tuple(one.shape)) for one in self.facts.inputs)
+        """Type of each input, in the order of the signature."""
+        return tuple(array_type(one.dtype, one.shape, one.layout) for one in self.facts.inputs)
 
     @cached_property
     def types(self) -> tuple[tuple[ArrayType, ...], tuple[ArrayType, ...]]:
-        """Dtype and shape of each input and of each output."""
-        return self.arrays, tuple((one.dtype, tuple(one.shape)) for one in self.facts.outputs)
-
-
-def array_text(dtype: str, shape: Iterable[int]) -> str:
-    """Return `bf16[1024, 4096]`."""
-    return f"{dtype}[{', '.join(map(str, shape))}]"
+        """Type of each input and of each output."""
+        return self.arrays, tuple(array_type(one.dtype, one.shape) for one in self.facts.outputs)

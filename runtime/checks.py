@@ -8,8 +8,9 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import Adapter, ArrayView
-from pallasc.runtime.candidates import ArrayType, array_text
+from pallasc.runtime.candidates import ArrayType, array_type
 from pallasc.runtime.signature import Signature
+from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.plan import Binding
 
@@ -47,10 +48,10 @@ def check_types(
     """Check arrays against the only types that there are, for the plainest message.
 
     Raises:
-        ArgumentError: one has another dtype or shape.
+        ArgumentError: one has another dtype, shape or layout.
     """
-    for binding, (dtype, shape) in zip(bindings, arrays, strict=True):
-        taken = array_text(binding.dtype, binding.shape)
+    for binding, (dtype, shape, *more) in zip(bindings, arrays, strict=True):
+        taken = array_text(binding.dtype, binding.shape, binding.layout)
         if dtype != binding.dtype:
             raise ArgumentError(
                 f"{name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
@@ -61,6 +62,9 @@ def check_types(
                 f"{name}: {binding.path} has shape {list(shape)}, and the kernel takes {taken}.",
                 hint="Compile a variant for this shape.",
             )
+        own = array_type(binding.dtype, binding.shape, binding.layout)
+        if array_type(dtype, shape, *more) != own:
+            raise wrong_layout(name, binding, strides_of(shape, *more))
 
 
 def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
@@ -84,7 +88,9 @@ def check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> N
         ArgumentError: one has, or may not.
     """
     for number, (binding, one) in enumerate(zip(signature.inputs, inputs, strict=True)):
-        if not one.view.is_contiguous:
+        if not one.view.is_contiguous and one.view.layout != binding.layout:
+            raise _not_contiguous(name, binding)
+        if not one.view.is_contiguous and one.view.layout is None:
             raise _not_contiguous(name, binding)
         if number in signature.updated and not one.view.is_writable:
             raise _read_only(name, binding)
@@ -126,6 +132,23 @@ def _not_contiguous(name: str, binding: Binding) -> ArgumentError:
     return ArgumentError(
         f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
         hint="Pass a contiguous copy.",
+    )
+
+
+def wrong_layout(name: str, binding: Binding | Array, given: Sequence[int]) -> ArgumentError:
+    """Return the error for an array whose elements lie in another order."""
+    wanted = strides_of(binding.shape, binding.layout)
+    taken = array_text(binding.dtype, binding.shape, binding.layout)
+    if binding.layout is None:
+        return ArgumentError(
+            f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+            hint=f"It has strides {list(given)}, and {taken} has {list(wanted)}: pass a contiguous "
+            "copy, or compile a variant for its layout.",
+        )
+    return ArgumentError(
+        f"{name}: {binding.path} has strides {list(given)}, and the kernel takes {taken} with "
+        f"strides {list(wanted)}.",
+        hint="Pass an array whose elements lie in that order, or compile a variant for this one.",
     )
 
 

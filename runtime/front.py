@@ -52,6 +52,8 @@ class Dialect:
             it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
         mark_written: an expression that tells the framework that the arrays of the tuple `{xs}` are
             written; empty where it does not count writes.
+        strided: the same for an array that is not row-major, whose strides are `{strides}`; empty
+            where such arrays have no generated functions.
         empty: a function like `torch.empty`, with `dtype` and `device`.
         place: the expression for its `device`.
         values: what the expressions use.
@@ -71,6 +73,7 @@ class Dialect:
     values: Mapping[str, Any]
     plain: str = ""
     mark_written: str = ""
+    strided: str = ""
     place: str = "{x}.device"
 
 
@@ -85,11 +88,6 @@ class Fronts:
 
     into: Function
     call: Function
-
-
-def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a dense array, in elements."""
-    return tuple(math.prod(shape[number + 1 :]) for number in range(len(shape)))
 
 
 def parameter_names(names: Sequence[str | None]) -> list[str]:
@@ -191,6 +189,9 @@ class _Writer:
             self.signature.output_tree
         )
         known = all(one.dtype in self.dialect.dtypes for one in self.signature.passed)
+        has_layouts = any(one.layout is not None for one in self.signature.inputs)
+        if has_layouts and not self.dialect.strided:
+            return False
         return flat and known and bool(self.signature.inputs)
 
     def function(self, kind: str) -> Function:
@@ -292,10 +293,11 @@ class _Writer:
             )
             self.values[dtype] = self.dialect.dtypes[binding.dtype]
             self.values[shape] = binding.shape
-            self.values[strides] = row_major_strides(binding.shape)
+            self.values[strides] = binding.strides
+            layout = self.dialect.layout if binding.layout is None else self.dialect.strided
             tests += [
                 f"{self.dialect.dtype.format(x=name)} is {dtype}",
-                self.dialect.layout.format(x=name, shape=shape, strides=strides),
+                layout.format(x=name, shape=shape, strides=strides),
             ]
             is_complex = binding.dtype[0] == "c"
             is_imaginary = binding.dtype[0] == "f" and math.prod(binding.shape) == 1

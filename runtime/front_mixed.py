@@ -15,6 +15,7 @@ from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.arrays import (
     FOREIGN_ERRORS,
     Adapter,
+    ArrayView,
     find_adapter,
     known_adapter,
 )
@@ -47,7 +48,7 @@ class MixedFront:
     def __init__(self, slow: Mapping[str, _Slow], success: Any) -> None:
         self._slow = slow
         self._success = success
-        self._routes: dict[_Types, tuple[Route, _Types, bool]] = {}
+        self._routes: dict[tuple[Any, ...], tuple[Route, _Types, bool]] = {}
         self._shape: _Shape | None = None
 
     def add(self, route: Route, *, binds: bool) -> None:
@@ -62,7 +63,10 @@ class MixedFront:
             return
         self._shape = shape
         results = _types(route.signature.results)
-        self._routes[_types(route.signature.inputs)] = (route, results, binds)
+        inputs = route.signature.inputs
+        layouts = tuple(one.layout for one in inputs)
+        key = (*_types(inputs), layouts if any(layouts) else ())
+        self._routes[key] = (route, results, binds)
 
     def call(
         self, arrays: Sequence[Any], more: Any, out: Any, stream: Any, named: Mapping[str, Any]
@@ -109,11 +113,12 @@ class MixedFront:
             views = [one.view_in_order(array) for one, array in zip(adapters, passed, strict=True)]
         else:
             views = [one.view(array) for one, array in zip(adapters, passed, strict=True)]
-        pointers, dtypes, shapes, dense, devices, writable, streams = zip(*views, strict=True)
+        pointers, dtypes, shapes, dense, devices, writable, streams, _ = zip(*views, strict=True)
         count = shape.input_count
-        route, results, binds = self._routes[dtypes[:count], shapes[:count]]
+        layouts = () if all(dense) else _layouts(views, count)
+        route, results, binds = self._routes[dtypes[:count], shapes[:count], layouts]
         device = devices[0]
-        if device is None or not all(dense) or devices.count(device) != len(devices):
+        if device is None or devices.count(device) != len(devices):
             return None
         if not all(writable) and not all(shape.written(writable)):
             return None
@@ -253,6 +258,19 @@ def _picker(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
         return [values[number] for number in numbers if number < len(values)]
 
     return pick
+
+
+def _layouts(views: Sequence[ArrayView], count: int) -> tuple[Any, ...]:
+    """Return the layout of each input.
+
+    Raises:
+        ValueError: an array has gaps, or a result is not row-major.
+    """
+    layouts = tuple(view.layout for view in views[:count])
+    for number, view in enumerate(views):
+        if not view.is_contiguous and (number >= count or layouts[number] is None):
+            raise ValueError("an array has gaps")
+    return layouts
 
 
 def _types(bindings: Sequence[Binding]) -> _Types:

@@ -120,6 +120,7 @@ class _DialectTable:
         self._success = success
         self._checks = checks
         self._questions = _questions(variants)
+        self._differ_in_layout = _differ_in_layout(variants)
         self._tables: dict[str, dict[Any, Function]] = {"call": {}, "into": {}}
         self._seen: dict[Route, Fronts | None] = {}
         self._current: Fronts | None = None
@@ -129,7 +130,11 @@ class _DialectTable:
         if route in self._seen:
             return None
         options = {"checks": self._checks, "binds": binds}
-        made = make_fronts(route, self._dialect, self._slow, self._success, **options)
+        made = (
+            None
+            if self._differ_in_layout
+            else make_fronts(route, self._dialect, self._slow, self._success, **options)
+        )
         self._seen[route] = made
         if made is None:
             return None
@@ -209,3 +214,9 @@ def _questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
         dtypes, shapes = ({one[part] for one in types} for part in (0, 1))
         found += [(leaf, "shape")] * (len(shapes) > 1) + [(leaf, "dtype")] * (len(dtypes) > 1)
     return found
+
+
+def _differ_in_layout(variants: Sequence[Candidate]) -> bool:
+    """Tell whether layouts tell variants apart: arrays of any framework find theirs."""
+    layouts = {tuple(one.layout for one in variant.facts.inputs) for variant in variants}
+    return len(layouts) > 1

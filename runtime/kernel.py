@@ -12,7 +12,7 @@ from pallasc.runtime.adapters.arrays import Adapter, find_adapter
 from pallasc.runtime.arguments import MISSING, Arguments
 from pallasc.runtime.availability import Availability, availability
 from pallasc.runtime.call import Call
-from pallasc.runtime.candidates import ArrayType, Candidate
+from pallasc.runtime.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.checks import check_types
 from pallasc.runtime.devices import current_device, device_ordinal, get_device
 from pallasc.runtime.driver import open_driver
@@ -228,7 +228,7 @@ class Kernel:
         kinds = {one.arrays for one in self.variants}
         if len(kinds) == 1:
             check_types(self.name, self.variants[0].facts.inputs, arrays)
-        elif tuple((dtype, tuple(shape)) for dtype, shape in arrays) not in kinds:
+        elif tuple(array_type(*one) for one in arrays) not in kinds:
             raise no_variant_for(self.name, self.variants, arrays)
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
@@ -388,9 +388,9 @@ def _has(own: Mapping[str, Scalar], params: Mapping[str, Scalar]) -> bool:
 
 
 def _type(leaf: Any, what: str) -> ArrayType:
-    """Return dtype and shape of text like `bf16[1024, 4096]`, or of an array."""
+    """Return the type of text like `bf16[1024, 4096]`, or of an array."""
     if isinstance(leaf, str):
         array = resolve_array(leaf)
-        return array.dtype, array.shape
+        return array_type(array.dtype, array.shape, array.layout)
     view = find_adapter(leaf, what).view(leaf)
-    return view.dtype, view.shape
+    return array_type(view.dtype, view.shape, view.layout)

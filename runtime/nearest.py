@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.candidates import ArrayType, Candidate, array_text
+from pallasc.runtime.candidates import ArrayType, Candidate
+from pallasc.specs.arrays import array_text
 
 MOST_LISTED = 5
 """Variants that one message lists."""
@@ -28,7 +29,7 @@ def no_variant_for(
 ) -> ArgumentError:
     """Return the error for arrays that no variant takes, whatever the GPU."""
     kinds = list({one.arrays: one for one in reversed(candidates)}.values())[::-1]
-    given = ", ".join(array_text(dtype, shape) for dtype, shape in arrays)
+    given = ", ".join(array_text(*one) for one in arrays)
     return ArgumentError(
         f"{name} has no variant for {given}.",
         hint=_hint(
@@ -70,9 +71,9 @@ def _differences(one: Candidate, arrays: Sequence[ArrayType]) -> str:
     if len(inputs) != len(arrays):
         return f", which takes {len(inputs)} arrays, not {len(arrays)}"
     found = [
-        f"{own.path} is {array_text(own.dtype, own.shape)}"
-        for own, (dtype, shape) in zip(inputs, arrays, strict=True)
-        if (own.dtype, tuple(own.shape)) != (dtype, tuple(shape))
+        f"{own.path} is {array_text(*taken)}"
+        for own, taken, given in zip(inputs, one.arrays, arrays, strict=True)
+        if taken != tuple(given)
     ]
     return f", where {', '.join(found)}"
 
@@ -84,8 +85,9 @@ def _distance(own: Sequence[ArrayType], given: Sequence[ArrayType]) -> float:
 
 
 def _difference(own: ArrayType, given: ArrayType) -> float:
-    dtypes = 0.0 if own[0] == given[0] else _OTHER_DTYPE
+    dtypes = _OTHER_DTYPE if own[0] != given[0] else 0.0
+    dtypes += 1.0 if own[2:] != given[2:] else 0.0
     if len(own[1]) != len(given[1]):
         return dtypes + _OTHER_RANK
     sizes = zip(own[1], given[1], strict=True)
-    return dtypes + sum(abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in sizes)
+    return dtypes + sum((abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in sizes), 0.0)

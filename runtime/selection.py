@@ -19,11 +19,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import CorruptError, SelectionError
-from pallasc.runtime.candidates import ArrayType, Candidate, array_text
+from pallasc.runtime.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.devices import Device, capabilities
 from pallasc.runtime.driver import version_text
 from pallasc.runtime.nearest import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.runtime.signature import misaligned_text
+from pallasc.specs.arrays import array_text
 from pallasc.specs.artifact import Artifact, KernelResources
 from pallasc.specs.plan import Launch
 from pallasc.specs.spelling import plain
@@ -224,10 +225,9 @@ def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | 
     inputs = candidate.facts.inputs
     if len(inputs) != len(arrays):
         return f"it takes {len(inputs)} arrays, not {len(arrays)}"
-    for binding, (dtype, shape) in zip(inputs, arrays, strict=True):
-        if (binding.dtype, tuple(binding.shape)) != (dtype, tuple(shape)):
-            expected = array_text(binding.dtype, binding.shape)
-            return f"{binding.path} is {expected}, not {array_text(dtype, shape)}"
+    for binding, taken, given in zip(inputs, candidate.arrays, arrays, strict=True):
+        if taken != array_type(*given):
+            return f"{binding.path} is {array_text(*taken)}, not {array_text(*given)}"
     return None
 
 

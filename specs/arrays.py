@@ -1,16 +1,21 @@
 """The notation of arrays: `bf16[1024, 4096]`, with parameters `bf16[{m}, {n // 2}]`.
 
 Grammar:
-    array     := dtype "[" (dimension ("," dimension)*)? "]"
+    array     := dtype "[" (dimension ("," dimension)*)? "]" layout?
+    layout    := "{" number ("," number)* "}"
     dtype     := a name of `pallasc.specs.dtypes` | "{" parameter "}"
     dimension := whole number | "{" expression "}"
+
+A layout, as XLA writes it, lists the dimensions from the one whose elements are next to each other:
+`bf16[4096, 1024]{0,1}` is the memory of a row-major `bf16[1024, 4096]`. Without one an array is
+row-major, `{1,0}`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,7 +25,10 @@ from pallasc.specs.parameters import label_of
 from pallasc.specs.spelling import plain, show
 from pallasc.specs.templates import Expression, Template, Value, is_template, parse_template
 
-_ARRAY = re.compile(r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]\s*")
+_ARRAY = re.compile(
+    r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]"
+    r"(?:\{(?P<layout>\s*\d+\s*(?:,\s*\d+\s*)*)\})?\s*"
+)
 _COMMA = re.compile(r",(?![^{}]*\})")
 _EXAMPLE = 'Write it like "bf16[1024, {n}]", or "f32[]" for a scalar.'
 _LONGEST = 1000
@@ -35,18 +43,57 @@ class ArraySpec:
     Attributes:
         dtype: canonical name of the element type.
         shape: sizes of the dimensions; a size may be zero, no dimensions make a scalar.
+        layout: the dimensions from the minor one, None for row-major.
     """
 
     dtype: str
     shape: tuple[int, ...]
+    layout: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return array_text(self.dtype, self.shape, self.layout)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes that a dense device buffer takes; types under eight bits are packed."""
         return (math.prod(self.shape) * parse_dtype(self.dtype).bits + 7) // 8
+
+
+def array_text(dtype: str, shape: Iterable[int], layout: Iterable[int] | None = None) -> str:
+    """Return `bf16[1024, 4096]`, with a layout behind it where it is not row-major."""
+    order = "" if layout is None else f"{{{','.join(map(str, layout))}}}"
+    return f"{dtype}[{', '.join(map(str, shape))}]{order}"
+
+
+def settled_layout(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the one layout for equal memory: None for row-major, dimensions of size 1 last."""
+    if 0 in shape:
+        return None
+    wide = [dim for dim in order if shape[dim] != 1]
+    if wide == sorted(wide, reverse=True):
+        return None
+    return (*wide, *(dim for dim in reversed(range(len(shape))) if shape[dim] == 1))
+
+
+def strides_of(shape: Sequence[int], layout: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return the strides of an array without gaps, in elements."""
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(range(len(shape))) if layout is None else layout:
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+@lru_cache(maxsize=1024)
+def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the layout of strides in elements; None for row-major, and where there are gaps."""
+    order = sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim))
+    layout = settled_layout(order, shape)
+    dense = strides_of(shape, layout)
+    is_dense = all(
+        size == 1 or own == stride for size, own, stride in zip(shape, dense, strides, strict=True)
+    )
+    return layout if is_dense else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +103,7 @@ class ArrayTemplate:
     text: str
     dtype: Template
     dims: tuple[Template, ...]
+    layout: tuple[int, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,10 +119,17 @@ class ArrayTemplate:
                 array is too large.
         """
         shape = tuple(self._dimension(i, dim, params) for i, dim in enumerate(self.dims))
-        dtype = self.dtype.fill(params)
-        if isinstance(dtype, list | dict):
-            raise SpecError(f"{self.text!r}: {show(dtype)} is not a dtype.")
-        array = ArraySpec(parse_dtype(plain(dtype)).name, shape)
+        given = self.dtype.fill(params)
+        if isinstance(given, list | dict):
+            raise SpecError(f"{self.text!r}: {show(given)} is not a dtype.")
+        dtype = parse_dtype(plain(given))
+        layout = None if self.layout is None else settled_layout(self.layout, shape)
+        if layout is not None and dtype.bits < 8:
+            raise SpecError(
+                f"{self.text!r}: a type of {dtype.bits} bits has no layout but row-major.",
+                hint="Leave the layout out.",
+            )
+        array = ArraySpec(dtype.name, shape, layout)
         check_size(array)
         return array
 
@@ -123,7 +178,30 @@ def parse_array(text: str) -> ArrayTemplate:
     if not dtype.names:
         parse_dtype(match["dtype"])
     dims = _COMMA.split(match["dims"]) if match["dims"].strip() else []
-    return ArrayTemplate(text, dtype, tuple(_parse_dimension(d.strip(), text) for d in dims))
+    layout = _parse_layout(match["layout"], len(dims), text)
+    made = tuple(_parse_dimension(d.strip(), text) for d in dims)
+    return ArrayTemplate(text, dtype, made, layout)
+
+
+def _parse_layout(order: str | None, rank: int, whole: str) -> tuple[int, ...] | None:
+    if order is None:
+        return None
+    layout = tuple(int(number) for number in order.split(","))
+    if sorted(layout) != list(range(rank)):
+        example = ",".join(map(str, reversed(range(rank))))
+        raise SpecError(
+            f"{show(whole)}: the layout {{{order}}} does not name each of {rank} dimensions once.",
+            hint=f"Row-major is {{{example}}}." if rank else "A scalar has no layout.",
+        )
+    return layout
+
+
+def without_layout(text: str) -> str:
+    """Return text without the layout of an array, whose braces hold no parameter."""
+    match = _ARRAY.fullmatch(text)
+    if match is None or match["layout"] is None:
+        return text
+    return text[: match.start("layout") - 1]
 
 
 def looks_like_array(text: str) -> bool:

@@ -15,6 +15,7 @@ from pallasc.specs.kernel_fields import FILE
 from pallasc.specs.parameter_fields import VALUE_NAME
 
 _BRACES = r"\{[^{}]+\}"
+_LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
 
 
 def json_schema() -> Schema:
@@ -41,7 +42,7 @@ def _array() -> Schema:
         "description": 'An array, "bf16[{m}, 4096]"; null; lists and mappings of them; $call.',
         "anyOf": [
             {"type": "null"},
-            {"type": "string", "pattern": rf"^\s*({dtypes}|{_BRACES})\s*\[({dims})\]\s*$"},
+            {"type": "string", "pattern": rf"^\s*({dtypes}|{_BRACES})\s*\[({dims})\]{_LAYOUT}\s*$"},
             {"type": "string", "pattern": f"^{_BRACES}$"},
             {"type": "array", "items": {"$ref": "#/$defs/array"}},
             {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.arrays import without_layout
 from pallasc.specs.fields import Number, PathParts, Place
 from pallasc.specs.filling import Params, Trees
 from pallasc.specs.kernel_fields import AXIS_SIZE, BUDGET_FIELDS, TOLERANCE_FIELDS
@@ -74,7 +75,7 @@ class _Declared:
 def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
     used: set[str] = set()
     for place, text in _texts(spec, at):
-        names = parse_template(text).names
+        names = parse_template(without_layout(text)).names
         used.update(names)
         for name in names:
             if name not in point:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pallasc.specs.arrays import strides_of
 from pallasc.specs.peers import Peers, PeerTable
 from pallasc.specs.profile import Profile
 
@@ -36,14 +37,21 @@ class Buffer:
 class Binding:
     """An array of the function's signature: its path in the pytree, and the buffer it lies in.
 
-    `x: dtype[shape], row-major`. An output whose buffer has the role `input` is that input, updated
-    in place or passed through.
+    `x: dtype[shape]`, row-major unless `layout` lists its dimensions from the minor one; that only
+    inputs have. An output whose buffer has the role `input` is that input, updated in place or
+    passed through.
     """
 
     path: str
     dtype: str
     shape: tuple[int, ...]
     buffer: int
+    layout: tuple[int, ...] | None = None
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The steps between elements, in elements."""
+        return strides_of(self.shape, self.layout)
 
 
 @dataclass(frozen=True, slots=True)

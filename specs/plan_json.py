@@ -7,6 +7,7 @@ step and parameter carries its `kind`. Only where there is something to say, the
   may have `peer_table`, a parameter the kind "peers", a tensor map `peers` (`specs/peers.py`)
 * `parameters`: the names in `input_tree` in the order of the function's signature, where a name
   without arrays goes before one with some
+* `layout` of an input: its dimensions from the minor one, where it is not row-major
 * `profiles`: what profiled kernels leave (`specs/profile.py`)
 """
 
@@ -42,8 +43,8 @@ def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
     """Return the plan as plain data for JSON."""
     return {
         "buffers": [asdict(buffer) for buffer in plan.buffers],
-        "inputs": [asdict(binding) for binding in plan.inputs],
-        "outputs": [asdict(binding) for binding in plan.outputs],
+        "inputs": [_binding_to_json(binding) for binding in plan.inputs],
+        "outputs": [_binding_to_json(binding) for binding in plan.outputs],
         "steps": [_step_to_json(step) for step in plan.steps],
         "input_tree": plan.input_tree,
         "output_tree": plan.output_tree,
@@ -51,6 +52,13 @@ def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
         **({"parameters": list(plan.parameters)} if plan.parameters else {}),
         **({"profiles": [profile_to_json(one) for one in plan.profiles]} if plan.profiles else {}),
     }
+
+
+def _binding_to_json(binding: Binding) -> dict[str, Any]:
+    data = asdict(binding)
+    if binding.layout is None:
+        del data["layout"]
+    return data
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:
@@ -146,7 +154,8 @@ def _mesh(data: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _binding(data: Mapping[str, Any]) -> Binding:
-    return _make(Binding, {**data, "shape": tuple(data["shape"])})
+    sequences = ["shape", *(["layout"] if "layout" in data else [])]
+    return _make(Binding, {**data, **{name: tuple(data[name]) for name in sequences}})
 
 
 def _step(data: Mapping[str, Any]) -> Step:

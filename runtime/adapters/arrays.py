@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from pallasc.errors import ArgumentError
+from pallasc.specs.arrays import layout_of
 
 FOREIGN_ERRORS = (
     *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
@@ -30,6 +31,7 @@ class ArrayView(NamedTuple):
         device: ordinal of its GPU, None for the host.
         is_writable: it may be written.
         stream: the stream that its producer used last, None where nothing needs to be waited for.
+        strides: in elements, where it is not row-major and they are known.
     """
 
     pointer: int
@@ -39,6 +41,12 @@ class ArrayView(NamedTuple):
     device: int | None
     is_writable: bool = True
     stream: int | None = None
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        """Its layout; None where it is row-major, or has gaps."""
+        return None if self.strides is None else layout_of(self.shape, self.strides)
 
 
 class Adapter(Protocol):

@@ -92,10 +92,10 @@ def read_capsule(capsule: Any, device: int | None) -> ArrayView:
             f"says {said}."
         )
     size = 8 * int.from_bytes(layout[:4], "little")
-    dtype, sizes, is_contiguous = _layout(
+    dtype, sizes, own = _layout(
         layout, ctypes.string_at(shape, size), ctypes.string_at(strides, size) if strides else None
     )
-    return ArrayView(data + offset, dtype, sizes, is_contiguous, device, is_writable)
+    return ArrayView(data + offset, dtype, sizes, own is None, device, is_writable, strides=own)
 
 
 def _read_head(address: int) -> bool:
@@ -111,12 +111,13 @@ def _read_head(address: int) -> bool:
 @lru_cache(maxsize=1024)
 def _layout(
     layout: bytes, shape: bytes, strides: bytes | None
-) -> tuple[str, tuple[int, ...], bool]:
-    """Return dtype and shape that bytes stand for, and whether there are no gaps."""
+) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
+    """Return dtype and shape that bytes stand for, and the strides where it is not row-major."""
     ndim, code, bits, lanes = struct.unpack("<iBBH", layout)
     sizes = struct.unpack(f"<{ndim}q", shape)
     steps = None if strides is None else struct.unpack(f"<{ndim}q", strides)
-    return _short_dtype(code, bits, lanes), sizes, is_row_major(sizes, steps, 1)
+    own = None if is_row_major(sizes, steps, 1) else steps
+    return _short_dtype(code, bits, lanes), sizes, own
 
 
 def make_capsule(

@@ -77,7 +77,7 @@ def _view(told: Mapping[str, Any]) -> ArrayView:
         address, is_read_only = told["data"]
         pointer = int(address or 0)
         strides = told.get("strides")
-        dtype, shape, is_contiguous = _layout(
+        dtype, shape, own = _layout(
             told["typestr"], tuple(told["shape"]), None if strides is None else tuple(strides)
         )
         stream = told.get("stream")
@@ -91,7 +91,7 @@ def _view(told: Mapping[str, Any]) -> ArrayView:
     if producer == 0:
         raise ArgumentError("__cuda_array_interface__ says stream 0, which stands for none.")
     return ArrayView(
-        pointer, dtype, shape, is_contiguous, _device(pointer), not is_read_only, producer
+        pointer, dtype, shape, own is None, _device(pointer), not is_read_only, producer, own
     )
 
 
@@ -106,8 +106,8 @@ def _wrong_field(told: Mapping[str, Any]) -> ArgumentError:
 @lru_cache(maxsize=1024)
 def _layout(
     typestr: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
-) -> tuple[str, tuple[int, ...], bool]:
-    """Return dtype and shape, and whether there are no gaps.
+) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
+    """Return dtype and shape, and the strides in elements where it is not row-major.
 
     Raises:
         ArgumentError: the dtype is none that the interface can say.
@@ -117,7 +117,9 @@ def _layout(
     sizes = tuple(size.__index__() for size in shape)
     if any(size < 0 for size in sizes):
         raise ValueError("a size is negative")
-    return dtype, sizes, is_row_major(sizes, strides, unit)
+    if strides is None or is_row_major(sizes, strides, unit):
+        return dtype, sizes, None
+    return dtype, sizes, tuple(stride // unit for stride in strides)
 
 
 @cache

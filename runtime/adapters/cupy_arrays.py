@@ -7,7 +7,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView, no_array
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.adapters.numpy_dtypes import element_strides, numpy_dtype, short_dtype
 from pallasc.runtime.devices import current_device
 from pallasc.runtime.front import Dialect
 from pallasc.specs.dtypes import DTYPES
@@ -39,13 +39,18 @@ class CupyAdapter:
             dtype="{x}.dtype",
             shape="{x}.shape",
             layout=f"{{x}}.{contiguous} and {{x}}.shape == {{shape}}",
+            strided="{x}.shape == {shape} and _strides({x}) == {strides}",
             device="{x}.data.device_id",
             pointer="{x}.data.ptr",
             stream="_stream({d})",
             current_device="_current_device()",
             empty=self._empty,
             place="{x}.data.device_id",
-            values={"_stream": self.stream, "_current_device": current_device},
+            values={
+                "_stream": self.stream,
+                "_current_device": current_device,
+                "_strides": element_strides,
+            },
         )
 
     def view(self, array: Any) -> ArrayView:
@@ -62,6 +67,7 @@ class CupyAdapter:
             tuple(array.shape),
             bool(array.flags.c_contiguous),
             int(array.data.device_id),
+            strides=element_strides(array),
         )
 
     view_in_order = view

@@ -18,7 +18,7 @@ from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call
-from pallasc.runtime.candidates import ArrayType
+from pallasc.runtime.candidates import ArrayType, array_type
 from pallasc.runtime.program import lay_out
 from pallasc.runtime.trees import unflatten
 from pallasc.specs.dtypes import parse_dtype
@@ -79,7 +79,7 @@ class JaxAdapter:
         if all(_is_on_host(array) for array in call.arrays):
             # What hinders the launch is said here, and not by JAX around the callback's error.
             kernel, arrays = call.kernel, call.arrays
-            kernel.route(None, [(short_dtype(one.dtype), tuple(one.shape)) for one in arrays])
+            kernel.route(None, _types(kernel, arrays))
         # Kept with the kernel, so that JAX traces once for each set of shapes.
         function = vars(call.kernel).get("_jax_function")
         if function is None:
@@ -96,7 +96,7 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
     """Return the results of the callback in a traced function."""
     from jax.experimental.buffer_callback import buffer_callback
 
-    types = [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays]
+    types = _types(kernel, arrays)
     signature = kernel.signature_for(types)
     _load(kernel, types)
     updated = list(signature.updated)
@@ -109,7 +109,7 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
         places = dict(zip(updated, outputs, strict=False))
         taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
         workspace = outputs[len(results)] if workspace_bytes else None
-        _launch(kernel, context, taken, outputs[len(updated) : len(results)], workspace)
+        _launch(kernel, context, types, taken, outputs[len(updated) : len(results)], workspace)
 
     callback = buffer_callback(
         launch,
@@ -117,13 +117,33 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
         input_output_aliases={number: leaf for leaf, number in enumerate(updated)} or None,
         command_buffer_compatible=True,
     )
-    made = _guarded(kernel.name, callback)(*arrays)
+    made = _guarded(kernel.name, callback)(*map(_in_memory, arrays, signature.inputs))
     places = {
         **{("input", number): leaf for leaf, number in enumerate(updated)},
         **{("result", n): len(updated) + n for n in range(len(signature.results))},
     }
     leaves = [made[places[source]] for source in signature.sources]
     return unflatten(signature.output_tree, leaves)
+
+
+def _types(kernel: Kernel, arrays: Sequence[Any]) -> list[ArrayType]:
+    """Return the types of arrays; as XLA lays them out as is asked, their layouts are a variant's.
+
+    A variant whose arrays are row-major goes first.
+    """
+    types = [array_type(short_dtype(array.dtype), array.shape) for array in arrays]
+    fitting = [one.arrays for one in kernel.variants if [t[:2] for t in one.arrays] == types]
+    return list(min(fitting, key=lambda own: sum(map(len, own)), default=types))
+
+
+def _in_memory(array: Any, binding: Binding) -> Any:
+    """Return an array whose row-major memory is that of the layout that a kernel takes.
+
+    XLA copies, unless the array lies so already.
+    """
+    if binding.layout is None:
+        return array
+    return array.transpose(tuple(reversed(binding.layout)))
 
 
 def _load(kernel: Kernel, types: Sequence[ArrayType]) -> None:
@@ -202,21 +222,27 @@ def _guarded(name: str, callback: Any) -> Any:
     return differentiated
 
 
-def _launch(kernel: Kernel, context: Any, arrays: Any, results: Any, workspace: Any) -> None:
+def _launch(
+    kernel: Kernel,
+    context: Any,
+    types: Sequence[ArrayType],
+    arrays: Any,
+    results: Any,
+    workspace: Any,
+) -> None:
     """Run in the callback: launch into XLA's stream, with results in XLA's buffers."""
     if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
-        _launch_on_host(kernel, arrays, results)
+        _launch_on_host(kernel, types, arrays, results)
         return
     views = [_view(buffer) for buffer in (*arrays, *results)]
     ordinal = views[0].device or 0
-    types = [(view.dtype, view.shape) for view in views[: len(arrays)]]
     pointers = [view.pointer for view in views]
     route = kernel.route(ordinal, types, pointers[: len(arrays)])
     place = _view(workspace).pointer if route.workspace_bytes else None
     route.enqueue(int(context.stream), ordinal, pointers, place)
 
 
-def _launch_on_host(kernel: Kernel, arrays: Any, results: Any) -> None:
+def _launch_on_host(kernel: Kernel, types: Sequence[ArrayType], arrays: Any, results: Any) -> None:
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy
 
@@ -227,7 +253,6 @@ def _launch_on_host(kernel: Kernel, arrays: Any, results: Any) -> None:
     outputs = [numpy.asarray(buffer) for buffer in results]
     for array in (*inputs, *outputs):
         check_unpacked(array.dtype)
-    types = [(short_dtype(array.dtype), tuple(array.shape)) for array in inputs]
     run_on_host(kernel.route(current_device(), types), inputs, outputs)
 
 

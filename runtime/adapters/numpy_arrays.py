@@ -6,7 +6,12 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import ArrayView
-from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, numpy_dtype, short_dtype
+from pallasc.runtime.adapters.numpy_dtypes import (
+    check_unpacked,
+    element_strides,
+    numpy_dtype,
+    short_dtype,
+)
 
 
 class NumpyAdapter:
@@ -37,6 +42,7 @@ class NumpyAdapter:
             is_contiguous=bool(array.flags.c_contiguous),
             device=None,
             is_writable=bool(array.flags.writeable),
+            strides=element_strides(array),
         )
 
     view_in_order = view

@@ -22,6 +22,13 @@ def short_dtype(dtype: Any) -> str:
         return name
 
 
+def element_strides(array: Any) -> tuple[int, ...] | None:
+    """Return the strides of an array of numpy or cupy in elements, None where it is row-major."""
+    if array.flags.c_contiguous:
+        return None
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
 def check_unpacked(dtype: Any) -> None:
     """Refuse a dtype that numpy keeps in whole bytes, and a kernel takes packed.
 

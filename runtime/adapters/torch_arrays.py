@@ -19,6 +19,7 @@ _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
 # third of the cost of asking for both. It raises an AssertionError.
 _FAST_LAYOUT = "_assert_layout({x}, {shape}, {strides})"
 _PLAIN_LAYOUT = "{x}.shape == {shape} and {x}.is_contiguous()"
+_PLAIN_STRIDES = "{x}.shape == {shape} and {x}.stride() == {strides}"
 
 
 def _find_assert_layout(torch: Any) -> Any:
@@ -97,6 +98,7 @@ class TorchAdapter:
             dtype="{x}.dtype",
             shape="{x}.shape",
             layout=_PLAIN_LAYOUT if self._assert_layout is None else _FAST_LAYOUT,
+            strided=_PLAIN_STRIDES if self._assert_layout is None else _FAST_LAYOUT,
             device="{x}.get_device()",
             pointer="{x}.data_ptr()",
             stream="_raw_stream({d})",
@@ -136,6 +138,7 @@ class TorchAdapter:
             tuple(array.shape),
             array.is_contiguous(),
             device.index if device.type == "cuda" else None,
+            strides=None if array.is_contiguous() else tuple(array.stride()),
         )
 
     def _has_no_memory(self, array: Any) -> bool:

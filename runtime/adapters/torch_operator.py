@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
+from pallasc.runtime.candidates import ArrayType, array_type
 from pallasc.runtime.front import parameter_names
 from pallasc.runtime.signature import input_names
 from pallasc.runtime.trees import flatten, is_flat
+from pallasc.specs.arrays import layout_of
 
 if TYPE_CHECKING:
     from pallasc.runtime.kernel import Kernel
@@ -128,9 +130,7 @@ class _Operator:
         if not isinstance(adapter, TorchAdapter):
             raise ArgumentError(f"{self._kernel.name} was given no tensors.")
         leaves = [given[key] for key in form.in_order]
-        types = [
-            (adapter.short_dtype(tensor.dtype), tuple(map(int, tensor.shape))) for tensor in leaves
-        ]
+        types = [_type(adapter, tensor) for tensor in leaves]
         made = [
             torch.empty(one.shape, dtype=adapter.dtypes[one.dtype], device=first.device)
             for one in form.kernel.signature_for(types).results
@@ -207,6 +207,12 @@ class _Form:
                 found.setdefault(number, leaves[leaf])
         made = [found[number] for number in sorted(found)]
         return _returned(made)
+
+
+def _type(adapter: TorchAdapter, tensor: Any) -> ArrayType:
+    shape = tuple(map(int, tensor.shape))
+    layout = None if tensor.is_contiguous() else layout_of(shape, tuple(map(int, tensor.stride())))
+    return array_type(adapter.short_dtype(tensor.dtype), shape, layout)
 
 
 def _keys(names: Sequence[str | None]) -> list[Any]:

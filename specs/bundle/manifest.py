@@ -6,7 +6,8 @@
 * `record`: number of the artifact's record among the blobs
 * `blobs`: for each blob of the record, in the order of their digests, its number, or null
 * `driver`: `cuda` and `linux` of the minimum driver, as in the record
-* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan
+* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan; behind them its layout,
+  where it is not row-major
 * `order`: the parameters' names in the order of the matrix
 
 All but `blobs` and `order` repeats what the record says, so that a variant can be chosen without
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.arrays import array_text
 from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
 from pallasc.specs.bundle.text import parse_json
 from pallasc.specs.canonical import canonical_json
@@ -35,14 +37,20 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of a variant's signature: `path: dtype[shape]`, row-major."""
+    """An array of a variant's signature: `path: dtype[shape]`, row-major without a layout."""
 
     path: str
     dtype: str
     shape: tuple[int, ...]
+    layout: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.path}: {array_text(self.dtype, self.shape, self.layout)}"
+
+    def to_json(self) -> list[Any]:
+        """Return the array as an entry has it."""
+        layout = [] if self.layout is None else [self.layout]
+        return [self.path, self.dtype, self.shape, *layout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +130,9 @@ def about_of(entry: Entry, *, record: int | str, blobs: Sequence[int | str | Non
             "arch": entry.arch,
             "blobs": list(blobs),
             "driver": dict(entry.minimum_driver),
-            "inputs": [[one.path, one.dtype, one.shape] for one in entry.inputs],
+            "inputs": [one.to_json() for one in entry.inputs],
             "order": [name for name, _ in entry.params],
-            "outputs": [[one.path, one.dtype, one.shape] for one in entry.outputs],
+            "outputs": [one.to_json() for one in entry.outputs],
             "record": record,
         }
     )
@@ -246,18 +254,24 @@ def _entry(key: bytes, about: Any, digest_of: Callable[[int], str]) -> Entry:
 
 
 def parse_array(item: Any) -> Array:
-    """Return an array from `[path, dtype, shape]`.
+    """Return an array from `[path, dtype, shape]`, with its layout behind them or not.
 
     Raises:
         TypeError, ValueError: it is something else.
     """
-    path, dtype, shape = item
+    path, dtype, shape, *more = item
     if type(shape) is not list or len(shape) > _MAX_RANK:
         raise ValueError(f"{str(shape)[:80]} is no shape")
     for size in shape:
         if type(size) is not int or not 0 <= size <= _LARGEST:
             raise ValueError(f"{str(size)[:80]} is no size of an array")
-    return Array(_text(path), _text(dtype), tuple(shape))
+    layout = None
+    if more:
+        (order,) = more
+        if type(order) is not list or sorted(order) != list(range(len(shape))):
+            raise ValueError(f"{str(order)[:80]} is no layout")
+        layout = tuple(order)
+    return Array(_text(path), _text(dtype), tuple(shape), layout)
 
 
 def _text(value: Any) -> str:

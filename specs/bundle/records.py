@@ -96,7 +96,8 @@ def signature(plan: Mapping[str, Any], which: str) -> tuple[Array, ...]:
         LookupError, TypeError, ValueError: they are none.
     """
     return tuple(
-        parse_array([one["path"], one["dtype"], list(one["shape"])]) for one in plan[which]
+        parse_array([one["path"], one["dtype"], list(one["shape"]), *_layout_of(one)])
+        for one in plan[which]
     )
 
 
@@ -154,3 +155,7 @@ def shipped_record(record: Record, shipped: Shipped) -> Record:
         "kernels": kernels,
         "plan": {**record["plan"], "steps": steps},
     }
+
+
+def _layout_of(array: Mapping[str, Any]) -> list[Any]:
+    return [list(array["layout"])] if "layout" in array else []

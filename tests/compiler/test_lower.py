@@ -56,6 +56,23 @@ def test_a_plan_has_the_order_of_parameters_where_arrays_do_not_tell_it(signatur
         assert "parameters" not in signatures[name].record["plan"]
 
 
+def test_an_operand_that_lies_transposed_is_not_copied(signatures: Any) -> None:
+    plan, copied = signatures["laid_out"].plan, signatures["copied"].plan
+    assert [launch.origin for launch in copied.steps] == ["xla", "mosaic"]
+    assert [launch.origin for launch in plan.steps] == ["mosaic"]
+    assert [one.layout for one in plan.inputs] == [None, (0, 1)]
+    assert [one.strides for one in plan.inputs] == [(128, 1), (1, 128)]
+    assert "layout" not in signatures["laid_out"].record["plan"]["inputs"][0]
+    assert all("layout" not in one for one in signatures["copied"].record["plan"]["inputs"])
+
+
+def test_results_are_row_major_whatever_the_arguments_are(signatures: Any) -> None:
+    plan = signatures["laid_out_result"].plan
+    assert plan.outputs[0].layout is None
+    assert plan.buffers[plan.outputs[0].buffer].role == "output"
+    assert [step.origin for step in plan.steps] == ["xla"]
+
+
 @pytest.mark.skipif(JAX < (0, 11), reason="JAX 0.10 cannot trace a kernel on a new reference")
 def test_an_array_that_is_updated_in_place_is_copied_first(signatures: Any) -> None:
     copy, launch = signatures["updated_in_place"].plan.steps

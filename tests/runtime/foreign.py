@@ -14,6 +14,7 @@ import pytest
 from pallasc.runtime.adapters import arrays
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.specs.arrays import strides_of
 
 _VERSIONED = b"dltensor_versioned"
 
@@ -130,11 +131,15 @@ class Cupy:
                 self.c_contiguous = contiguous
 
         class ndarray:
-            def __init__(self, tensor: made.Tensor) -> None:
+            def __init__(self, tensor: made.Tensor, steps: Any = None) -> None:
                 self.tensor = tensor
                 self.data = Pointer(tensor)
                 self.dtype, self.shape = numpy_dtype(tensor.dtype), tensor.shape
-                self.flags = Flags(tensor.contiguous)
+                self.flags = Flags(tensor.contiguous and steps is None)
+                self.itemsize = self.dtype.itemsize
+                gaps = 1 if tensor.contiguous else 2
+                dense = [gaps * step for step in strides_of(tensor.shape)]
+                self.strides = tuple(step * self.itemsize for step in steps or dense)
 
         ndarray.__module__ = "cupy"
         self.entered: list[int] = []

@@ -87,6 +87,10 @@ def test_nodes_are_flattened_as_jax_does_or_refused(report: dict[str, Any]) -> N
     }
 
 
+def test_arrays_get_to_a_kernel_in_the_layout_that_it_takes(report: dict[str, Any]) -> None:
+    assert report["laid out"] == [True] * 3
+
+
 def test_an_argument_that_is_none_chooses_the_variant(report: dict[str, Any]) -> None:
     assert report["optional"] == [[1, 1]] * 3 + [[3, 3]] * 2
 

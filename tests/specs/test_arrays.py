@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import ArraySpec, parse_array, resolve_array
+from pallasc.specs.arrays import ArraySpec, layout_of, parse_array, resolve_array, strides_of
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.templates import Scalar
 
@@ -132,3 +134,47 @@ def test_an_array_of_more_bytes_than_63_bits_count_is_refused(text: str, nbytes:
 )
 def test_an_array_of_fewer_bytes_is_not_refused(text: str) -> None:
     assert str(resolve_array(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "strides"),
+    [
+        ("f32[4, 8]", None, (8, 1)),
+        ("f32[4, 8]{1,0}", None, (8, 1)),
+        ("f32[4, 8]{0,1}", (0, 1), (1, 4)),
+        ("f32[4, 8] ", None, (8, 1)),
+        ("f32[2, 3, 4]{1, 2, 0}", (1, 2, 0), (12, 1, 3)),
+        ("f32[1, 8]{0,1}", None, (8, 1)),
+        ("f32[0, 8]{0,1}", None, (8, 1)),
+        ("f32[2, 1, 4]{0,1,2}", (0, 2, 1), (1, 8, 2)),
+    ],
+)
+def test_a_layout_says_the_order_in_memory(text: str, layout: Any, strides: Any) -> None:
+    array = resolve_array(text)
+    assert (array.layout, strides_of(array.shape, array.layout)) == (layout, strides)
+    assert resolve_array(str(array)) == array
+    if 0 not in array.shape:
+        assert layout_of(array.shape, strides) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f32[4, 8]{0}", "the layout {0} does not name each of 2 dimensions once"),
+        ("f32[4, 8]{0,2}", "the layout {0,2} does not name each of 2 dimensions once"),
+        ("f32[]{0}", "the layout {0} does not name each of 0 dimensions once"),
+        ("f32[4, 8]{}", "is not an array"),
+        ("f32[4, 8]{m}", "is not an array"),
+        ("i4[4, 8]{0,1}", "a type of 4 bits has no layout but row-major"),
+    ],
+)
+def test_a_wrong_layout_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_array(text)
+    assert message in caught.value.message
+
+
+def test_arrays_with_gaps_have_no_layout() -> None:
+    assert layout_of((4, 8), (16, 1)) is None
+    assert layout_of((4, 8), (1, 8)) is None
+    assert layout_of((4, 8), (0, 1)) is None

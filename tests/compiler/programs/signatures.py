@@ -73,6 +73,13 @@ def between(x: Any, mask: Any, y: Any, bias: Any = None) -> Any:
     return k(x) + y
 
 
+def transposed(x: Any, w: Any) -> Any:
+    def body(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + w_ref[...]
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype))(x, w.T)
+
+
 def keywords(**arrays: Any) -> Any:
     return arrays["a"] + arrays["b"]
 
@@ -103,6 +110,9 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "optional": (optional, {"y": None, "x": "f32[128]"}, {}),
     "optional_given": (optional, {"y": "f32[128]", "x": "f32[128]"}, {}),
     "between": (between, {"y": "f32[128]", "mask": None, "x": "f32[128]"}, {}),
+    "copied": (transposed, {"x": "f32[64, 128]", "w": "f32[128, 64]"}, {}),
+    "laid_out": (transposed, {"x": "f32[64, 128]", "w": "f32[128, 64]{0,1}"}, {}),
+    "laid_out_result": (given_back, {"x": "f32[128, 64]{0,1}"}, {}),
     "keywords": (keywords, {"b": _X, "a": _X}, {}),
     "positional": (positional, [_X, _X], {}),
     "variadic": (variadic, [_X, _X], {}),

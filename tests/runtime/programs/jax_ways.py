@@ -107,7 +107,8 @@ def on_the_device(driver: Any, kernel: Any) -> list[Any]:
     buffers = [foreign.DlpackArray(one) for one in tensors]
     before = driver.count("cuMemAllocAsync")
     context = types.SimpleNamespace(stream=0)
-    jax_arrays._launch(kernel, context, buffers[:2], buffers[2:3], buffers[3])
+    taken = kernel.variants[0].arrays
+    jax_arrays._launch(kernel, context, taken, buffers[:2], buffers[2:3], buffers[3])
     launch = driver.launches[-1]
     passed = [launch.pointer(n) for n in range(4)]
     right = [tensors[n].pointer for n in (0, 1, 3, 2)]
@@ -164,6 +165,24 @@ def nodes(a: Any, b: Any) -> dict[str, Any]:
         "other parts": message(lambda: other([Opaque(a, b)])),
         "a part too many": message(lambda: other([Opaque(a, b, b)])),
     }
+
+
+def laid_out(driver: Any) -> list[bool]:
+    """Return whether a kernel whose b lies transposed is right, inside `jit` and outside."""
+
+    @driver.kernel("three")
+    def run(launch: Any) -> None:
+        x, out = (launch.array(n, "float32", (4, 64)) for n in (0, 2))
+        out[...] = x + launch.array(1, "float32", (64, 4)).T
+
+    plan = made.add()
+    data = json.loads(json.dumps(plan.record["plan"]))
+    data["inputs"][1]["layout"] = [0, 1]
+    kernel = made.kernel(made.Artifact({**plan.record, "plan": data}, plan.blob))
+    values = np.arange(256, dtype=np.float32).reshape(4, 64)
+    x = jnp.asarray(values)
+    made_by = (kernel(x, x), jax.jit(kernel)(x, x), jax.jit(lambda w: kernel(x, w.T))(x.T))
+    return [bool((np.asarray(one) == 2 * values).all()) for one in made_by]
 
 
 def optional(driver: Any, a: Any, b: Any) -> list[list[float]]:
@@ -227,6 +246,7 @@ def main() -> None:
         "64 bits": message(lambda: result("f64[4, 32]")(a, b)),
         "operator": message(lambda: mixed(a, jnp.zeros((4, 64), jnp.float16))),
     }
+    report["laid out"] = laid_out(driver)
     print(json.dumps(report))
 
 
