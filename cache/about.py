@@ -33,7 +33,10 @@ def about_from_json(value: object) -> About | None:
     if not _is_text(name) or not _is_text(target) or not (name or target):
         return None
     about = About(name, target, value.get("params", {}))
-    return about if len(json.dumps(about.to_json())) <= _MOST_CHARACTERS else None
+    try:
+        return about if len(json.dumps(about.to_json())) <= _MOST_CHARACTERS else None
+    except (RecursionError, ValueError):
+        return None
 
 
 def _is_text(value: object) -> bool:

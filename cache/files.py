@@ -3,6 +3,8 @@
 A file is published by writing an exclusive temporary file on the same file system, syncing it,
 giving it its name in one step, and syncing the folder. A crash at any moment leaves either the
 whole file under its name, or nothing but a temporary file that no reader looks at.
+
+Places are those of `cache/folders.py`, which sees to it that no link is followed.
 """
 
 from __future__ import annotations
@@ -13,18 +15,16 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pallasc.cache import process
+from pallasc.cache.folders import Folders
+from pallasc.cache.openat import share
 
 FILE_MODE = 0o666
-FOLDER_MODE = 0o777
-"""Both before the umask."""
-_SHARED = stat.S_ISGID | stat.S_IWGRP
-"""A folder with both bits is shared by its group, and so is all that is made in it."""
+"""Before the umask."""
+TEMPORARY, QUARANTINE = "tmp", "quarantine"
 
-# A pipe in the place of a file must not block, nor a symbolic link lead somewhere else.
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 # What open(2) answers for a symbolic link and for a socket.
 _NO_FILES = {errno.ELOOP, errno.ENXIO}
 # What link(2) answers on file systems that have no hard links, or none between two folders.
@@ -38,7 +38,6 @@ _NO_LINKS = {
     errno.EXDEV,
     errno.EINVAL,
 }
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES}
 
 # SQLite's integers have a sign; some file systems use all 64 bits of an inode number.
 _LARGEST = 2**63 - 1
@@ -61,18 +60,18 @@ def identity(status: os.stat_result) -> Identity:
     return status.st_ino & _LARGEST, min(status.st_mtime_ns, _LARGEST), status.st_size
 
 
-def read(path: str, *, limit_bytes: int | None = None) -> Found | None:
-    """Read a whole file; None if there is none.
+def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Found | None:
+    """Read a whole file; None if there is none. Nothing but a regular file is read.
 
     Raises:
         OSError: if it is there, or may be, but cannot be read.
     """
     try:
-        descriptor = os.open(path, _READ)
+        descriptor = folders.open_file(place)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _NO_FILES and _is_no_file(path):
+        if error.errno in _NO_FILES and _is_no_file(folders, place):
             return Found(b"", None, "not a regular file")
         raise
     try:
@@ -86,9 +85,9 @@ def read(path: str, *, limit_bytes: int | None = None) -> Found | None:
         os.close(descriptor)
 
 
-def _is_no_file(path: str) -> bool:
+def _is_no_file(folders: Folders, place: str) -> bool:
     with contextlib.suppress(OSError):
-        return not stat.S_ISREG(os.lstat(path).st_mode)
+        return not stat.S_ISREG(folders.status(place).st_mode)
     return False
 
 
@@ -103,97 +102,79 @@ def _read_all(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, each synced into its parent.
+def open_new(folders: Folders, place: str, flags: int) -> int:
+    """Open a file that may be made by this, its folder too, and return its descriptor.
 
     Raises:
-        OSError: if one cannot be made, or a file is in the way.
+        OSError: something else than a file lies there, or the file system refuses.
     """
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    try:
-        os.mkdir(path, FOLDER_MODE)
-        _share(path, path.parent, 0o070)
-    except FileExistsError:
-        if not path.is_dir():
+    folder, _, name = place.rpartition("/")
+    with folders.opened(folder, make=True) as above:
+        try:
+            descriptor = os.open(name, flags | _NEW, FILE_MODE, dir_fd=above)
+        except OSError as error:
+            error.filename = str(folders.path(place))
             raise
-    sync_folder(path.parent)
-
-
-def open_new(path: Path, flags: int) -> int:
-    """Open a file that may be made by this, and return its descriptor.
-
-    Raises:
-        OSError: if the file system refuses.
-    """
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
-    _share(descriptor, path.parent, 0o060)
+        try:
+            check_regular(descriptor, folders, place)
+            share(descriptor, above, 0o060)
+        except BaseException:
+            os.close(descriptor)
+            raise
     return descriptor
 
 
-def _share(made: Path | int, folder: Path, rights: int) -> None:
-    """Give the group of a shared folder its rights in what is new there, whatever the umask."""
-    with contextlib.suppress(OSError):  # the file of another user, who has seen to it
-        if os.stat(folder).st_mode & _SHARED == _SHARED:
-            mode = stat.S_IMODE(os.stat(made).st_mode)
-            if mode & rights != rights:
-                os.chmod(made, mode | rights)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, where the file system can.
+def check_regular(descriptor: int, folders: Folders, place: str) -> None:
+    """Make sure that a file which is opened for writing or locking is the store's alone.
 
     Raises:
-        OSError: if the disk fails.
+        OSError: it is a pipe, a device or a folder, or a file that has another name too.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(descriptor)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError(errno.EINVAL, "not a file of the store alone", str(folders.path(place)))
 
 
 @contextlib.contextmanager
-def temporary(folder: Path, data: bytes) -> Iterator[Path]:
-    """Write a new durable file into `folder`; what is still there afterwards is removed.
+def temporary(folders: Folders, data: bytes) -> Iterator[str]:
+    """Write a new durable file into `tmp`; what is still there afterwards is removed.
 
     Raises:
         OSError: if not every byte could be written.
     """
-    path, descriptor = _create(folder)
+    place = temporary_place(TEMPORARY)
+    descriptor = open_new(folders, place, os.O_WRONLY | os.O_EXCL)
     try:
         try:
             _write_all(descriptor, data)
             os.fsync(descriptor)
             if os.fstat(descriptor).st_size != len(data):
-                raise OSError(errno.EIO, "the file is not as long as what was written", str(path))
+                path = str(folders.path(place))
+                raise OSError(errno.EIO, "the file is not as long as what was written", path)
         finally:
             os.close(descriptor)
-        yield path
+        yield place
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()
+            folders.unlink(place)
 
 
-def temporary_name(folder: Path) -> Path:
-    """Return a new name in a folder, which tells of which process it is."""
-    return folder / f"{process.token()}-{os.urandom(8).hex()}"
+def write_new(folders: Folders, place: str, data: bytes) -> None:
+    """Write a new file in one go, without syncing it: what it says is for people.
 
-
-def _create(folder: Path) -> tuple[Path, int]:
-    path = temporary_name(folder)
+    Raises:
+        OSError: it is there already, or the file system refuses.
+    """
+    descriptor = open_new(folders, place, os.O_WRONLY | os.O_EXCL)
     try:
-        return path, open_new(path, os.O_WRONLY | os.O_EXCL)
-    except FileNotFoundError:
-        make_folder(folder)
-        return path, open_new(path, os.O_WRONLY | os.O_EXCL)
+        _write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def temporary_place(folder: str) -> str:
+    """Return a new place in a folder, whose name tells of which process it is."""
+    return f"{folder}/{process.token()}-{os.urandom(8).hex()}"
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -205,7 +186,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[written:]
 
 
-def publish_first(temporary_path: Path, path: Path) -> bool:
+def publish_first(folders: Folders, place: str, to: str) -> bool:
     """Give a file its name unless the name is taken; False if it is.
 
     Without hard links two processes that publish at the same instant may both succeed, and the
@@ -214,73 +195,77 @@ def publish_first(temporary_path: Path, path: Path) -> bool:
     Raises:
         OSError: if the file system refuses.
     """
-    make_folder(path.parent)
     try:
-        os.link(temporary_path, path)
+        folders.link(place, to)
     except FileExistsError:
         return False
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        if os.path.lexists(path):
+        if _exists(folders, to):
             return False
-        os.rename(temporary_path, path)
-    sync_folder(path.parent)
+        folders.rename(place, to)
+    folders.sync(to.rpartition("/")[0])
     return True
 
 
-def publish_last(temporary_path: Path, path: Path) -> None:
+def _exists(folders: Folders, place: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        folders.status(place)
+        return True
+    return False
+
+
+def publish_last(folders: Folders, place: str, to: str) -> None:
     """Give a file its name, in the place of what had it. The folder is not synced yet.
 
     Raises:
         OSError: if the file system refuses.
     """
-    make_folder(path.parent)
-    os.replace(temporary_path, path)
+    folders.rename(place, to)
 
 
-def remove_same(path: Path, known: Identity, folder: Path) -> bool:
+def remove_same(folders: Folders, place: str, known: Identity) -> bool:
     """Remove a file if it is still the one that was seen; False if it is another, or gone.
 
     It loses its name first and is looked at then, so that whoever uses it meanwhile either has it
     given back, or finds that it is gone.
 
     Args:
-        path: the file.
+        folders: of the store.
+        place: the file.
         known: what `identity` said when it was seen.
-        folder: a folder for temporary files on the same file system.
 
     Raises:
         OSError: if the file system refuses.
     """
-    aside = temporary_name(folder)
-    make_folder(folder)
+    aside = temporary_place(TEMPORARY)
     try:
-        os.rename(path, aside)
+        folders.rename(place, aside)
     except FileNotFoundError:
         return False
     same = False
     try:
-        same = identity(os.lstat(aside)) == known
+        same = identity(folders.status(aside)) == known
         if not same:
-            publish_first(aside, path)
+            publish_first(folders, aside, place)
     finally:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            folders.unlink(aside)
     return same
 
 
-def remove_any(path: Path, folder: Path) -> None:
+def remove_any(folders: Folders, place: str) -> None:
     """Remove a file; a folder in its place moves to `quarantine/`.
 
     Raises:
         OSError: if the file system refuses.
     """
     try:
-        path.unlink(missing_ok=True)
+        folders.unlink(place)
+    except FileNotFoundError:
+        return
     except OSError:
-        if not path.is_dir():
+        if not stat.S_ISDIR(folders.status(place).st_mode):
             raise
-        aside = temporary_name(folder / "quarantine")
-        make_folder(aside.parent)
-        path.rename(aside)
+        folders.rename(place, temporary_place(QUARANTINE))

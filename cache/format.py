@@ -16,7 +16,7 @@
     stat       = "stat/digests"                   a record of kind `stat`
                | "stat/totals"                    a record of kind `totals`
                | "stat/tidied"                    empty; its time is that of the last tidying
-    index      = "index.sqlite" [ "-wal" | "-shm" | "-journal" ]
+    index      = "index.sqlite"                  a database of SQLite, read and written whole
                | "index.seal"                     a record of kind `seal`
     token      = host "-" pid "-" start           one process of one machine (`cache/process.py`)
 
@@ -28,10 +28,12 @@
     body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
 
     artifact   = { "artifact": object, "blobs": { text: { "digest": name, "size": bytes } } }
-    manifest   = object; where present, "action" is the action key that it leads to, and
+    manifest   = object of the fields in `cache/manifests.py`: "action" is the action key that it
+                 leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
-                 says what was asked for and how long it took to compile
-    stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] } }
+                 says what was asked for and how long it took to compile; "signed" see
+                 `cache/signing.py`
+    stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     pin        = { "label": text, "created": seconds }
     uses       = { "events": [ event ] }          see `cache/uses.py`
     totals     = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
@@ -47,9 +49,12 @@ compared and every byte of the body is hashed: no changed, cut, extended or exch
 valid. A file that is not a record of this grammar is corrupt, never "probably older".
 
 History:
-    1  the first version.
+    1  the first version. Manifests have had "record" and "signed" since 0.2; what has neither is
+       read as before, and counts as missing where signatures are required.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
+
+No folder below the root is a link, a mount or a stranger's: see `cache/folders.py`.
 
 In a folder that is group-writable and has the setgid bit, all that is made is the group's too.
 """
@@ -62,6 +67,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pallasc.cache.manifests import check_manifest
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_text
 
@@ -146,6 +152,8 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
         raise CorruptError(f"{kind} {name}: its body is no JSON object")
     if kind == KINDS[ARTIFACTS]:
         _check_artifact(name, body)
+    elif kind == KINDS[MANIFESTS]:
+        check_manifest(name, body)
     return body, digest
 
 

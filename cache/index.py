@@ -5,15 +5,13 @@ rebuild is a refresh from nothing. Every fault, whatever it is, throws the file 
 one is no better, the index lives in memory. Only one process at a time has the file, under a lock;
 who does not get the lock works in memory too. No build waits for any of this.
 
-The file counts only while it is byte for byte what its last user sealed: a process that died in
-between, and any damage, are the same case. That is why SQLite need not sync.
+SQLite works in memory: the file is read and written whole, like any other of the store. It counts
+only while it is byte for byte what its last user sealed, and any damage is the same case.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pallasc.cache import files, format, lock
+from pallasc.cache.folders import Folders
 from pallasc.cache.refresh import Refreshed, refresh
 from pallasc.cache.tables import MIGRATIONS
 from pallasc.errors import CorruptError, ToolError
@@ -32,7 +31,10 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT_S = 10.0
 _NAME = format.sha256(b"pallasc index")
+PLACE, SEAL_PLACE = "index.sqlite", "index.seal"
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""What SQLite left beside the file when it worked on that itself."""
+_MAX_BYTES = 2**31
 T = TypeVar("T")
 
 
@@ -41,14 +43,14 @@ class Index:
     """The tables of one store; faults are dealt with in here.
 
     Attributes:
-        folder: the version's folder.
+        folders: of the store.
         durable: what is written lasts beyond this object.
         refresh: brings the tables up to date; called once for each file or memory that is opened.
         notes: each fault, in words.
         rebuilt: the file was not there, or was thrown away.
     """
 
-    folder: Path
+    folders: Folders
     durable: bool
     refresh: Callable[[Index], Refreshed]
     notes: list[str] = field(default_factory=list)
@@ -62,7 +64,7 @@ class Index:
     @property
     def path(self) -> Path:
         """Return where the file lies."""
-        return self.folder / "index.sqlite"
+        return self.folders.path(PLACE)
 
     @property
     def refreshed(self) -> Refreshed:
@@ -91,17 +93,19 @@ class Index:
         self._do(transaction)
 
     def close(self) -> None:
-        """Close and seal the file; where that fails it is thrown away."""
+        """Close, and write and seal the file where something has changed."""
         database, self._database = self._database, None
         if database is None:
             return
         try:
-            database.conn.close()  # which also empties the write-ahead log
             if self.durable and self._dirty:
-                self._seal()
+                self._save(database.conn.serialize())
         except (sqlite3.Error, OSError) as error:
             self.notes.append(f"the index was not kept: {error}")
             self.throw_away()
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                database.conn.close()
 
     def throw_away(self) -> None:
         """Remove the file; the next use begins with an empty one."""
@@ -111,9 +115,9 @@ class Index:
             self._database = None
         if not self.durable:
             return
-        for path in (self._seal_path, *(Path(f"{self.path}{end}") for end in _SUFFIXES)):
+        for place in (SEAL_PLACE, *(f"{PLACE}{suffix}" for suffix in _SUFFIXES)):
             with contextlib.suppress(OSError):
-                files.remove_any(path, self.folder)
+                files.remove_any(self.folders, place)
 
     def _do(self, work: Callable[[Database], T]) -> T:
         while True:
@@ -145,13 +149,14 @@ class Index:
         self._started_over = True
 
     def _open(self) -> Database:
-        if self.durable and not self._is_sealed():
+        data = self._sealed() if self.durable else None
+        if self.durable and data is None:
             self.throw_away()
             self.rebuilt = True
-        if self.durable:  # SQLite itself would not let the group write
-            os.close(files.open_new(self.path, os.O_RDWR))
-        connection = sqlite3.connect(str(self.path) if self.durable else ":memory:")
+        connection = sqlite3.connect(":memory:")
         try:
+            if data is not None:
+                connection.deserialize(data)
             database, migrated = _prepare(connection)
         except BaseException:
             connection.close()
@@ -159,26 +164,23 @@ class Index:
         self._dirty = migrated or self._dirty
         return database
 
-    def _is_sealed(self) -> bool:
-        """Tell whether the file is what was sealed, and nothing was left beside it."""
-        if any(os.path.lexists(f"{self.path}{suffix}") for suffix in _SUFFIXES[1:]):
-            return False
+    def _sealed(self) -> bytes | None:
+        """Return the file's bytes if they are what was sealed."""
         try:
-            found = files.read(str(self._seal_path), limit_bytes=format.MAX_RECORD_BYTES)
-            if found is None or found.fault:
-                return False
-            return format.decode(format.SEAL, _NAME, found.data)[0] == _seal_of(self.path)
+            seal = files.read(self.folders, SEAL_PLACE, limit_bytes=format.MAX_RECORD_BYTES)
+            found = files.read(self.folders, PLACE, limit_bytes=_MAX_BYTES)
+            if seal is None or seal.fault or found is None or found.fault:
+                return None
+            told, _ = format.decode(format.SEAL, _NAME, seal.data)
+            return found.data if told == _seal_of(found.data) else None
         except (OSError, CorruptError):
-            return False
+            return None
 
-    def _seal(self) -> None:
-        data, _ = format.encode(format.SEAL, _NAME, _seal_of(self.path))
-        with files.temporary(self.folder / "tmp", data) as path:
-            files.publish_last(path, self._seal_path)
-
-    @property
-    def _seal_path(self) -> Path:
-        return self.folder / "index.seal"
+    def _save(self, data: bytes) -> None:
+        seal, _ = format.encode(format.SEAL, _NAME, _seal_of(data))
+        for content, to in ((data, PLACE), (seal, SEAL_PLACE)):
+            with files.temporary(self.folders, content) as place:
+                files.publish_last(self.folders, place, to)
 
 
 @contextlib.contextmanager
@@ -195,12 +197,13 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
     with contextlib.ExitStack() as stack:
         held = store.folder.is_dir() and stack.enter_context(
             lock.single_flight(
-                store.folder / "locks" / "index",
+                store.folders,
+                f"{lock.FOLDER}/index",
                 timeout_s=timeout_s,
                 on_error=lambda error: notes.append(f"the index works without its file: {error}"),
             )
         )
-        index = Index(store.folder, bool(held), lambda one: refresh(one, store.folder), notes)
+        index = Index(store.folders, bool(held), lambda one: refresh(one, store.folders), notes)
         stack.callback(index.close)
         yield index
 
@@ -210,11 +213,11 @@ def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
     from sqlite_utils import Database
 
     connection.isolation_level = None
-    # Nobody else has the file: no shared memory is needed, which network file systems lack.
-    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=OFF")
     database = Database(connection)
+    # What a stranger put into the file must not run: a trigger could bring removed rows back.
+    odd = "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')"
+    if connection.execute(odd).fetchone() != (0,):
+        raise sqlite3.DatabaseError("it has more than tables")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= len(MIGRATIONS):
         raise sqlite3.DatabaseError(f"its schema is {version}, not {len(MIGRATIONS)}")
@@ -224,8 +227,5 @@ def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
     return database, version < len(MIGRATIONS)
 
 
-def _seal_of(path: Path) -> dict[str, Any]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, "rb", buffering=0) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"digest": digest, "size": os.fstat(descriptor).st_size}
+def _seal_of(data: bytes) -> dict[str, Any]:
+    return {"digest": format.sha256(data), "size": len(data)}

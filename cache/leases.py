@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from pallasc.cache import files, format, process
+from pallasc.cache.folders import Folders
 from pallasc.errors import CorruptError
 
 FOREIGN_S = 86_400.0
 """How long something of a process on another machine counts as in use: one day."""
+FOLDER = "leases"
 _APPEND = os.O_WRONLY | os.O_APPEND
 
 
@@ -47,17 +48,16 @@ class Lease:
     Faults of the disk are not raised: the build goes on without a lease.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._path: Path | None = None
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._place = ""
 
     def use(self, key: str) -> None:
         """Hold the record of an action key, and note that it was used now."""
         with contextlib.suppress(OSError):
             self._take()
-        place = f"{self._folder}/{format.relative_path(format.ARTIFACTS, key)}"
         try:
-            os.utime(place)
+            self._folders.touch(format.relative_path(format.ARTIFACTS, key))
         except FileNotFoundError:
             return
         except OSError:
@@ -66,30 +66,29 @@ class Lease:
 
     def release(self) -> None:
         """Hold nothing any more."""
-        if self._path is not None:
+        if self._place:
             with contextlib.suppress(OSError):
-                self._path.unlink()
-            self._path = None
+                self._folders.unlink(self._place)
+            self._place = ""
 
     def _take(self) -> None:
-        if self._path is not None:
+        if self._place:
             return
-        path = self._folder / "leases" / f"{process.token()}-{os.urandom(8).hex()}"
-        files.make_folder(path.parent)
-        os.close(files.open_new(path, _APPEND | os.O_EXCL))
-        self._path = path
+        place = files.temporary_place(FOLDER)
+        os.close(files.open_new(self._folders, place, _APPEND | os.O_EXCL))
+        self._place = place
 
     def _name(self, key: str) -> None:
-        if self._path is None:
+        if not self._place:
             return
-        descriptor = files.open_new(self._path, _APPEND)
+        descriptor = files.open_new(self._folders, self._place, _APPEND)
         try:
             os.write(descriptor, f"{key}\n".encode("ascii"))
         finally:
             os.close(descriptor)
 
 
-def held_by_leases(folder: Path, *, now_ns: int) -> Held:
+def held_by_leases(folders: Folders, *, now_ns: int) -> Held:
     """Return what the leases of all living processes hold together.
 
     Raises:
@@ -97,11 +96,11 @@ def held_by_leases(folder: Path, *, now_ns: int) -> Held:
             known then.
     """
     held = Held()
-    for path in list_folder(folder / "leases"):
+    for name in folders.names(FOLDER):
         with contextlib.suppress(FileNotFoundError):  # its build is over
-            status = os.lstat(path)
-            if not is_over(path.name, status.st_mtime_ns, now_ns=now_ns):
-                held |= Held(_named(path), status.st_mtime_ns)
+            status = folders.status(f"{FOLDER}/{name}")
+            if not is_over(name, status.st_mtime_ns, now_ns=now_ns):
+                held |= Held(_named(folders, name), status.st_mtime_ns)
     return held
 
 
@@ -119,20 +118,8 @@ def is_over(name: str, time_ns: int, *, now_ns: int) -> bool:
     return not alive
 
 
-def list_folder(folder: Path) -> list[Path]:
-    """Return what lies in a folder of the store, sorted; nothing where there is no such folder.
-
-    Raises:
-        OSError: if it is there and cannot be read.
-    """
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _named(path: Path) -> frozenset[str]:
-    found = files.read(str(path), limit_bytes=format.MAX_RECORD_BYTES)
+def _named(folders: Folders, name: str) -> frozenset[str]:
+    found = files.read(folders, f"{FOLDER}/{name}", limit_bytes=format.MAX_RECORD_BYTES)
     keys = set()
     for line in (b"" if found is None else found.data).splitlines():
         with contextlib.suppress(CorruptError, UnicodeDecodeError):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from pallasc.cache import lock
-from pallasc.cache.leases import is_over, list_folder
+from pallasc.cache.folders import Folders
+from pallasc.cache.leases import is_over
 from pallasc.cache.limits import Limits
 from pallasc.cache.store import Store
 from pallasc.cache.uses import MAX_AGE_S
@@ -47,10 +46,10 @@ def clear_leftovers(
     quarantined_ns = now_ns - round(limits.quarantine_s * 1e9)
     uses_ns = now_ns - round(MAX_AGE_S * 1e9)
 
-    def is_dead(path: Path, status: os.stat_result) -> bool:
-        return is_over(path.name, status.st_mtime_ns, now_ns=now_ns)
+    def is_dead(name: str, status: os.stat_result) -> bool:
+        return is_over(name, status.st_mtime_ns, now_ns=now_ns)
 
-    sweep = _Sweep(store.folder, dry_run)
+    sweep = _Sweep(store.folders, dry_run)
     counts = {
         "temporaries": sweep.folder("tmp", is_dead),
         "leases": sweep.folder("leases", is_dead),
@@ -65,35 +64,39 @@ def clear_leftovers(
 class _Sweep:
     """Goes through the folders of a store and removes, or only counts."""
 
-    def __init__(self, folder: Path, dry_run: bool) -> None:
-        self._folder, self._dry_run = folder, dry_run
+    def __init__(self, folders: Folders, dry_run: bool) -> None:
+        self._folders, self._dry_run = folders, dry_run
         self.bytes = 0
 
-    def folder(self, name: str, is_over: Callable[[Path, os.stat_result], bool]) -> int:
+    def folder(self, folder: str, is_over: Callable[[str, os.stat_result], bool]) -> int:
         """Remove what is over; return how many."""
         count = 0
-        with contextlib.suppress(OSError):
-            for path in list_folder(self._folder / name):
-                with contextlib.suppress(OSError):
-                    status = os.lstat(path)
-                    if is_over(path, status):
-                        self._remove(path, status)
-                        count += 1
+        for name in self._names(folder):
+            with contextlib.suppress(OSError):
+                place = f"{folder}/{name}"
+                status = self._folders.status(place)
+                if is_over(name, status):
+                    self._remove(place, status)
+                    count += 1
         return count
 
     def locks(self) -> int:
         """Remove lock files that nobody holds; return how many."""
         count = 0
-        with contextlib.suppress(OSError):
-            for path in list_folder(self._folder / "locks"):
-                with contextlib.suppress(OSError):
-                    free = lock.is_free(path) if self._dry_run else lock.remove_if_free(path)
-                    count += free
+        then = lock.is_free if self._dry_run else lock.remove_if_free
+        for name in self._names(lock.FOLDER):
+            with contextlib.suppress(OSError):
+                count += then(self._folders, f"{lock.FOLDER}/{name}")
         return count
 
-    def _remove(self, path: Path, status: os.stat_result) -> None:
+    def _names(self, folder: str) -> list[str]:
+        with contextlib.suppress(OSError):
+            return self._folders.names(folder)
+        return []
+
+    def _remove(self, place: str, status: os.stat_result) -> None:
         if not self._dry_run and stat.S_ISDIR(status.st_mode):
-            shutil.rmtree(path)
+            self._folders.remove_tree(place)
         elif not self._dry_run:
-            path.unlink()
+            self._folders.unlink(place)
         self.bytes += status.st_size

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pallasc.cache import files, format
-from pallasc.cache.leases import list_folder
+from pallasc.cache.manifests import is_seconds
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, ToolError
+
+FOLDER = "pins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def pin(store: Store, action_key: str, *, label: str = "", now_s: float | None =
     try:
         _write(store, made)
     except OSError as error:
-        place = store.folder / "pins" / made.key
+        place = store.folder / FOLDER / made.key
         raise ToolError(f"{place}: cannot be pinned: {error.strerror or error}") from error
     # Only now: before the pin was there, an eviction could have come in between.
     if store.get_artifact(made.key, verify=True) is None:
@@ -61,10 +63,11 @@ def unpin(store: Store, key_or_label: str) -> list[Pin]:
     """
     gone = [one for one in pins(store) if key_or_label and key_or_label in (one.key, one.label)]
     for one in gone:
-        place = store.folder / "pins" / one.key
         try:
-            place.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                store.folders.unlink(f"{FOLDER}/{one.key}")
         except OSError as error:
+            place = store.folder / FOLDER / one.key
             raise ToolError(f"{place}: cannot be removed: {error.strerror or error}") from error
     return gone
 
@@ -75,11 +78,12 @@ def pins(store: Store) -> list[Pin]:
     Raises:
         ToolError: they cannot be listed.
     """
-    folder = store.folder / "pins"
     try:
-        names = [path.name for path in list_folder(folder)]
+        names = store.folders.names(FOLDER)
     except OSError as error:
-        raise ToolError(f"{folder}: cannot be listed: {error.strerror or error}") from error
+        raise ToolError(
+            f"{store.folder / FOLDER}: cannot be listed: {error.strerror or error}"
+        ) from error
     return [_read(store, name) for name in names if format.is_name(name)]
 
 
@@ -89,8 +93,7 @@ def held_by_pins(store: Store) -> frozenset[str]:
     Raises:
         OSError: if they cannot be listed.
     """
-    names = (path.name for path in list_folder(store.folder / "pins"))
-    return frozenset(name for name in names if format.is_name(name))
+    return frozenset(name for name in store.folders.names(FOLDER) if format.is_name(name))
 
 
 def mend(store: Store, action_key: str) -> None:
@@ -104,7 +107,7 @@ def mend(store: Store, action_key: str) -> None:
     try:
         _write(store, Pin(key))
     except IsADirectoryError:
-        files.remove_any(store.folder / "pins" / key, store.folder)
+        files.remove_any(store.folders, f"{FOLDER}/{key}")
         _write(store, Pin(key))
 
 
@@ -115,24 +118,24 @@ def decode(key: str, data: bytes) -> Pin:
         CorruptError: if they are no such record.
     """
     body, _ = format.decode(format.PIN, format.check_name(key), data)
-    try:
-        return Pin(key, str(body["label"]), float(body["created"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"{format.PIN} {key}: no label and time: {error}") from error
+    label, created = body.get("label"), body.get("created")
+    if body.keys() != {"label", "created"} or not isinstance(label, str) or not is_seconds(created):
+        raise CorruptError(f"{format.PIN} {key}: not an object of a label and a time")
+    return Pin(key, label, float(body["created"]))
 
 
 def _write(store: Store, made: Pin) -> None:
     body = {"label": made.label, "created": made.created}
     data, _ = format.encode(format.PIN, made.key, body)
-    place = store.folder / "pins" / made.key
-    with files.temporary(store.folder / "tmp", data) as path:
-        files.publish_last(path, place)
-    files.sync_folder(place.parent)
+    with files.temporary(store.folders, data) as place:
+        files.publish_last(store.folders, place, f"{FOLDER}/{made.key}")
+    store.folders.sync(FOLDER)
 
 
 def _read(store: Store, key: str) -> Pin:
     with contextlib.suppress(OSError, CorruptError):
-        found = files.read(str(store.folder / "pins" / key), limit_bytes=format.MAX_RECORD_BYTES)
+        place = f"{FOLDER}/{key}"
+        found = files.read(store.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
             return decode(key, found.data)
     return Pin(key)

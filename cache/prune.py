@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from pallasc.cache import files, format
+from pallasc.cache import files, format, uses
 from pallasc.cache.about import unpack_blobs
 from pallasc.cache.evict import Entry, Eviction, Inventory, Manifest, Plan, decide
 from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
-from pallasc.cache.leases import Held, held_by_leases, list_folder
+from pallasc.cache.leases import Held, held_by_leases
 from pallasc.cache.leftovers import Leftovers, clear_leftovers
 from pallasc.cache.limits import Limits, limits_from_environment
 from pallasc.cache.pins import held_by_pins
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.cache.uses import fold
-from pallasc.errors import ToolError
+from pallasc.errors import CorruptError, ToolError
 
 TIDY_EVERY_S = 3600.0
+_TIDIED = "stat/tidied"
 _MOST_LOGS = 100
 """Logs of uses that may pile up before they are folded into the index."""
 
@@ -110,8 +108,11 @@ def prune(
 
     Raises:
         SpecError: the environment says no size or age.
+        CorruptError: something lies where a folder of the store should; nothing is touched then.
+        ToolError: the store cannot be listed.
     """
     limits = limits_from_environment() if limits is None else limits
+    store.folders.check()
     with open_index(store, timeout_s=timeout_s) as index:
         return _prune(store, index, limits, dry_run, time.time_ns() if now_ns is None else now_ns)
 
@@ -128,16 +129,16 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
     """
     limits = limits_from_environment() if limits is None else limits
     now_ns = time.time_ns() if now_ns is None else now_ns
-    mark = store.folder / "stat" / "tidied"
     with contextlib.suppress(OSError):
-        if abs(now_ns - os.stat(mark).st_mtime_ns) < TIDY_EVERY_S * 1e9:
+        if abs(now_ns - store.folders.status(_TIDIED).st_mtime_ns) < TIDY_EVERY_S * 1e9:
             return None
     if not store.folder.is_dir():
         return None
-    with contextlib.suppress(OSError, ToolError):
-        with files.temporary(store.folder / "tmp", b"") as path:
-            os.utime(path, ns=(now_ns, now_ns))
-            files.publish_last(path, mark)
+    with contextlib.suppress(OSError, ToolError, CorruptError):
+        store.folders.check()
+        with files.temporary(store.folders, b"") as place:
+            store.folders.touch(place, time_ns=now_ns)
+            files.publish_last(store.folders, place, _TIDIED)
         if _fits(store, limits):
             return None
         with open_index(store, timeout_s=0) as index:
@@ -150,11 +151,11 @@ def _fits(store: Store, limits: Limits) -> bool:
     """Tell whether a store is surely below its limits, by the sizes of its files alone."""
     if limits.max_age_s is not None:
         return False
-    if len(list_folder(store.folder / "uses")) >= _MOST_LOGS:
+    if len(store.folders.names(uses.FOLDER)) >= _MOST_LOGS:
         return False
     if limits.max_bytes is None:
         return True
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     sizes = (
         identity[2] for area in (BLOBS, ARTIFACTS, MANIFESTS) for _, identity in scan.area(area)
     )
@@ -162,30 +163,36 @@ def _fits(store: Store, limits: Limits) -> bool:
 
 
 def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:
-    """Remove everything but what pins name and running builds hold; statistics begin anew."""
+    """Remove everything but what pins name and running builds hold; statistics begin anew.
+
+    Raises:
+        CorruptError: something lies where a folder of the store should; nothing is touched then.
+        ToolError: the store cannot be listed.
+    """
+    store.folders.check()
     # One nanosecond on, so that what was published this very moment counts as old.
     now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
     nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
     with open_index(store) as index:
         pruned = _prune(store, index, nothing, dry_run, now_ns, clear=True)
         if not dry_run:
-            for path in (store.folder / "stat" / "totals", *_files(store.folder / "uses")):
+            for place in (uses.TOTALS, *_logs(store)):
                 with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+                    store.folders.unlink(place)
             index.throw_away()
         return pruned
 
 
-def _files(folder: Path) -> list[Path]:
+def _logs(store: Store) -> list[str]:
     with contextlib.suppress(OSError):
-        return sorted(folder.iterdir())
+        return [f"{uses.FOLDER}/{name}" for name in store.folders.names(uses.FOLDER)]
     return []
 
 
 def _prune(
     store: Store, index: Index, limits: Limits, dry_run: bool, now_ns: int, *, clear: bool = False
 ) -> Pruned:
-    fold(store, index)
+    uses.fold(store, index)
     if not dry_run:
         for one in index.refreshed.corrupt:
             store.put_away(one.area, one.name, one.reason, one.identity)
@@ -208,7 +215,7 @@ def _prune(
 
 def _inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
     """Return what lies in the store: records and manifests from the index, blobs from the disk."""
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     blobs = dict(scan.area(BLOBS))
     shared = {name: name for name in blobs}  # one string for each digest, however often named
     entries = tuple(
@@ -231,7 +238,7 @@ def _inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
 def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str], Held]:
     """Return what is pinned, and what running builds hold."""
     try:
-        return held_by_pins(store), held_by_leases(store.folder, now_ns=now_ns)
+        return held_by_pins(store), held_by_leases(store.folders, now_ns=now_ns)
     except OSError as error:
         faults.append(f"{error.filename}: cannot be read: {error.strerror or error}")
         return frozenset(), Held()
@@ -307,11 +314,13 @@ class _Effect:
                 self._manifests.append(request)
 
     def _remove(self, area: str, name: str, known: files.Identity) -> bool:
-        place = self._store.folder / format.relative_path(area, name)
+        place = format.relative_path(area, name)
         try:
-            removed = files.remove_same(place, known, self._store.folder / "tmp")
+            removed = files.remove_same(self._store.folders, place, known)
         except OSError as error:
-            self._faults.append(f"{place}: cannot be removed: {error.strerror or error}")
+            self._faults.append(
+                f"{self._store.folders.path(place)}: cannot be removed: {error.strerror or error}"
+            )
             return False
         self._bytes += known[2] if removed else 0
         return removed

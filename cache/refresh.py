@@ -6,11 +6,11 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cache import files, format
 from pallasc.cache.about import about_from_json, cubin_bytes, pack_blobs, seconds_of
+from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.scan import Scan
 from pallasc.errors import CorruptError
@@ -68,15 +68,15 @@ class Refreshed:
         return not self.faults
 
 
-def refresh(index: Index, folder: Path) -> Refreshed:
+def refresh(index: Index, folders: Folders) -> Refreshed:
     """Make the tables say what the files of a store say.
 
     Raises:
         sqlite3.Error: if the tables cannot be read or written.
     """
     found = Refreshed()
-    _refresh_area(index, folder, ARTIFACTS, found, _write_artifacts)
-    _refresh_area(index, folder, MANIFESTS, found, _write_manifests)
+    _refresh_area(index, folders, ARTIFACTS, found, _write_artifacts)
+    _refresh_area(index, folders, MANIFESTS, found, _write_manifests)
     if found.removed:
         index.write(_forget_variants)
     return found
@@ -87,7 +87,7 @@ Row = tuple[str, files.Identity, dict[str, Any]]
 
 def _refresh_area(
     index: Index,
-    folder: Path,
+    folders: Folders,
     area: str,
     found: Refreshed,
     write: Callable[[Database, list[Row]], None],
@@ -99,7 +99,7 @@ def _refresh_area(
             f"SELECT {key}, inode, mtime_ns, bytes FROM {table}"
         )
     }
-    scan = Scan(folder)
+    scan = Scan(folders)
     rows = _new_rows(scan, area, known, found)
     while batch := list(itertools.islice(rows, _BATCH)):
         index.write(lambda database, batch=batch: write(database, batch))  # type: ignore[misc]
@@ -118,24 +118,24 @@ def _new_rows(
         if known.get(name) == seen:
             del known[name]
             continue
-        row = _read(scan.folder, area, name, found)
+        row = _read(scan.folders, area, name, found)
         if row is not None:
             known.pop(name, None)
             yield row
 
 
-def _read(folder: Path, area: str, name: str, found: Refreshed) -> Row | None:
-    place = f"{folder}/{format.relative_path(area, name)}"
+def _read(folders: Folders, area: str, name: str, found: Refreshed) -> Row | None:
+    place = format.relative_path(area, name)
     found.read += 1
     try:
-        data = files.read(place, limit_bytes=format.MAX_RECORD_BYTES)
+        data = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
         if data is None or data.identity is None:
             return None
         if data.fault:
             raise CorruptError(data.fault)
         body, _ = format.decode(KINDS[area], name, data.data)
     except OSError as error:
-        found.faults.append(f"{place}: cannot be read: {error.strerror or error}")
+        found.faults.append(f"{folders.path(place)}: cannot be read: {error.strerror or error}")
         return None
     except CorruptError as error:
         identity = None if data is None else data.identity

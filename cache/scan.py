@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache import files, format
-from pallasc.errors import ToolError
+from pallasc.cache.folders import Folders
+from pallasc.cache.openat import RefusedError, is_shard
 
 
 class Fault(NamedTuple):
@@ -23,81 +24,63 @@ class Fault(NamedTuple):
         return f"{self.path}: {self.reason}"
 
 
-def check_folder(folder: Path) -> None:
-    """Make sure that a folder can be listed, or is not there.
-
-    Raises:
-        ToolError: something else has its name, or the file system refuses.
-    """
-    try:
-        with os.scandir(folder):
-            return
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ToolError(
-            f"the store {folder} cannot be read: {error.strerror or error}.",
-            hint="Name another folder with --store or PALLASC_CACHE_DIR.",
-        ) from error
-
-
 @dataclass(slots=True)
 class Scan:
     """A walk through the areas of one store.
 
     Attributes:
-        folder: the version's folder.
+        folders: of the store.
         faults: why something could not be looked at; empty after a complete walk.
-        foreign: paths in the areas that are not of the store's grammar.
+        foreign: places in the areas that are not of the store's grammar.
     """
 
-    folder: Path
+    folders: Folders
     faults: list[Fault] = field(default_factory=list)
-    foreign: list[Path] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
 
     def area(self, area: str) -> Iterator[tuple[str, files.Identity]]:
         """Give name and identity of each file of an area, sorted by name."""
-        for shard in self._list(self.folder / area):
-            if not self._is_shard(shard):
-                self.foreign.append(Path(shard.path))
+        for shard, _ in self._list(area):
+            place = f"{area}/{shard}"
+            if not is_shard(shard):
+                self.foreign.append(place)
                 continue
-            for entry in self._list(Path(shard.path)):
-                found = self._look(shard.name, entry)
-                if found is not None:
-                    yield entry.name, found
+            for name, status in self._list(place, look=True):
+                fits = name.startswith(shard) and format.is_name(name)
+                if fits and status is not None and stat.S_ISREG(status.st_mode):
+                    yield name, files.identity(status)
+                elif status is not None:
+                    self.foreign.append(f"{place}/{name}")
 
-    def _list(self, folder: Path) -> list[os.DirEntry[str]]:
+    def _list(self, folder: str, *, look: bool = False) -> list[tuple[str, os.stat_result | None]]:
+        """Return the names in a folder, with what lstat(2) says of them where that is wanted."""
+        found = []
         try:
-            with os.scandir(folder) as entries:
-                return sorted(entries, key=lambda entry: entry.name)
+            with self.folders.opened(folder) as descriptor, os.scandir(descriptor) as entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
+                    status = self._look(folder, entry) if look else None
+                    if status is not None or not look:
+                        found.append((entry.name, status))
         except FileNotFoundError:
             return []
+        except RefusedError as error:
+            if "/" in folder:
+                self.foreign.append(folder)
+            else:
+                self._fault(folder, "cannot be listed", error)
         except OSError as error:
             self._fault(folder, "cannot be listed", error)
             return []
+        return found
 
-    def _is_shard(self, entry: os.DirEntry[str]) -> bool:
-        if len(entry.name) != 2 or not format.is_name(entry.name * 32):
-            return False
+    def _look(self, folder: str, entry: os.DirEntry[str]) -> os.stat_result | None:
         try:
-            return entry.is_dir(follow_symlinks=False)
-        except OSError as error:
-            self._fault(Path(entry.path), "cannot be looked at", error)
-            return True
-
-    def _look(self, shard: str, entry: os.DirEntry[str]) -> files.Identity | None:
-        try:
-            status = entry.stat(follow_symlinks=False)
+            return entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._fault(Path(entry.path), "cannot be looked at", error)
+            self._fault(f"{folder}/{entry.name}", "cannot be looked at", error)
             return None
-        fits = entry.name.startswith(shard) and format.is_name(entry.name)
-        if not fits or not stat.S_ISREG(status.st_mode):
-            self.foreign.append(Path(entry.path))
-            return None
-        return files.identity(status)
 
-    def _fault(self, path: Path, what: str, error: OSError) -> None:
-        self.faults.append(Fault(path, f"{what}: {error.strerror or error}"))
+    def _fault(self, place: str, what: str, error: OSError) -> None:
+        self.faults.append(Fault(self.folders.path(place), f"{what}: {error.strerror or error}"))

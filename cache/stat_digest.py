@@ -14,13 +14,20 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pallasc.cache import files, format
+from pallasc.cache.folders import Folders
+from pallasc.cache.manifests import is_signed_by
 from pallasc.errors import CorruptError, ToolError
+
+if TYPE_CHECKING:
+    from pallasc.cache.signing import Trust
 
 YOUNG_NS = 2_000_000_000
 """Two seconds: the coarsest times of a file system in use (FAT)."""
 MAX_FILES = 100_000
+PLACE = "stat/digests"
 _ATTEMPTS = 4
 _NAME = format.sha256(b"pallasc file digests")
 
@@ -34,13 +41,21 @@ class FileDigests:
     Args:
         store_root: the store's folder; without one nothing is remembered between processes.
         now_ns: the clock that the times of files are compared with.
+        trust: what is remembered is signed with this, and believed only as this says.
     """
 
     def __init__(
-        self, store_root: Path | str | None = None, *, now_ns: Callable[[], int] = time.time_ns
+        self,
+        store_root: Path | str | None = None,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+        trust: Trust | None = None,
     ) -> None:
-        self._folder = None if store_root is None else Path(store_root).absolute() / format.FOLDER
+        self._folders = None
+        if store_root is not None:
+            self._folders = Folders(Path(store_root).expanduser().absolute() / format.FOLDER)
         self._now_ns = now_ns
+        self._trust = trust
         self._known: dict[str, tuple[Signature, str]] = {}
         self._lasting: set[str] = set()
         self._remembered: dict[str, tuple[Signature, str]] | None = None
@@ -76,17 +91,20 @@ class FileDigests:
 
     def save(self) -> bool:
         """Write down what was learned; False if there was nothing new or it was not possible."""
-        if self._folder is None or not self._changed:
+        if self._folders is None or not self._changed:
             return False
         own = {place: self._known[place] for place in self._lasting}
-        entries = _load(self._folder) | own
+        entries = _load(self._folders, self._trust) | own
         if len(entries) > MAX_FILES:
             entries = own
         listed = {place: [*signature, digest] for place, (signature, digest) in entries.items()}
-        data, _ = format.encode(format.STAT, _NAME, {"files": listed})
+        body = {"files": listed}
+        if self._trust is not None:
+            body = self._trust.signed(format.STAT, _NAME, body)
+        data, _ = format.encode(format.STAT, _NAME, body)
         try:
-            with files.temporary(self._folder / "tmp", data) as path:
-                files.publish_last(path, _place(self._folder))
+            with files.temporary(self._folders, data) as place:
+                files.publish_last(self._folders, place, PLACE)
         except OSError:
             return False
         self._changed = False
@@ -94,7 +112,7 @@ class FileDigests:
 
     def _recall(self, place: str) -> tuple[Signature, str] | None:
         if self._remembered is None:
-            self._remembered = {} if self._folder is None else _load(self._folder)
+            self._remembered = {} if self._folders is None else _load(self._folders, self._trust)
         held = self._remembered.get(place)
         if held is not None:
             self._lasting.add(place)
@@ -133,30 +151,33 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
         return _signature(status), digest, _signature(os.fstat(descriptor))
 
 
-def _place(folder: Path) -> Path:
-    return folder / "stat" / "digests"
-
-
-def _load(folder: Path) -> dict[str, tuple[Signature, str]]:
-    """Return what was remembered; nothing if the file is missing, unreadable or corrupt."""
+def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, str]]:
+    """Return what was remembered; nothing if there is none, or nobody who is trusted signed it."""
     with contextlib.suppress(OSError, CorruptError):
-        found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
+        found = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
-            return decode(found.data)
+            return decode(found.data, trust)
     return {}
 
 
-def decode(data: bytes) -> dict[str, tuple[Signature, str]]:
+def decode(data: bytes, trust: Trust | None = None) -> dict[str, tuple[Signature, str]]:
     """Return what the bytes of `stat/digests` say.
 
     Raises:
-        CorruptError: if they are no such record.
+        CorruptError: if they are no such record, or are not to be believed.
     """
     body, _ = format.decode(format.STAT, _NAME, data)
     entries: dict[str, tuple[Signature, str]] = {}
     try:
+        if not body.keys() <= {"files", "signed"} or not is_signed_by(body.get("signed", [])):
+            raise ValueError("unknown fields")
         for place, (size, mtime_ns, ctime_ns, inode, digest) in body["files"].items():
-            entries[place] = ((size, mtime_ns, ctime_ns, inode), format.check_name(digest))
+            signature = (size, mtime_ns, ctime_ns, inode)
+            if any(type(number) is not int for number in signature):
+                raise ValueError(f"{place[:200]!r} has no size and times")
+            entries[place] = (signature, format.check_name(digest))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptError(f"{format.STAT}: not a list of files and digests: {error}") from error
+    if trust is not None and trust.strict and not trust.vouches(format.STAT, _NAME, body):
+        raise CorruptError(f"{format.STAT}: not signed by a trusted key")
     return entries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +13,6 @@ from pallasc.cache import format
 from pallasc.cache.about import About
 from pallasc.cache.format import BLOBS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
-from pallasc.cache.leases import list_folder
 from pallasc.cache.limits import Limits, limits_from_environment
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
@@ -92,7 +92,7 @@ def stats(
         SpecError: the environment says no size or age.
     """
     limits = limits_from_environment() if limits is None else limits
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     blobs = [identity[2] for _, identity in scan.area(BLOBS)]
     with open_index(store, timeout_s=timeout_s) as index:
         totals = fold(store, index)
@@ -160,13 +160,13 @@ def _about(name: str, target: str, params: str) -> About:
 
 def _count(store: Store, folder: str) -> int:
     try:
-        return sum(path.suffix != ".reason" for path in list_folder(store.folder / folder))
+        return sum(not name.endswith(".reason") for name in store.folders.names(folder))
     except OSError:
         return 0
 
 
 def _other_versions(store: Store) -> tuple[str, ...]:
     with contextlib.suppress(OSError):
-        names = (path.name for path in list_folder(store.root))
+        names = sorted(os.listdir(store.root))
         return tuple(name for name in names if _VERSION.fullmatch(name) and name != format.FOLDER)
     return ()

@@ -12,14 +12,21 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache import files, format, lock
+from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.manifests import check_manifest
+from pallasc.cache.stored import PutResult as PutResult
+from pallasc.cache.stored import StoredArtifact as StoredArtifact
+from pallasc.cache.stored import second
 from pallasc.errors import CorruptError, ToolError
+
+if TYPE_CHECKING:
+    from pallasc.cache.signing import Trust
 
 _ATTEMPTS = 4
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -58,96 +65,35 @@ def _absolute(folder: str | Path) -> Path:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """What became of something that was offered to the store.
-
-    Attributes:
-        stored: the store holds it now, through this call or an earlier one.
-        digest: SHA-256 of what was offered.
-        existed: an equal one was already there.
-        kept: digest of what the store holds under the same key, if that is something else.
-        reason: why it is not stored.
-    """
-
-    stored: bool
-    digest: str
-    existed: bool = False
-    kept: str = ""
-    reason: str = ""
-
-    @property
-    def conflict(self) -> bool:
-        """Tell whether the same key had already given something else: it is not deterministic."""
-        return bool(self.kept)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredArtifact:
-    """A record and its blobs.
-
-    Attributes:
-        key: the action key that it lies under.
-        record: the whole record, `artifact` and `blobs`.
-        digest: SHA-256 of the record: equal for equal artifacts, under whatever key.
-        artifact_digest: SHA-256 of `artifact` as canonical JSON, None where it was not verified.
-    """
-
-    key: str
-    record: dict[str, Any]
-    digest: str
-    _store: Store = field(repr=False, compare=False)
-    _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
-    artifact_digest: str | None = field(default=None, compare=False)
-
-    @property
-    def artifact(self) -> dict[str, Any]:
-        """Return what was given to `put_artifact`."""
-        artifact: dict[str, Any] = self.record["artifact"]
-        return artifact
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the blobs, sorted."""
-        return sorted(self.record["blobs"])
-
-    def blob(self, name: str) -> bytes | None:
-        """Return a blob, verified; None if it is gone or corrupt: then all of it is a miss.
-
-        Raises:
-            CorruptError: if the record names no such blob.
-        """
-        if name in self._held:
-            return self._held[name]
-        if name not in self.record["blobs"]:
-            raise CorruptError(f"artifact {self.key} has no blob {name!r}, only {self.names}")
-        digest = self.record["blobs"][name]["digest"]
-        data = self._store.get_blob(digest)
-        if data is None or len(data) != self.record["blobs"][name]["size"]:
-            self._store.get_artifact(self.key, verify=True)  # puts the record away, to heal
-            return None
-        return data
-
-
 class Store:
     """A store in a folder. Making the object touches nothing; the first write makes the folder.
 
     Args:
         root: the folder; by default that of `default_root()`.
         warn: is called with each warning; all are kept in `warnings` anyway.
+        require_signed: believe only what a trusted key signed, whatever the environment says.
+        trust: what is signed with and believed; by default what the environment says, see
+            `cache/signing.py`.
     """
 
     def __init__(
-        self, root: Path | str | None = None, *, warn: Callable[[str], None] | None = None
+        self,
+        root: Path | str | None = None,
+        *,
+        warn: Callable[[str], None] | None = None,
+        require_signed: bool = False,
+        trust: Trust | None = None,
     ) -> None:
         self.root = default_root() if root is None else _absolute(root)
         self.folder = self.root / format.FOLDER
+        self.folders = Folders(self.folder)
         self.warnings: list[str] = []
         self.not_stored = ""
         """Why something was not written, the last time that this happened."""
         self._warn_user = warn
+        self._require_signed = require_signed
+        self._trust = trust
         self._warned: set[str] = set()
-        self._prefix = f"{self.folder}/"
 
     def tell(self, warning: str) -> None:
         """Tell whoever listens of something, and keep it in `warnings`."""
@@ -155,13 +101,29 @@ class Store:
         if self._warn_user is not None:
             self._warn_user(warning)
 
+    @property
+    def trust(self) -> Trust:
+        """What manifests are signed with, and by whom they must be.
+
+        Raises:
+            SpecError: the environment is not understood, or a key or secret cannot be used.
+            ToolError: there is a key, and the cryptography package is missing.
+        """
+        if self._trust is None:
+            from pallasc.cache.signing import read_trust
+
+            self._trust = read_trust(os.environ, required=self._require_signed)
+            for note in self._trust.notes:
+                self._warn_once(note, note)
+        return self._trust
+
     def warn_by(self, warn: Callable[[str], None] | None) -> None:
         """Have later warnings told to somebody else."""
         self._warn_user = warn
 
     def path(self, area: str, name: str) -> Path:
         """Return where a blob or record of this name lies, or would."""
-        return Path(self._place(area, format.check_name(name)))
+        return self.folder / format.relative_path(area, format.check_name(name))
 
     # ---- reading
 
@@ -197,7 +159,27 @@ class Store:
             return None
 
     def get_manifest(self, request_key: str) -> dict[str, Any] | None:
-        """Return the newest manifest of a request key, or None.
+        """Return the newest manifest of a request key, or None; its fields are checked.
+
+        Where signatures are required, one that nobody who is trusted signed counts as missing.
+
+        Raises:
+            CorruptError: if the key is not one.
+            SpecError, ToolError: as of `trust`.
+        """
+        found = self.find_manifest(request_key)
+        return found if found is not None and self.believes(request_key, found) else None
+
+    def believes(self, request_key: str, manifest: Mapping[str, Any]) -> bool:
+        """Tell whether somebody who is trusted signed a manifest, where that is required."""
+        if self.trust.believes(KINDS[MANIFESTS], request_key, manifest):
+            return True
+        text = "what is not signed by a trusted key counts as missing"
+        self._warn_once("unsigned", f"{text}: {format.relative_path(MANIFESTS, request_key)} first")
+        return False
+
+    def find_manifest(self, request_key: str) -> dict[str, Any] | None:
+        """Return the newest manifest of a request key, signed or not, or None.
 
         Raises:
             CorruptError: if the key is not one.
@@ -222,12 +204,23 @@ class Store:
         return digest
 
     def put_artifact(
-        self, action_key: str, artifact: Mapping[str, Any], blobs: Mapping[str, bytes]
+        self,
+        action_key: str,
+        artifact: Mapping[str, Any],
+        blobs: Mapping[str, bytes],
+        *,
+        replace: bool = False,
     ) -> PutResult:
         """Publish the blobs, then the one record that names them all.
 
         The first one wins: what is whole and valid under a key stays, and something else under
         the same key is answered with a conflict. What counts as stored was read back.
+
+        Args:
+            action_key: 64 lower-case hexadecimal digits.
+            artifact: the record, JSON.
+            blobs: by name.
+            replace: put something else under the same key away: nobody vouches for it.
 
         Raises:
             CorruptError: if the key is not one, or `artifact` is not JSON.
@@ -244,29 +237,34 @@ class Store:
                 first = self.get_artifact(action_key, verify=True)
                 if first is not None and published and first.digest == digest:
                     return PutResult(stored=True, digest=digest)
-                if first is not None:
-                    return _second(action_key, first.digest, digest)
+                if first is not None and replace and first.digest != digest:
+                    self.put_away(ARTIFACTS, action_key, "nobody who is trusted signed it", None)
+                elif first is not None:
+                    return second(action_key, first.digest, digest)
                 self._publish_blobs(by_digest)
-                with files.temporary(self.folder / "tmp", data) as path:
-                    place = self.path(ARTIFACTS, action_key)
-                    published = files.publish_first(path, place) or published
+                with files.temporary(self.folders, data) as place:
+                    to = format.relative_path(ARTIFACTS, action_key)
+                    published = files.publish_first(self.folders, place, to) or published
         except OSError as error:
             return self._not_stored(digest, error)
         return self._not_stored(digest, "what was written cannot be read back")
 
     def put_manifest(self, request_key: str, manifest: Mapping[str, Any]) -> PutResult:
-        """Publish a manifest in the place of an older one: the last one wins.
+        """Publish a manifest in the place of an older one, signed: the last one wins.
 
         Raises:
-            CorruptError: if the key is not one, or `manifest` is not JSON.
+            CorruptError: if the key is not one, or `manifest` is not JSON, or has a wrong field.
+            SpecError, ToolError: as of `trust`.
         """
         format.check_name(request_key)
-        data, digest = format.encode(KINDS[MANIFESTS], request_key, manifest)
-        place = self.path(MANIFESTS, request_key)
+        check_manifest(request_key, manifest)
+        signed = self.trust.signed(KINDS[MANIFESTS], request_key, manifest)
+        data, digest = format.encode(KINDS[MANIFESTS], request_key, signed)
+        to = format.relative_path(MANIFESTS, request_key)
         try:
-            with files.temporary(self.folder / "tmp", data) as path:
-                files.publish_last(path, place)
-            files.sync_folder(place.parent)
+            with files.temporary(self.folders, data) as place:
+                files.publish_last(self.folders, place, to)
+            self.folders.sync(to.rpartition("/")[0])
         except OSError as error:
             return self._not_stored(digest, error)
         return PutResult(stored=True, digest=digest)
@@ -274,7 +272,7 @@ class Store:
     def why_not_writable(self) -> str:
         """Return why nothing can be written here, "" where it can; makes the folder."""
         try:
-            with files.temporary(self.folder / "tmp", b""):
+            with files.temporary(self.folders, b""):
                 return ""
         except OSError as error:
             return _words(error)
@@ -290,21 +288,17 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        place = self.folder / "locks" / format.check_name(key)
         return lock.single_flight(
-            place,
+            self.folders,
+            f"{lock.FOLDER}/{format.check_name(key)}",
             timeout_s=timeout_s,
             on_error=self._without_lock,
         )
 
     # ---- inside
 
-    def _place(self, area: str, name: str) -> str:
-        return self._prefix + format.relative_path(area, name)
-
     def _read_blob(self, digest: str) -> bytes | None:
-        place = self._place(BLOBS, digest)
-        found = files.read(place)
+        found = files.read(self.folders, format.relative_path(BLOBS, digest))
         if found is None:
             return None
         if not found.fault and format.sha256(found.data) == digest:
@@ -314,7 +308,8 @@ class Store:
         return None
 
     def _read_record(self, area: str, key: str) -> tuple[dict[str, Any], str, files.Found] | None:
-        found = files.read(self._place(area, key), limit_bytes=format.MAX_RECORD_BYTES)
+        place = format.relative_path(area, key)
+        found = files.read(self.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
         if found is None:
             return None
         try:
@@ -350,18 +345,27 @@ class Store:
         one that is corrupt or unreadable is replaced.
         """
         written = {self._publish_blob(digest, data) for digest, data in sorted(blobs.items())}
-        _sync_folders(written)
+        for folder in sorted(written):
+            self.folders.sync(folder)
 
-    def _publish_blob(self, digest: str, data: bytes) -> Path:
-        place = self.path(BLOBS, digest)
+    def _publish_blob(self, digest: str, data: bytes) -> str:
+        to = format.relative_path(BLOBS, digest)
         try:
             held = self._read_blob(digest)
         except OSError:
             held = None
-        if held is None or not _made_young(place):
-            with files.temporary(self.folder / "tmp", data) as path:
-                files.publish_last(path, place)
-        return place.parent
+        if held is None or not self._made_young(to):
+            with files.temporary(self.folders, data) as place:
+                files.publish_last(self.folders, place, to)
+        return to.rpartition("/")[0]
+
+    def _made_young(self, place: str) -> bool:
+        """Set a blob's time, so that no eviction takes it before its new record is there."""
+        try:
+            self.folders.touch(place)
+        except OSError:  # evicted this moment, or the file of another user: publish it anew
+            return False
+        return True
 
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
@@ -370,24 +374,23 @@ class Store:
         """
         thing = format.relative_path(area, name)
         self._warn_once(thing, f"{thing} is corrupt and counts as missing: {reason}")
-        place = self._place(area, name)
-        kept = self.folder / "quarantine" / f"{area}-{name}-{os.urandom(8).hex()}"
+        kept = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"
         try:
-            files.make_folder(kept.parent)
-            os.rename(place, kept)
+            self.folders.rename(thing, kept)
         except FileNotFoundError:
             return
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(place)
+                self.folders.unlink(thing)
             return
         with contextlib.suppress(OSError):
-            if identity is not None and files.identity(os.lstat(kept)) != identity:
+            if identity is not None and files.identity(self.folders.status(kept)) != identity:
                 # Another process has healed it meanwhile: this is the new file, so give it back.
-                _give_back(kept, place)
+                files.publish_first(self.folders, kept, thing)
+                self.folders.unlink(kept)
                 return
             text = json.dumps({"path": thing, "reason": reason})
-            kept.with_name(f"{kept.name}.reason").write_text(f"{text}\n", encoding="ascii")
+            files.write_new(self.folders, f"{kept}.reason", f"{text}\n".encode("ascii"))
 
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
         reason = error if isinstance(error, str) else _words(error)
@@ -409,29 +412,3 @@ def _words(error: OSError) -> str:
     """Return an error of the file system without its number, after the file it is about."""
     text = error.strerror or str(error)
     return f"{error.filename}: {text}" if error.filename else text
-
-
-def _second(key: str, kept: str, offered: str) -> PutResult:
-    if kept == offered:
-        return PutResult(stored=True, digest=offered, existed=True)
-    reason = f"action key {key} gave {kept} before and {offered} now: it is not deterministic"
-    return PutResult(stored=False, digest=offered, kept=kept, reason=reason)
-
-
-def _made_young(place: Path) -> bool:
-    """Set a blob's time, so that no eviction takes it before its new record is there."""
-    try:
-        os.utime(place)
-    except OSError:  # evicted this moment, or the file of another user: publish it anew
-        return False
-    return True
-
-
-def _sync_folders(paths: Iterable[Path]) -> None:
-    for path in sorted(paths):
-        files.sync_folder(path)
-
-
-def _give_back(kept: Path, place: str) -> None:
-    files.publish_first(kept, Path(place))
-    kept.unlink(missing_ok=True)

@@ -18,13 +18,15 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import fields as dataclass_fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cache import files, format
 from pallasc.cache.about import About, seconds_of
-from pallasc.cache.leases import Lease, list_folder
+from pallasc.cache.folders import Folders
+from pallasc.cache.leases import Lease
+from pallasc.cache.manifests import is_seconds
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pallasc.cache.index import Index
     from pallasc.cache.store import Store
 
+FOLDER, TOTALS = "uses", "stat/totals"
 _NAME = format.sha256(b"pallasc totals")
 _KINDS = ("hit", "miss", "made")
 _USE = """
@@ -40,6 +43,7 @@ UPDATE artifacts SET
     hits = hits + ?, last_use_ns = max(last_use_ns, ?), created_ns = min(created_ns, ?)
 WHERE key = ?
 """
+_MOST = 2**62
 MAX_AGE_S = 30 * 86_400.0
 """Uses that nobody could fold for so long, as where locks do not work, are dropped by pruning."""
 
@@ -58,7 +62,7 @@ class Session:
     def __init__(self, store: Store, *, now_s: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now_s = now_s
-        self._lease = Lease(store.folder)
+        self._lease = Lease(store.folders)
         self._events: list[dict[str, Any]] = []
 
     def __enter__(self) -> Session:
@@ -104,9 +108,9 @@ class Session:
             return
         name = os.urandom(32).hex()
         data, _ = format.encode(format.USES, name, {"events": events})
-        folder = self._store.folder
-        with contextlib.suppress(OSError), files.temporary(folder / "tmp", data) as path:
-            files.publish_first(path, folder / "uses" / name)
+        folders = self._store.folders
+        with contextlib.suppress(OSError), files.temporary(folders, data) as place:
+            files.publish_first(folders, place, f"{FOLDER}/{name}")
 
     def _note(self, kind: str, key: str, about: About | None, seconds: float) -> None:
         told = None if about is None else about.to_json()
@@ -150,16 +154,16 @@ def fold(store: Store, index: Index) -> Totals:
         store: the store.
         index: its index. Only one that lasts takes the uses out of the log.
     """
-    folder, keep = store.folder, False
+    folders, keep = store.folders, False
     try:
-        totals, folded = _load(folder)
+        totals, folded = _load(folders)
     except OSError:  # then they must not be written anew
         totals, folded, keep = Totals(), frozenset(), True
     names: list[str] = []
     events: list[dict[str, Any]] = []
-    for name in _names(folder):
+    for name in _names(folders):
         if name not in folded:
-            events += _events(folder, name)
+            events += _events(folders, name)
         names.append(name)
     costs = dict(index.read("SELECT key, compile_s FROM artifacts WHERE compile_s > 0"))
     for event in events:
@@ -170,20 +174,20 @@ def fold(store: Store, index: Index) -> Totals:
     if not keep and index.durable and names:
         _count(index, events)
         if index.durable:  # still, after the writing
-            _save(folder, totals, names)
+            _save(folders, totals, names)
     return totals
 
 
-def _save(folder: Path, totals: Totals, names: list[str]) -> None:
+def _save(folders: Folders, totals: Totals, names: list[str]) -> None:
     """Write the totals, then remove what they count."""
     data, _ = format.encode(format.TOTALS, _NAME, {**asdict(totals), "folded": sorted(names)})
     with contextlib.suppress(OSError):
-        with files.temporary(folder / "tmp", data) as path:
-            files.publish_last(path, _place(folder))
-        files.sync_folder(_place(folder).parent)
+        with files.temporary(folders, data) as place:
+            files.publish_last(folders, place, TOTALS)
+        folders.sync("stat")
         for name in names:
             with contextlib.suppress(OSError):
-                (folder / "uses" / name).unlink()
+                folders.unlink(f"{FOLDER}/{name}")
 
 
 def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
@@ -204,17 +208,17 @@ def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
         index.write(work)
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folders: Folders) -> list[str]:
     with contextlib.suppress(OSError):
-        return [path.name for path in list_folder(folder / "uses") if format.is_name(path.name)]
+        return [name for name in folders.names(FOLDER) if format.is_name(name)]
     return []
 
 
-def _events(folder: Path, name: str) -> list[dict[str, Any]]:
+def _events(folders: Folders, name: str) -> list[dict[str, Any]]:
     """Return the events of one file; none if it is damaged or cannot be read."""
     with contextlib.suppress(OSError, CorruptError):
-        place = str(folder / "uses" / name)
-        found = files.read(place, limit_bytes=format.MAX_RECORD_BYTES)
+        place = f"{FOLDER}/{name}"
+        found = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
             return decode_events(name, found.data)
     return []
@@ -228,6 +232,8 @@ def decode_events(name: str, data: bytes) -> list[dict[str, Any]]:
     """
     body, _ = format.decode(format.USES, name, data)
     try:
+        if body.keys() != {"events"}:
+            raise ValueError("unknown fields")
         return [_checked(event) for event in body["events"]]
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{format.USES} {name}: not a list of events: {error}") from error
@@ -241,10 +247,10 @@ def _checked(event: dict[str, Any]) -> dict[str, Any]:
     """
     key, about = event["key"], event["about"]
     if event["kind"] not in _KINDS or not (key == "" or format.is_name(key)):
-        raise ValueError(f"no event: {event}")
+        raise ValueError("no event")
+    if not is_seconds(event["time"]):
+        raise ValueError("no time")
     when = float(event["time"])
-    if not 0 <= when < 9e9:  # in ns it fits 64 bits
-        raise ValueError(f"no time: {when}")
     return {
         "kind": event["kind"],
         "time": when,
@@ -254,13 +260,13 @@ def _checked(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _load(folder: Path) -> tuple[Totals, frozenset[str]]:
+def _load(folders: Folders) -> tuple[Totals, frozenset[str]]:
     """Return the totals and the names of the files that they count; none if that is damaged.
 
     Raises:
         OSError: if they cannot be read.
     """
-    found = files.read(str(_place(folder)), limit_bytes=format.MAX_RECORD_BYTES)
+    found = files.read(folders, TOTALS, limit_bytes=format.MAX_RECORD_BYTES)
     with contextlib.suppress(CorruptError):
         if found is not None and not found.fault:
             return decode_totals(found.data)
@@ -274,19 +280,17 @@ def decode_totals(data: bytes) -> tuple[Totals, frozenset[str]]:
         CorruptError: if they are no such record.
     """
     body, _ = format.decode(format.TOTALS, _NAME, data)
-    try:
-        totals = Totals(
-            since=float(body["since"]),
-            hits=int(body["hits"]),
-            misses=int(body["misses"]),
-            made=int(body["made"]),
-            saved_s=float(body["saved_s"]),
-            spent_s=float(body["spent_s"]),
-        )
-        return totals, frozenset(map(str, body["folded"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CorruptError(f"{format.TOTALS}: not the totals of a store: {error}") from error
-
-
-def _place(folder: Path) -> Path:
-    return folder / "stat" / "totals"
+    fields = {field.name for field in dataclass_fields(Totals)}
+    counts: list[Any] = [body.get(name) for name in ("hits", "misses", "made")]
+    sums: list[Any] = [body.get(name) for name in ("saved_s", "spent_s")]
+    folded = body.get("folded")
+    if (
+        body.keys() != {*fields, "folded"}
+        or not is_seconds(body["since"])
+        or not all(type(count) is int and 0 <= count < _MOST for count in counts)
+        or not all(type(each) in (int, float) and 0 <= each < _MOST for each in sums)
+        or not isinstance(folded, list)
+        or not all(isinstance(name, str) and format.is_name(name) for name in folded)
+    ):
+        raise CorruptError(f"{format.TOTALS}: not the totals of a store")
+    return Totals(**{name: body[name] for name in fields}), frozenset(folded)

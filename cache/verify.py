@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pallasc.cache import files, format, pins, stat_digest, uses
 from pallasc.cache.about import pack_blobs
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
-from pallasc.cache.leases import list_folder
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.errors import CorruptError
+from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.cubin import Tool, other_maker, tools_of
 
 CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
@@ -114,6 +111,7 @@ class _Verification:
         self._unreadable: set[str] = set()
         self._tools: dict[str, tuple[Tool, ...]] = {}
         """Who made each cubin."""
+        self._refused: set[str] = set()
         self.packed: dict[str, bytes] = {}
         """The blobs of each record, as the index should have them."""
         self._named: Counter[str] = Counter()
@@ -121,15 +119,16 @@ class _Verification:
     def run(self) -> Verified:
         """Verify blobs, then the records that name them, then all else."""
         self._verify_folders()
-        scan = Scan(self._store.folder)
+        scan = Scan(self._store.folders)
         for digest, seen in scan.area(BLOBS):
             self._verify_blob(digest, seen)
         for key, _ in scan.area(ARTIFACTS):
             self._verify_record(key)
         for request, _ in scan.area(MANIFESTS):
             self._verify_manifest(request)
-        for path in scan.foreign:
-            self._foreign(path)
+        for place in scan.foreign:
+            if place not in self._refused:
+                self._foreign(place)
         for fault in scan.faults:
             where = str(fault.path.relative_to(self._store.folder))
             self._find(UNREADABLE, where, fault.reason, False)
@@ -138,10 +137,14 @@ class _Verification:
         return self._result
 
     def _verify_folders(self) -> None:
-        for name in format.FOLDERS:
-            place = self._store.folder / name
-            if os.path.lexists(place) and not place.is_dir():
-                self._foreign(place)
+        try:
+            refused = list(self._store.folders.refused())
+        except ToolError as error:
+            self._find(UNREADABLE, "", error.message, False)
+            return
+        for place, kind in refused:
+            self._foreign(place, f"{kind} lies where a folder of the store should")
+            self._refused.add(place)
 
     def _verify_blob(self, digest: str, seen: files.Identity) -> None:
         path = format.relative_path(BLOBS, digest)
@@ -170,7 +173,7 @@ class _Verification:
         self.packed[key] = pack_blobs(body)
         self._named.update({blob["digest"] for blob in body["blobs"].values()})
         fault = next(self._lacks(body), "")
-        if fault and _is_still(self._store.path(ARTIFACTS, key), identity):
+        if fault and self._is_still(format.relative_path(ARTIFACTS, key), identity):
             self._put_away(INCOMPLETE, ARTIFACTS, key, fault, identity)
             return
         fault = self._other_maker(body)
@@ -206,7 +209,7 @@ class _Verification:
     def _is_new(self, digest: str) -> bool:
         """Look again: a build may have published the blob since the blobs were listed."""
         with contextlib.suppress(OSError):  # which the walk has told already
-            seen = files.read(str(self._store.path(BLOBS, digest)))
+            seen = files.read(self._store.folders, format.relative_path(BLOBS, digest))
             if seen is None or seen.fault or format.sha256(seen.data) != digest:
                 return False
             self._sizes[digest] = len(seen.data)
@@ -236,11 +239,11 @@ class _Verification:
     def _verify_singles(self) -> None:
         """Verify pins and uses, which lie in one folder each, and what `stat/` remembers."""
         for folder in ("pins", "uses"):
-            for place in self._listed(folder):
-                if format.is_name(place.name):
-                    self._verify_single(folder, f"{folder}/{place.name}", folder)
+            for name in self._listed(folder):
+                if format.is_name(name):
+                    self._verify_single(folder, f"{folder}/{name}", folder)
                 else:
-                    self._foreign(place)
+                    self._foreign(f"{folder}/{name}")
         for path in ("stat/digests", "stat/totals"):
             self._verify_single("stat", path, path)
 
@@ -260,27 +263,28 @@ class _Verification:
     def _mended(self, path: str, found: files.Found) -> bool:
         """Remove what is of no use; a damaged pin still holds, so it is written anew."""
         folder, _, name = path.partition("/")
-        place = self._store.folder / path
         with contextlib.suppress(OSError):
-            if found.identity is not None and not _is_still(place, found.identity):
+            if found.identity is not None and not self._is_still(path, found.identity):
                 return True  # another process has mended it
             if folder == "pins":
                 pins.mend(self._store, name)
             else:
-                files.remove_any(place, self._store.folder)
+                files.remove_any(self._store.folders, path)
             return True
         return False
 
-    def _listed(self, folder: str) -> list[Path]:
+    def _listed(self, folder: str) -> list[str]:
+        if folder in self._refused:
+            return []
         try:
-            return list_folder(self._store.folder / folder)
+            return self._store.folders.names(folder)
         except OSError as error:
             self._find(UNREADABLE, folder, f"cannot be listed: {error.strerror or error}", False)
             return []
 
     def _read(self, path: str, *, limit_bytes: int | None = None) -> files.Found | None:
         try:
-            found = files.read(f"{self._store.folder}/{path}", limit_bytes=limit_bytes)
+            found = files.read(self._store.folders, path, limit_bytes=limit_bytes)
         except OSError as error:
             self._unreadable.add(path.rpartition("/")[2])
             self._find(UNREADABLE, path, f"cannot be read: {error.strerror or error}", False)
@@ -295,29 +299,28 @@ class _Verification:
             self._store.put_away(area, name, reason, identity)
         self._find(kind, format.relative_path(area, name), reason, self._repair)
 
-    def _foreign(self, path: Path) -> None:
-        aside = self._store.folder / "quarantine" / f"foreign-{secrets.token_hex(8)}"
+    def _foreign(
+        self, place: str, reason: str = "no file of a store has such a name or type"
+    ) -> None:
         done = False
         if self._repair:
             with contextlib.suppress(OSError):
-                if path == aside.parent:
-                    path.unlink()
-                files.make_folder(aside.parent)
-                if path != aside.parent:
-                    os.rename(path, aside)
+                if place == files.QUARANTINE:  # it cannot be put into itself
+                    self._store.folders.unlink(place)
+                else:
+                    aside = f"{files.QUARANTINE}/foreign-{secrets.token_hex(8)}"
+                    self._store.folders.rename(place, aside)
                 done = True
-        where = str(path.relative_to(self._store.folder))
-        self._find(FOREIGN, where, "no file of a store has such a name or type", done)
+        self._find(FOREIGN, place, reason, done)
+
+    def _is_still(self, place: str, identity: files.Identity | None) -> bool:
+        """Tell whether a file is the one that was read, and not evicted or made anew."""
+        with contextlib.suppress(OSError):
+            return files.identity(self._store.folders.status(place)) == identity
+        return False
 
     def _find(self, kind: str, path: str, reason: str, repaired: bool) -> None:
         self._result.findings.append(Finding(kind, path, reason, repaired))
-
-
-def _is_still(place: Path, identity: files.Identity | None) -> bool:
-    """Tell whether a file is the one that was read, and not evicted or made anew."""
-    with contextlib.suppress(OSError):
-        return files.identity(os.lstat(place)) == identity
-    return False
 
 
 def _verify_index(
@@ -336,6 +339,6 @@ def _verify_index(
 def _is_right(store: Store, key: str, packed: bytes) -> bool:
     """Look again: a build may have made the record anew."""
     with contextlib.suppress(OSError, CorruptError):
-        found = files.read(str(store.path(ARTIFACTS, key)))
+        found = files.read(store.folders, format.relative_path(ARTIFACTS, key))
         return found is None or pack_blobs(format.decode(_ARTIFACT, key, found.data)[0]) == packed
     return True

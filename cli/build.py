@@ -16,6 +16,7 @@ from pallasc.cli.options import (
     json_option,
     require_store_option,
     selection_options,
+    signed_store_option,
     specs_argument,
     store_option,
     supervision_options,
@@ -40,7 +41,8 @@ def _lock_options(function: F) -> F:
             "--reproduce",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Afterwards compile N variants twice in fresh processes, and compare the bytes.",
+            help="Afterwards compile N variants twice in fresh processes, and compare their bytes "
+            "with each other and with the store's.",
         ),
         click.option(
             "--lock",
@@ -108,6 +110,7 @@ def _report_options(function: F) -> F:
     "standard error output; of hits too.",
 )
 @fail_on_warning_option
+@signed_store_option
 @json_option("the report")
 @traceback_option()
 def command(
@@ -124,6 +127,7 @@ def command(
     dry_run: bool,
     frozen: bool,
     locked: bool,
+    require_signed: bool,
     **options: Any,
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
@@ -167,12 +171,14 @@ def command(
                    xla_kernels (names of those that XLA added), warnings (stage, kind, source, text,
                    count),
                    error (message, hint, file, line, column, exit_code), output (its last lines)
-      reproduced   with --reproduce, a list: variant, outcome, differences and more
+      reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
+                   differences and more
       errors       of Python specs whose process died or was stopped; the others are built
       error        what ended the whole build before it began, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
     from pallasc.cli.build_outputs import Outputs
+    from pallasc.cli.selection import open_store
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
@@ -184,9 +190,8 @@ def command(
             from pallasc.compiler.locked import load_locked
 
             build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
-        report, found = _run(
-            specs, targets, expression, store_root, build, reproduce, warnings=warnings
-        )
+        store = open_store(store_root, require_signed=require_signed)
+        report, found = _run(specs, targets, expression, store, build, reproduce, warnings=warnings)
         outputs.write(report, found)
     return report.exit_code
 
@@ -195,7 +200,7 @@ def _run(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
     expression: str | None,
-    store_root: Path | None,
+    store: Store,
     options: dict[str, Any],
     reproduce: int | None,
     *,
@@ -204,10 +209,9 @@ def _run(
     """Load, build and perhaps reproduce, and say how it goes and how it went."""
     from pallasc.cli.progress import stderr_progress
     from pallasc.cli.reading import Reading
-    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.selection import load_variants
     from pallasc.cli.summary import summary
 
-    store = open_store(store_root)
     found = None
     with stderr_progress() as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
@@ -265,5 +269,6 @@ def _reproduce(
     from pallasc.compiler.reproduce import judged, reproduce
 
     shared = {name: options[name] for name in ("jobs", "ptxas", "timeout_s", "memory_bytes")}
-    found = reproduce(variants, number, store=store, on_event=progress, **shared)
+    stored = {r.variant.id: r.artifact for r in report.results if r.artifact is not None}
+    found = reproduce(variants, number, store=store, stored=stored, on_event=progress, **shared)
     return judged(report, found), found

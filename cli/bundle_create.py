@@ -16,6 +16,7 @@ from pallasc.cli.options import (
     json_option,
     require_store_option,
     selection_options,
+    signed_store_option,
     specs_argument,
     store_option,
     supervision_options,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 @store_option
 @require_store_option
 @fail_on_warning_option
+@signed_store_option
 @json_option("what was written")
 @traceback_option()
 def command(
@@ -68,6 +70,7 @@ def command(
     targets: tuple[str, ...],
     expression: str | None,
     store_root: Path | None,
+    require_signed: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -100,7 +103,7 @@ def command(
     from pallasc.compiler.bundling import make_bundle
     from pallasc.compiler.wanted import read_wanted
 
-    store = open_store(store_root)
+    store = open_store(store_root, require_signed=require_signed)
     with stderr_progress(hits=False) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
         wanted = read_wanted(

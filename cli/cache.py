@@ -42,7 +42,8 @@ def command(ctx: click.Context) -> None:
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
     $PALLASC_CACHE_SIZE bounds its size, 10GiB by default; what was used last stays longest. Users
-    of one group share a store in a folder of that group with the mode 2775, whatever their umask.
+    of one group share a store in a folder of that group with the mode 2775, whatever their umask;
+    each believes what the others put there, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
 
     Examples:
       pallasc cache stats
@@ -134,7 +135,9 @@ def why_command(
 @json_option("the findings")
 @traceback_option()
 def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
-    """Read the whole store and check every digest.
+    """Read the whole store and check every digest and field.
+
+    That finds damage, and what is no store's; it cannot find a forgery whose checksums fit.
 
     A repair puts what is damaged away, so that the next build makes it again. A damaged pin holds
     on without its label; damaged statistics begin anew.
@@ -148,7 +151,7 @@ def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     from pallasc.cache.verify import verify
     from pallasc.cli.output import count, json_text
 
-    found = verify(_store(store_root), repair=repair)
+    found = verify(_store(store_root, whole=False), repair=repair)
     if as_json:
         echo(json_text(found.to_json()))
     else:
@@ -291,17 +294,20 @@ def audit_command(
     return 0 if all(item.outcome == "same" for item in found) else 1
 
 
-def _store(root: Path | None) -> Store:
+def _store(root: Path | None, *, whole: bool = True) -> Store:
     """Return the store, which must be one that can be read, or not be there.
 
     Raises:
         ToolError: it is something else than a folder, or of another user.
+        CorruptError: not all of its folders are its own; only where it must be `whole`.
     """
-    from pallasc.cache.scan import check_folder
     from pallasc.cli.selection import open_store
 
-    store = open_store(root)
-    check_folder(store.folder)
+    store = open_store(root, whole=False)
+    if whole:
+        store.folders.check(readable=True)
+    else:
+        any(store.folders.refused())
     return store
 
 

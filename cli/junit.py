@@ -65,20 +65,18 @@ def write_junit(
     Raises:
         SpecError: it cannot be written.
     """
-    from pallasc.cache.files import publish_last, temporary
+    from pallasc.specs.bundle.writer import replace_file
 
     data = junit_xml(report, workspace_root(environment), error)
     try:
         if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
             path.write_bytes(data)
             return
-        target = path.resolve()
-        with temporary(target.parent, data) as written:
-            publish_last(written, target)
     except OSError as fault:
         raise SpecError(
             f"{path} cannot be written: {fault.strerror}.", hint="Give --junit another path."
         ) from fault
+    replace_file(path, data)
 
 
 def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> bytes:

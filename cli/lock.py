@@ -15,6 +15,7 @@ from pallasc.cli.options import (
     json_option,
     require_store_option,
     selection_options,
+    signed_store_option,
     specs_argument,
     store_option,
     supervision_options,
@@ -48,6 +49,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @store_option
 @require_store_option
 @fail_on_warning_option
+@signed_store_option
 @json_option("the differences")
 @traceback_option()
 def command(
@@ -57,6 +59,7 @@ def command(
     targets: tuple[str, ...],
     expression: str | None,
     store_root: Path | None,
+    require_signed: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -97,7 +100,7 @@ def command(
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.specs.lock import LOCK_FILE
 
-    store = open_store(store_root)
+    store = open_store(store_root, require_signed=require_signed)
     limits = {name: options[name] for name in ("timeout_s", "memory_bytes")}
     with stderr_progress(hits=False) as progress:
         variants = load_variants(

@@ -146,6 +146,17 @@ def _required(ctx: click.Context, _: click.Parameter, wanted: bool | None) -> bo
     return is_ci(os.environ)
 
 
+def signed_store_option(function: F) -> F:
+    """Add the option `--require-signed-store`."""
+    return click.option(
+        "--require-signed-store",
+        "require_signed",
+        is_flag=True,
+        help="Take only what a trusted key signed from the store, and compile the rest; as with "
+        "PALLASC_REQUIRE_SIGNED_STORE=1.",
+    )(function)
+
+
 def supervision_options(function: F) -> F:
     """Add the options that say what compiling a variant may take: `--timeout` and `--memory`."""
     for option in (

@@ -14,11 +14,27 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-def open_store(root: Path | None) -> Store:
-    """Return the store, whose warnings go to the standard error output."""
+def open_store(root: Path | None, *, whole: bool = True, require_signed: bool = False) -> Store:
+    """Return the store, whose warnings go to the standard error output.
+
+    Args:
+        root: its folder; by default as for `Store`.
+        whole: all of its folders must be its own.
+        require_signed: only what a trusted key signed counts.
+
+    Raises:
+        CorruptError: not all of its folders are its own; only where it must be `whole`.
+    """
     from pallasc.cache.store import Store
 
-    return Store(root, warn=lambda text: echo(f"warning: {text}", err=True))
+    store = Store(
+        root,
+        warn=lambda text: echo(f"warning: {text}", err=True),
+        require_signed=require_signed,
+    )
+    if whole:
+        store.folders.check()
+    return store
 
 
 def load_variants(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
-from pallasc.compiler.lookup import Keys, Lookup
+from pallasc.compiler.lookup import Found, Keys, Lookup, not_believed
 from pallasc.compiler.manifest import about
 from pallasc.compiler.report import OnEvent, Report, VariantResult
 from pallasc.compiler.run import Miss, Options, Run, ticking
@@ -89,6 +89,7 @@ def build(
         ToolError: the toolchain is not complete; or something has to be compiled, `require_store`
             is given, and the store cannot be written.
         NotCachedError: the lock was made with another toolchain.
+        CorruptError: not all folders of the store are its own.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
     """
     options = Options(
@@ -112,6 +113,8 @@ def build(
 def _run(run: Run) -> None:
     options = run.options
     limits = _limits() if any(name in os.environ for name in _LIMITS) else None
+    run.store.folders.check()
+    _ = run.store.trust  # what is wrong with its keys is told before anything is done
     with ExitStack() as stack:
         setup = _prepared(run)
         stack.enter_context(setup)
@@ -267,7 +270,7 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
             run.settle(index, VariantResult(variant, "failed", error=error))
             continue
         if found.artifact is None or found.action_key is None:
-            _missing(run, index, keys, found.reason)
+            _missing(run, index, keys, found)
             workers.start(1)
             continue
         session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
@@ -298,16 +301,18 @@ def _said(found: Any) -> tuple[Diagnostic, ...]:
     return from_json(found)
 
 
-def _missing(run: Run, index: int, keys: Keys, reason: str) -> None:
+def _missing(run: Run, index: int, keys: Keys, found: Found) -> None:
     """Note a miss; settle it where nothing may be compiled."""
-    variant = run.variants[index]
+    variant, reason = run.variants[index], found.reason
     run.misses.setdefault(keys.folder, Miss(keys, reason, [])).indices.append(index)
     if run.options.frozen:
-        error = NotCachedError(
+        error: PallascError = NotCachedError(
             f"{variant.id} is not in the store: {reason}.",
             location=variant.location,
             hint="--frozen compiles nothing: build it without, or restore the store.",
         )
+        if found.doubted:
+            error = not_believed(variant, reason)
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
     elif not run.options.compile:
         run.settle(index, VariantResult(variant, "missing", reason=reason))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pallasc.cache.format import MANIFESTS
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.environment import (
@@ -36,7 +37,7 @@ from pallasc.compiler.manifest import changed_source, make_manifest
 from pallasc.compiler.sources import sources_from_json
 from pallasc.compiler.toolchain import is_compiler_installed
 from pallasc.compiler.withheld import Withheld
-from pallasc.errors import Location, NotCachedError, SpecError
+from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.project import project_env
@@ -75,7 +76,7 @@ class _Reader:
 
     def read(self, path: str) -> list[Spec]:
         """Return what a file declares: what the store remembers, or what its execution tells."""
-        digests = FileDigests(self.store.root)
+        digests = FileDigests(self.store.root, trust=self.store.trust)
         folder = str(Path(path).resolve().parent)
         of_project = project_env(folder)
         key = _key(path, digests, of_project)
@@ -85,11 +86,14 @@ class _Reader:
             if manifest is None:
                 continue
             changed = _changed(manifest, folder, digests, unchecked)
-            if changed is None:
+            specs = _remembered(manifest) if changed is None else None
+            if specs is not None:
                 self._tell(path, manifest)
                 self.withheld.add(Path(path).name, manifest.get("missed", {}))
-                return _specs(json.loads(manifest["specs"]))
-            why = changed
+                return specs
+            if changed is None:
+                self.store.put_away(MANIFESTS, known, "it declares no specs", None)
+            why = changed or "what is remembered of it is damaged"
         if self.frozen:
             raise NotCachedError(
                 f"what this file declares is not in the store: {why}.",
@@ -285,6 +289,14 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
 
 def _specs(data: Sequence[Mapping[str, Any]]) -> list[Spec]:
     return [spec_from_json(dict(item)) for item in data]
+
+
+def _remembered(manifest: Mapping[str, Any]) -> list[Spec] | None:
+    """Return the specs in a manifest, None if it holds none: it may be a stranger's."""
+    try:
+        return _specs(json.loads(manifest["specs"]))
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, PallascError):
+        return None
 
 
 def _process_error(path: str, answer: Answer) -> _ProcessError:

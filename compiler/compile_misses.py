@@ -22,7 +22,7 @@ from pallasc.compiler.report import Status, Tick, VariantResult
 from pallasc.compiler.run import Miss, Options, Run
 from pallasc.compiler.setup import Setup
 from pallasc.compiler.tasks import Answer, Task
-from pallasc.errors import CompileError, PallascError, ToolError
+from pallasc.errors import CompileError, CorruptError, PallascError, ToolError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
@@ -104,6 +104,7 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
             "fields": request_fields(variant, lookup.context),
             "data": data,
             "env": declared,
+            "believed": lookup.believed(miss.keys),
         }
 
     return Task(label, (variant.target.arch, folders, tuple(declared.items())), message)
@@ -129,6 +130,7 @@ def _result(
     if first:
         run.notes += _notes(variant, message)
         run.withheld.add(variant.name, message.get("missed", {}))
+        _sign(run, miss, message)
     artifact = _artifact(run, message)
     if artifact is None:
         return replace(result, error=CompileError("the store lost what was just compiled"))
@@ -148,6 +150,22 @@ def _result(
         diagnostics=from_json(message.get("diagnostics")),
         manifest_key="" if message["uncached"] else miss.keys.folder,
     )  # fmt: skip
+
+
+def _sign(run: Run, miss: Miss, message: Mapping[str, Any]) -> None:
+    """Publish the manifest that a worker made, signed; it must lead where the worker said."""
+    manifest = message.get("manifest")
+    if manifest is None:
+        return
+    told = (manifest.get("action"), manifest.get("record"))
+    if told != (message["action"], message.get("digest")):
+        run.notes.append(f"{run.variants[miss.indices[0]].id}: its manifest was made up")
+        return
+    try:
+        for name in (miss.keys.folder, miss.keys.request):
+            run.store.put_manifest(name, manifest)
+    except CorruptError as error:
+        run.notes.append(f"{run.variants[miss.indices[0]].id} was not signed: {error.message}")
 
 
 def _not_kept(run: Run, reason: str) -> ToolError:
@@ -197,7 +215,7 @@ def _notes(variant: Variant, message: Mapping[str, Any]) -> list[str]:
 def _artifact(run: Run, message: Mapping[str, Any]) -> Artifact | None:
     found = None
     if message.get("stored", True):  # what the store has need not stay in memory
-        found = stored_artifact(run.store, str(message["action"]))
+        found = stored_artifact(run.store, str(message["action"]), record=message.get("digest"))
     if found is not None or "record" not in message:
         return found
     return Artifact(message["record"], blobs_from_json(message["blobs"]).__getitem__)

@@ -35,10 +35,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.components import package_components
 from pallasc.compiler.diagnostics import stored_for_action
-from pallasc.compiler.lookup import Found, Keys, Lookup, stored_artifact
+from pallasc.compiler.lookup import Found, Keys, Lookup, not_believed, stored_artifact
 from pallasc.compiler.manifest import Context, fields_in
 from pallasc.compiler.report import NOT_COMPILED, VariantResult
 from pallasc.errors import NotCachedError, SpecError
@@ -150,6 +151,7 @@ class LockedLookup:
 
         Raises:
             NotCachedError: the lock lacks it, or it would have to be compiled.
+            CorruptError: signatures are required, and nobody who is trusted signed it.
             ToolError: a declared data file cannot be read.
         """
         if self._lock is None:
@@ -165,6 +167,9 @@ class LockedLookup:
             self._reasons[variant.id] = found.reason
         if not self._frozen:
             return found
+        if found.doubted or (self._store.trust.required and not self._has_manifest(names)):
+            # The lock names it, but says nothing of who compiled it.
+            raise not_believed(variant, found.reason if found.doubted else NOT_SIGNED)
         return self._by_action_key(variant, names, entry)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
@@ -266,7 +271,7 @@ class LockedLookup:
 
             self._manifests = {}
             for manifest in all_manifests(self._store):
-                self._manifests.setdefault(manifest["action"], []).append(manifest)
+                self._manifests.setdefault(manifest.get("action", ""), []).append(manifest)
         return self._manifests.get(action, [])
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pallasc.cache.about import seconds_of
+from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
+from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.manifest import (
     Context,
@@ -29,6 +32,7 @@ from pallasc.specs.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 _RECORD_GONE = "the store no longer has its record"
+_NO_ACTION = "its manifest in the store was damaged"
 _NEVER = "never compiled with this spec and toolchain"
 
 
@@ -47,6 +51,7 @@ class Found:
     `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`),
     `diagnostics` what was said then (`diagnostics.from_json`), `manifest_key` the key of the
     manifest that led to it, and `missed` what it asked for and did not get to see (`withheld`).
+    `doubted`: the store has an entry, and nobody who is trusted signed it.
     """
 
     action_key: str | None
@@ -57,6 +62,7 @@ class Found:
     manifest_key: str = ""
     diagnostics: Any = ()
     missed: Mapping[str, str] = field(default_factory=dict)
+    doubted: bool = False
 
 
 class Lookup:
@@ -105,26 +111,51 @@ class Lookup:
             ToolError: a declared data file cannot be read.
         """
         names = keys or self.keys(variant)
-        reason = ""
+        reason, doubted = "", False
         for name in (names.folder, names.request):
-            manifest = self._store.get_manifest(name)
-            if manifest is not None:
-                found = self._follow(manifest, variant)
-                if found.artifact is not None:
-                    return replace(found, manifest_key=name)
-                reason = reason or found.reason
-        return Found(None, None, reason or _NEVER)
+            manifest = self._store.find_manifest(name)
+            if manifest is None:
+                continue
+            found = self._follow(name, manifest, variant)
+            if found.artifact is not None:
+                return replace(found, manifest_key=name)
+            reason, doubted = reason or found.reason, doubted or found.doubted
+        return Found(None, None, reason or _NEVER, doubted=doubted)
 
-    def _follow(self, manifest: Mapping[str, Any], variant: Variant) -> Found:
+    def believed(self, keys: Keys) -> dict[str, str] | None:
+        """Return digests of records by action key that trusted keys vouch for; None for all.
+
+        They are those of the manifests of a request, whose sources may have changed since.
+        """
+        if not self._store.trust.strict:
+            return None
+        found: dict[str, str] = {}
+        for name in (keys.folder, keys.request):
+            manifest = self._store.find_manifest(name) or {}
+            known = {"action", "record"} <= manifest.keys()
+            if known and self._store.trust.vouches(KINDS[MANIFESTS], name, manifest):
+                found[manifest["action"]] = manifest["record"]
+        return found
+
+    def _follow(self, name: str, manifest: Mapping[str, Any], variant: Variant) -> Found:
+        if not self._store.believes(name, manifest):
+            return Found(None, None, NOT_SIGNED, doubted=True)
+        action = manifest.get("action")
+        if not action:
+            self._store.put_away(MANIFESTS, name, f"manifest {name}: it has no action key", None)
+            return Found(None, None, _NO_ACTION)
         changed = self._changed_source(manifest, variant)
         if changed:
             return Found(None, None, changed)
-        artifact = stored_artifact(self._store, manifest["action"])
+        record = manifest.get("record", "") if self._store.trust.required else None
+        artifact = stored_artifact(self._store, action, record=record)
+        if artifact is None and record is not None and self._store.get_artifact(action):
+            return Found(action, None, ANOTHER_RECORD, doubted=True)
         told = manifest.get("about")
         cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
         reason = "" if artifact else _RECORD_GONE
         return Found(
-            manifest["action"],
+            action,
             artifact,
             reason,
             cost_s,
@@ -143,31 +174,48 @@ class Lookup:
         return self._changed[place]
 
 
+def not_believed(variant: Variant, reason: str) -> CorruptError:
+    """Return the error of a variant that may not be compiled, and whose entry nobody signed."""
+    return CorruptError(
+        f"{variant.id}: {reason}.",
+        location=variant.location,
+        hint="Build it without --frozen, or trust the key that signed the store.",
+    )
+
+
 def find(variant: Variant, context: Context, store: Store) -> Found:
     """Look one variant up; for several, make a `Lookup`."""
     return Lookup(context, store).find(variant)
 
 
-def stored_artifact(store: Store, action_key: str) -> Artifact | None:
+def stored_artifact(store: Store, action_key: str, *, record: str | None = None) -> Artifact | None:
     """Return the artifact under an action key, all its blobs verified, or None.
 
     What it takes is in memory; record and blobs are read again, and verified again, where somebody
-    asks for them, so that a build of ten thousand variants stays small.
+    asks for them, so that a build of ten thousand variants stays small. A record that is no
+    artifact's is put away.
+
+    Args:
+        store: where to look.
+        action_key: what for.
+        record: the digest that the record must have; None for any.
     """
     stored = store.get_artifact(action_key, verify=True)
-    if stored is None:
+    if stored is None or record not in (None, stored.digest):
         return None
     try:
         artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
         digest = stored.artifact_digest
-        return artifact.deferred(lambda: _record_again(store, action_key), digest=digest)
-    except PallascError:
+        again = partial(_record_again, store, action_key, stored.digest)
+        return artifact.deferred(again, digest=digest)
+    except PallascError as error:
+        store.put_away(ARTIFACTS, action_key, error.message, None)
         return None
 
 
-def _record_again(store: Store, action_key: str) -> Mapping[str, Any]:
+def _record_again(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:
     stored = store.get_artifact(action_key)
-    if stored is None:
+    if stored is None or stored.digest != digest:
         raise CorruptError(f"the store no longer has the record of action key {action_key}")
     return stored.artifact
 

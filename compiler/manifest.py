@@ -6,7 +6,7 @@ record under that action key is the answer (`lookup`).
 
 Manifest, schema 3:
 
-* `action`: the action key
+* `action`: the action key, `record`: the digest of the record that came out under it
 * `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
 * `opened`: label -> digest of what else was read or asked for, labels as in `reads`; null for none
 * `missed`: environment variable, or file of the user's home, that was asked for and is withheld ->
@@ -20,6 +20,9 @@ Manifest, schema 3:
 * `versions`: label -> version of each part of the toolchain, for people (`components`)
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained; as a text of JSON, which is read only then
+
+What each field may be is checked by `cache/manifests`, which must know a new one; `signed` is added
+by `cache/signing`.
 
 Schema 2 had `variables`, digests of the values that were looked up, and `current_folder`, when
 workers still had the environment of the build. Schema 1 had no `read`, and its request key was over
@@ -188,6 +191,19 @@ def changed_sources(
     Modules are looked for in `folders` first, in `base_dir` by default. Installed packages that are
     missing are added to `unchecked`, where that is given, and are no change then.
     """
+    try:
+        yield from _changed_sources(manifest, base_dir, digests, folders, unchecked)
+    except (OSError, ValueError) as error:  # a stranger's name, which no file or package can have
+        yield f"what its manifest names cannot be looked at: {error}"
+
+
+def _changed_sources(
+    manifest: Mapping[str, Any],
+    base_dir: str,
+    digests: FileDigests,
+    folders: Sequence[str] | None,
+    unchecked: set[str] | None,
+) -> Iterator[str]:
     for label, wanted in sorted(manifest.get("files", {}).items()):
         path = locate(label, base_dir, folders)
         now = None if path is None else _digest(path, digests)

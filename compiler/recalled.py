@@ -58,7 +58,8 @@ class Recalled:
     def context(self, store: Store) -> Context:
         """Return what keys are made of with it."""
         variables = compiler_variables(settled(os.environ))
-        return Context(self.identity, variables, FileDigests(store.root), unchecked=set())
+        digests = FileDigests(store.root, trust=store.trust)
+        return Context(self.identity, variables, digests, unchecked=set())
 
     def components(self, context: Context) -> dict[str, Component]:
         """Return what a lock says of it."""

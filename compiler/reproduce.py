@@ -1,4 +1,4 @@
-"""Compile variants twice in fresh processes, and compare byte for byte.
+"""Compile variants twice in fresh processes, and compare byte for byte, with what is stored too.
 
 Both times the store is empty, and the second time the variants go through the workers in the
 opposite order, so that what a process has compiled before is different too. The hash seed is not:
@@ -7,14 +7,15 @@ workers have a fixed one, so no build could differ in it.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from pallasc.cache import files, format, stat_digest
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
 from pallasc.compiler.report import OnEvent, Report, VariantResult
@@ -37,6 +38,7 @@ class Reproduced:
         variant: its id.
         outcome: `failed` where it did not compile both times, `skipped` where the build stopped.
         first, second: digests of both artifacts, None where there is none.
+        stored: digest of the one that the build gave, from the store perhaps.
         differences: fields of the record that differ, and where the bytes of blobs do.
         error: why it failed.
     """
@@ -47,6 +49,7 @@ class Reproduced:
     second: str | None = None
     differences: tuple[str, ...] = ()
     error: str | None = None
+    stored: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -84,9 +87,14 @@ def _fault(wrong: Reproduced, result: VariantResult) -> CheckError:
     if wrong.outcome == "different":
         listed = "".join(f"\n  {difference}" for difference in wrong.differences)
         message = f"compiled twice, it gave different bytes:{listed}"
+        if wrong.first == wrong.second:
+            message = f"compiled again, it gave other bytes than the store has:{listed}"
     else:
         message = f"it could not be compiled twice more: {wrong.error or wrong.outcome}"
-    return CheckError(message, location=result.variant.location)
+    hint = None
+    if wrong.first is not None and wrong.first == wrong.second:
+        hint = "The store's is damaged or forged, or the toolchain's record misses something."
+    return CheckError(message, location=result.variant.location, hint=hint)
 
 
 def chosen(variants: Sequence[Variant], count: int) -> list[Variant]:
@@ -101,18 +109,20 @@ def reproduce(
     count: int,
     *,
     store: Store,
+    stored: Mapping[str, Artifact] | None = None,
     jobs: int | None = None,
     ptxas: Path | None = None,
     timeout_s: float | None = None,
     memory_bytes: int | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Reproduction:
-    """Compile `count` of the variants twice, each time in fresh processes, and compare.
+    """Compile `count` of the variants twice, each time in fresh processes, and compare all three.
 
     Args:
         variants: of these.
         count: how many.
         store: knows the digests of the toolchain's files; nothing is taken from it or put there.
+        stored: what a build gave for them, by id; what it holds is compared too.
         jobs: as for `build`.
         ptxas: as for `build`.
         timeout_s: as for `build`.
@@ -135,26 +145,33 @@ def reproduce(
             if reports[-1].interrupted:
                 return Reproduction((), interrupted=True)
         first, second = ({r.variant.id: r for r in report.results} for report in reports)
-        return Reproduction(tuple(_compared(first[v.id], second[v.id]) for v in sample))
+        return Reproduction(
+            tuple(_compared(first[v.id], second[v.id], (stored or {}).get(v.id)) for v in sample)
+        )
 
 
 def _empty_store(root: Path, known: Store) -> Store:
     """Return a store that only knows the digests of files, which take seconds to make."""
-    store = Store(root)
-    digests = known.folder / "stat" / "digests"
-    if digests.is_file():
-        place = store.folder / "stat" / "digests"
-        place.parent.mkdir(parents=True)
-        shutil.copy(digests, place)
+    store = Store(root, trust=known.trust)
+    with suppress(OSError):
+        found = files.read(known.folders, stat_digest.PLACE, limit_bytes=format.MAX_RECORD_BYTES)
+        if found is not None and not found.fault:
+            with files.temporary(store.folders, found.data) as place:
+                files.publish_last(store.folders, place, stat_digest.PLACE)
     return store
 
 
-def _compared(first: VariantResult, second: VariantResult) -> Reproduced:
+def _compared(first: VariantResult, second: VariantResult, stored: Artifact | None) -> Reproduced:
     name, one, two = first.variant.id, first.artifact, second.artifact
     error = first.error or second.error
     if one is not None and two is not None:
         found = tuple(islice(differences(one, two), _MOST_DIFFERENCES))
-        return Reproduced(name, "different" if found else "same", one.digest, two.digest, found)
+        if not found and stored is not None:
+            found = tuple(islice(differences(stored, one), _MOST_DIFFERENCES))
+        outcome: Outcome = "different" if found else "same"
+        return Reproduced(
+            name, outcome, one.digest, two.digest, found, stored=_digest(stored)
+        )  # fmt: skip
     if error is None:
         return Reproduced(name, "skipped")
     return Reproduced(name, "failed", _digest(one), _digest(two), error=str(error))

@@ -47,7 +47,7 @@ class Setup:
 
     def context(self, store: Store) -> Context:
         """Identify the toolchain; reads all its files unless the store remembers them."""
-        digests = FileDigests(store.root)
+        digests = FileDigests(store.root, trust=store.trust)
         identity = toolchain_identity(self.toolchain, digests.digest)
         return Context(identity, compiler_variables(self.environment), digests)
 
@@ -84,6 +84,7 @@ class Setup:
             "versions": self.versions_now(),
             "variables": dict(context.variables),
             "store": str(store.root),
+            "signing": store.trust.strict,
         }
 
 

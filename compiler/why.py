@@ -113,7 +113,7 @@ def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
 
 def all_manifests(store: Store) -> list[dict[str, Any]]:
     """Return the manifests of compilations in the store."""
-    keys = [key for key, _ in Scan(store.folder).area(format.MANIFESTS)]
+    keys = [key for key, _ in Scan(store.folders).area(format.MANIFESTS)]
     found = (store.get_manifest(key) for key in keys)
     return [manifest for manifest in found if manifest is not None and "request" in manifest]
 
@@ -134,19 +134,20 @@ def _compare(
         same,
         key=lambda m: (
             len(differences(fields_in(m, "request"), fields)),
-            m["variant"] != variant.id,
+            m.get("variant") != variant.id,
         ),
     )
     found = tuple(differences(fields_in(nearest, "request"), fields))
+    name = str(nearest.get("variant", variant.name))
     own = tuple(one for one in found if not one.label.startswith((TOOL, VARIABLE)))
     before = components_in(fields_in(nearest, "request"), nearest.get("versions"))
     clauses = tuple(lock_differences(before, context.components(versions())))
     reason = ", ".join(difference.label for difference in own)
-    reason = f"its key differs from that of {nearest['variant']} in: {reason}" if own else ""
+    reason = f"its key differs from that of {name} in: {reason}" if own else ""
     if clauses:
-        apart = f"{nearest['variant']} was compiled with another toolchain: {'; '.join(clauses)}"
+        apart = f"{name} was compiled with another toolchain: {'; '.join(clauses)}"
         reason = f"{reason}; {apart}" if reason else apart
-    return Explanation(variant.id, False, reason, key, nearest["variant"], found, toolchain=clauses)
+    return Explanation(variant.id, False, reason, key, name, found, toolchain=clauses)
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pallasc.cache.about import seconds_of
+from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler import closure, device_library, imports, nvjitlink, reads
@@ -53,6 +54,7 @@ from pallasc.compiler.seclusion import admit, enter
 from pallasc.compiler.sources import Sources, sources_to_json
 from pallasc.compiler.surroundings import Surroundings, read_flags
 from pallasc.errors import CompileError, PallascError, SpecError
+from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.modules import module_name
 from pallasc.specs.spec import Variant
@@ -69,13 +71,15 @@ class _Session:
 
     `before` is what this process was like before it ran any of the user's code, `listener` what it
     has heard since, `traced` counts what it has traced, and `versions` are those of the toolchain,
-    for people.
+    for people. `signing`: the parent publishes the manifests, because it signs them; no key ever
+    comes here.
     """
 
     tools: Tools
     store: Store
     digests: FileDigests
     before: Surroundings
+    signing: bool
     listener: Listener = field(default_factory=Listener)
     traced: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -146,8 +150,10 @@ def _session(message: Mapping[str, Any]) -> _Session:
     )
     device_library.offer(Path(message["toolkit"]), Path(tempfile.gettempdir()))
     _import_compiler()
-    store = message["store"]
-    session = _Session(tools, Store(store), FileDigests(store), Surroundings.now())
+    store, signing = Store(message["store"], trust=Trust()), message["signing"]
+    # What the store remembers of files is signed too, and only the parent can tell.
+    digests = FileDigests(None if signing else store.root)
+    session = _Session(tools, store, digests, Surroundings.now(), signing)
     session.versions = message["versions"]
     return session
 
@@ -240,18 +246,21 @@ def _heard_compile(
     answer["printed"] = pack(printed.getvalue())
     found: tuple[Diagnostic, ...] = ()
     with session.store.single_flight(key):
-        if stored_artifact(session.store, key) is None:
+        if _held(key, message, session) is None:
             hearing.next_stage("compile")
             record, blobs = compile_job(job, lowered, session.tools)
             found = hearing.found(_reached(variant))
             store_for_action(session.store, key, found)
-            put = session.store.put_artifact(key, record, blobs)
+            doubt = message["believed"] is not None
+            put = session.store.put_artifact(key, record, blobs, replace=doubt)
+            answer["digest"] = put.kept or put.digest
             answer["status"] = "compiled"
             if put.conflict:
                 answer["conflict"] = put.reason
             answer |= {"stored": put.stored, "record": record, "blobs": blobs_to_json(blobs)}
         elif (held := session.store.get_artifact(key, verify=True)) is not None:
             # For the build's own process, which may not be able to read it.
+            answer["digest"] = held.digest
             parts = {name: data for name in held.names if (data := held.blob(name)) is not None}
             answer |= {"record": held.artifact, "blobs": blobs_to_json(parts)}
             then = [o for o in stored_for_action(session.store, key) if o.stage == "compile"]
@@ -263,7 +272,7 @@ def _heard_compile(
         answer["missed"] = read.missed
         cost_s = _cost_s(variant, message, session, answer)
         answer["uncached"] = _remember(
-            variant, read, message, session, fields, seconds=cost_s,
+            variant, read, message, session, fields, answer, seconds=cost_s,
             **{name: answer[name] for name in ("printed", "diagnostics") if answer[name]},
         )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
@@ -271,6 +280,14 @@ def _heard_compile(
     answer["not_stored"] = session.store.not_stored
     answer["warnings"] = [*session.store.warnings, *_without_effect(variant, taken_back)]
     return answer
+
+
+def _held(key: str, message: Mapping[str, Any], session: _Session) -> Artifact | None:
+    """Return what the store has under an action key, if the parent believes it."""
+    believed = message["believed"]
+    if believed is None:
+        return stored_artifact(session.store, key)
+    return stored_artifact(session.store, key, record=believed.get(key, ""))
 
 
 def _cost_s(
@@ -293,11 +310,12 @@ def _remember(
     message: Mapping[str, Any],
     session: _Session,
     fields: Mapping[str, str],
+    answer: dict[str, Any],
     *,
     seconds: float,
     **told: Any,
 ) -> str:
-    """Publish the manifest of a compilation; return why there is none, "" if there is one.
+    """Publish the manifest of a compilation, or answer it; return why there is none, or "".
 
     `told` is what else it holds.
     """
@@ -317,7 +335,11 @@ def _remember(
         request=fields_text(message["fields"]),
         fields=fields_text(fields),
         **told,
+        **({"record": answer["digest"]} if "digest" in answer else {}),
     )
+    if session.signing:
+        answer["manifest"] = manifest
+        return ""
     for name in (folder_key(message["request"], variant.base_dir), message["request"]):
         session.store.put_manifest(name, manifest)
     return ""

@@ -91,6 +91,11 @@ class Artifact:
         missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
         if missing:
             raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
+        for part in ("target", "toolchain", "plan"):
+            if not isinstance(record[part], Mapping):
+                raise CorruptError(f"the artifact's {part} is not an object")
+        if type(record["target"].get("name")) is not str:
+            raise CorruptError("the artifact's target has no name")
         self._record: Mapping[str, Any] | None = record
         self._read_blob = read_blob
         self._load: Callable[[], Mapping[str, Any]] | None = None
@@ -151,6 +156,8 @@ class Artifact:
             kernels = tuple(KernelResources(**entry) for entry in self.record["kernels"])
         except TypeError as error:
             raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
+        if not all(map(_is_whole, kernels)):
+            raise CorruptError("the artifact's kernels are damaged: a field is of another type")
         for kernel in kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self._size(key)
@@ -209,6 +216,21 @@ class Artifact:
             if name is None or kernel.name == name:
                 return kernel
         raise CorruptError(f"the artifact has no kernel {name}")
+
+
+def _is_whole(kernel: KernelResources) -> bool:
+    """Tell whether the fields of a kernel have their types: a store may be a stranger's."""
+    texts = (kernel.name, kernel.cubin, kernel.origin)
+    spills = (kernel.spill_store_bytes, kernel.spill_load_bytes)
+    counts = (
+        kernel.registers, kernel.stack_bytes, kernel.static_smem_bytes, kernel.dynamic_smem_bytes,
+        kernel.barriers, *(0 if spill is None else spill for spill in spills),
+    )  # fmt: skip
+    return (
+        all(type(text) is str for text in texts)
+        and (kernel.ptx is None or type(kernel.ptx) is str)
+        and all(type(count) is int and 0 <= count < 2**63 for count in counts)
+    )
 
 
 def kernel_to_json(kernel: KernelResources) -> dict[str, Any]:

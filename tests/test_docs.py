@@ -89,7 +89,8 @@ def shell_environment(folder: Path) -> dict[str, str]:
         script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
         script.chmod(0o755)
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "PALLASC_CACHE_DIR": str(folder / ".store")}
+    own = {"PALLASC_CACHE_DIR": str(folder / ".store"), "XDG_CONFIG_HOME": str(folder / ".config")}
+    return {**os.environ, "PATH": path, **own}
 
 
 def run(command: str | list[str], folder: Path) -> subprocess.CompletedProcess[str]:

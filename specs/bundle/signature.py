@@ -134,7 +134,7 @@ def check_signatures(
 
 
 def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:
-    if not _is_signed(key.data, signature.signature, _MESSAGE + signature.root):
+    if not is_signed(key.data, signature.signature, _MESSAGE + signature.root):
         raise CorruptError(
             f"{name}: the signature by {key.id[:16]} is not valid; it was forged or damaged.",
             hint="Do not use the bundle; get it again from whoever signed it.",
@@ -151,7 +151,12 @@ def _listed(key_ids: Iterable[str]) -> str:
     return ", ".join(key_id[:16] for key_id in key_ids)
 
 
-def _is_signed(key: bytes, signature: bytes, message: bytes) -> bool:
+def is_signed(key: bytes, signature: bytes, message: bytes) -> bool:
+    """Tell whether a signature of a message is right, by the 32 bytes of a public key.
+
+    Raises:
+        ToolError: the cryptography package is missing.
+    """
     _need_cryptography()
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

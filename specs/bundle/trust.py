@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.signature import PublicKey, parse_public_keys
+from pallasc.specs.user_folders import config_folder
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -140,23 +141,18 @@ def _machine_demand() -> Demand:
     named = [item for item in os.environ.get(TRUSTED, "").split(os.pathsep) if item]
     if named:
         return Demand(read_keys(named, source=TRUSTED), TRUSTED)
-    folder = _config_folder() / "pallasc" / "trusted_keys"
+    folder = _trusted_folder()
     return Demand(read_keys(folder) if folder.is_dir() else (), str(folder))
 
 
-def _config_folder() -> Path:
-    """Return `$XDG_CONFIG_HOME`, else `~/.config`.
-
-    A relative `$XDG_CONFIG_HOME` is ignored, as the XDG base directory specification asks.
+def _trusted_folder() -> Path:
+    """Return the folder of the machine's keys.
 
     Raises:
-        SpecError: it is not set, and this user has no home folder.
+        SpecError: this user has no folder for settings.
     """
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    if os.path.isabs(named):
-        return Path(named)
     try:
-        return Path.home() / ".config"
+        return config_folder() / "trusted_keys"
     except RuntimeError as error:
         raise SpecError(
             f"there is no folder of trusted keys: {error}",

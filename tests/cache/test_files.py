@@ -7,71 +7,84 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pallasc.cache import files
+from pallasc.cache.folders import Folders
 
 
-def test_read_gives_none_where_nothing_is(tmp_path: Path) -> None:
-    assert files.read(str(tmp_path / "nothing")) is None
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """Return the folders of a store whose version's folder is the temporary one."""
+    return Folders(tmp_path)
 
 
-def test_read_refuses_a_file_beyond_the_limit_without_reading_it(tmp_path: Path) -> None:
+def test_read_gives_none_where_nothing_is(tmp_path: Path, folders: Folders) -> None:
+    assert files.read(folders, "nothing") is None
+
+
+def test_read_refuses_a_file_beyond_the_limit_without_reading_it(
+    tmp_path: Path, folders: Folders
+) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(2**40)
-    found = files.read(str(path), limit_bytes=1000)
+    found = files.read(folders, "large", limit_bytes=1000)
     assert found is not None
     assert (found.data, found.fault) == (b"", f"{2**40} bytes are too many")
 
 
-def test_read_continues_after_a_short_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_continues_after_a_short_read(
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"0123456789" * 10)
     real = os.read
     monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 7)))
-    found = files.read(str(tmp_path / "file"))
+    found = files.read(folders, "file")
     assert found is not None
     assert found.data == b"0123456789" * 10
 
 
-def test_a_temporary_file_is_removed_when_its_user_fails(tmp_path: Path) -> None:
-    def fail(path: Path) -> None:
-        assert path.read_bytes() == b"x"
+def test_a_temporary_file_is_removed_when_its_user_fails(tmp_path: Path, folders: Folders) -> None:
+    def fail(place: str) -> None:
+        assert (tmp_path / place).read_bytes() == b"x"
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), files.temporary(tmp_path / "tmp", b"x") as path:
-        fail(path)
+    with pytest.raises(KeyboardInterrupt), files.temporary(folders, b"x") as place:
+        fail(place)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_publish_first_does_not_touch_what_is_there(tmp_path: Path) -> None:
-    with files.temporary(tmp_path, b"first") as path:
-        assert files.publish_first(path, tmp_path / "a" / "name")
-    with files.temporary(tmp_path, b"second") as path:
-        assert not files.publish_first(path, tmp_path / "a" / "name")
+def test_publish_first_does_not_touch_what_is_there(tmp_path: Path, folders: Folders) -> None:
+    with files.temporary(folders, b"first") as place:
+        assert files.publish_first(folders, place, "a/name")
+    with files.temporary(folders, b"second") as place:
+        assert not files.publish_first(folders, place, "a/name")
     assert (tmp_path / "a" / "name").read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV])
 def test_publish_first_does_not_touch_what_is_there_without_links_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
-    with files.temporary(tmp_path, b"first") as path:
-        assert files.publish_first(path, tmp_path / "a" / "name")
-    with files.temporary(tmp_path, b"second") as path:
-        assert not files.publish_first(path, tmp_path / "a" / "name")
+    with files.temporary(folders, b"first") as place:
+        assert files.publish_first(folders, place, "a/name")
+    with files.temporary(folders, b"second") as place:
+        assert not files.publish_first(folders, place, "a/name")
     assert (tmp_path / "a" / "name").read_bytes() == b"first"
 
 
 def test_a_file_is_durable_before_it_has_its_name_and_the_name_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
+    (tmp_path / "tmp").mkdir()
     events: list[str] = []
     fsync, link = os.fsync, os.link
 
@@ -79,26 +92,27 @@ def test_a_file_is_durable_before_it_has_its_name_and_the_name_after(
         events.append(f"sync {os.path.basename(os.readlink(f'/proc/self/fd/{descriptor}'))}")
         fsync(descriptor)
 
-    def note_link(source: Path, target: Path) -> None:
-        events.append(f"link {source.name}")
-        link(source, target)
+    def note_link(source: str, target: str, **options: Any) -> None:
+        events.append(f"link {source}")
+        link(source, target, **options)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "link", note_link)
-    with files.temporary(tmp_path, b"x") as path:
-        files.publish_first(path, tmp_path / "a" / "name")
-    assert events == [f"sync {path.name}", f"link {path.name}", "sync a"]
+    with files.temporary(folders, b"x") as place:
+        files.publish_first(folders, place, "a/name")
+    name = place.rpartition("/")[2]
+    assert events == [f"sync {name}", f"link {name}", "sync a"]
 
 
-def test_publish_last_replaces_what_is_there(tmp_path: Path) -> None:
+def test_publish_last_replaces_what_is_there(tmp_path: Path, folders: Folders) -> None:
     for data in (b"first", b"second"):
-        with files.temporary(tmp_path, data) as path:
-            files.publish_last(path, tmp_path / "a" / "name")
+        with files.temporary(folders, data) as place:
+            files.publish_last(folders, place, "a/name")
     assert (tmp_path / "a" / "name").read_bytes() == b"second"
 
 
 def test_descriptors_are_closed_whatever_happens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -107,7 +121,7 @@ def test_descriptors_are_closed_whatever_happens(
     for call in ("write", "fsync", "fstat"):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail)
-            with pytest.raises(OSError, match="No space"), files.temporary(tmp_path, b"x"):
+            with pytest.raises(OSError, match="No space"), files.temporary(folders, b"x"):
                 pass
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -121,9 +135,9 @@ def test_what_is_made_in_a_shared_folder_is_the_groups_too(
     root.chmod(mode)
     before = os.umask(0o077)
     try:
-        files.make_folder(root / "a" / "b")
-        with files.temporary(root / "a" / "tmp", b"x") as path:
-            files.publish_last(path, root / "a" / "b" / "name")
+        folders = Folders(root / "a")
+        with files.temporary(folders, b"x") as place:
+            files.publish_last(folders, place, "b/name")
     finally:
         os.umask(before)
     assert (root / "a" / "b").stat().st_mode >> 3 & 0o7 == group
@@ -131,7 +145,9 @@ def test_what_is_made_in_a_shared_folder_is_the_groups_too(
 
 
 @pytest.mark.parametrize("kind", ["link", "socket", "pipe", "folder"])
-def test_read_takes_nothing_for_a_file_that_is_none(tmp_path: Path, kind: str) -> None:
+def test_read_takes_nothing_for_a_file_that_is_none(
+    tmp_path: Path, folders: Folders, kind: str
+) -> None:
     place = tmp_path / "name"
     make: dict[str, Callable[[], object]] = {
         "link": lambda: place.symlink_to("x"),
@@ -140,6 +156,6 @@ def test_read_takes_nothing_for_a_file_that_is_none(tmp_path: Path, kind: str) -
         "folder": place.mkdir,
     }
     make[kind]()
-    found = files.read(str(place))
+    found = files.read(folders, "name")
     assert found is not None
     assert (found.data, found.fault) == (b"", "not a regular file")

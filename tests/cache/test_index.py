@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache import format, lock
+from pallasc.cache import files, format, lock
 from pallasc.cache import index as index_module
 from pallasc.cache.about import About
 from pallasc.cache.index import Index, open_index
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_read_loses_no_row(
     real = os.scandir
 
     def refuse(path: Any) -> Any:
-        if str(path).endswith("/ac/cd"):
+        if os.readlink(f"/proc/self/fd/{path}").endswith("/ac/cd"):
             raise OSError(errno.EIO, "broken")
         return real(path)
 
@@ -105,7 +105,7 @@ def test_manifests_say_who_asked_and_what_it_cost(filled: Store) -> None:
     about = About("matmul", "h100-sxm", {"m": 1})
     told = {"action": KEYS[0], "about": {**about.to_json(), "seconds": 2.5}}
     filled.put_manifest("00" * 32, told)
-    filled.put_manifest("11" * 32, {"action": "no key", "about": 7})
+    filled.put_manifest("11" * 32, {"about": {}})
     with open_index(filled) as index:
         assert index.read("SELECT * FROM variants") == [(KEYS[0], "matmul", "h100-sxm", '{"m": 1}')]
         assert index.read("SELECT request, action FROM requests ORDER BY 1") == [
@@ -116,15 +116,30 @@ def test_manifests_say_who_asked_and_what_it_cost(filled: Store) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
-def test_a_process_that_died_with_the_index_open_costs_a_rebuild(
-    filled: Store, suffix: str
-) -> None:
-    (filled.folder / f"index.sqlite{suffix}").write_bytes(b"left")
+def test_what_sqlite_once_left_beside_the_index_goes_with_it(filled: Store, suffix: str) -> None:
+    left = filled.folder / f"index.sqlite{suffix}"
+    left.write_bytes(b"left")
+    with open_index(filled) as index:
+        assert (index.refreshed.read, index.rebuilt) == (0, False)
+        index.throw_away()
+    assert known(filled) == KEYS
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "CREATE TRIGGER again AFTER DELETE ON artifacts BEGIN "
+        "INSERT INTO artifacts (key, inode, mtime_ns, bytes) VALUES ('../../x', 1, 1, 1); END",
+        "CREATE VIEW mine AS SELECT * FROM artifacts",
+    ],
+)
+def test_an_index_with_more_than_tables_is_thrown_away(filled: Store, extra: str) -> None:
+    with open_index(filled) as index:
+        index.write(lambda database: database.execute(extra))
     with open_index(filled) as index:
         assert index.refreshed.read == 3
-        assert index.rebuilt
-    assert known(filled) == KEYS
-    assert not (filled.folder / f"index.sqlite{suffix}").exists()
+        assert "more than tables" in index.notes[0]
 
 
 def test_an_index_that_was_not_sealed_is_thrown_away(filled: Store) -> None:
@@ -194,24 +209,22 @@ def test_a_second_fault_goes_on_in_memory(filled: Store) -> None:
 def test_a_disk_that_fails_goes_on_in_memory(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sqlite3.connect
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "disk I/O error")
 
-    def refuse(path: str, *arguments: Any, **options: Any) -> sqlite3.Connection:
-        if path != ":memory:":
-            raise sqlite3.OperationalError("disk I/O error")
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(sqlite3, "connect", refuse)
     with open_index(filled) as index:
-        assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
-        assert not index.durable
+        index.write(lambda database: database.execute("UPDATE artifacts SET hits = 7"))
+        monkeypatch.setattr(files, "temporary", refuse)
+        index.close()
+        assert index.notes == ["the index was not kept: [Errno 5] disk I/O error"]
+    monkeypatch.undo()
+    assert known(filled) == KEYS
 
 
 def test_an_index_that_another_process_has_is_not_waited_for_too_long(filled: Store) -> None:
     before = sealed(filled)
-    place = filled.folder / "locks" / "index"
     with (
-        lock.single_flight(place, timeout_s=1, on_error=lambda error: None),
+        lock.single_flight(filled.folders, "locks/index", timeout_s=1, on_error=lambda error: None),
         open_index(filled, timeout_s=0) as index,
     ):
         assert not index.durable
@@ -264,7 +277,9 @@ def test_the_path_of_the_index_is_below_the_version(store: Store) -> None:
         assert index.path == Path(store.root / "v1" / "index.sqlite")
 
 
-def test_records_and_manifests_of_strangers_are_taken_as_they_are(store: Store) -> None:
+def test_records_of_strangers_are_taken_as_they_are_and_their_manifests_checked(
+    store: Store,
+) -> None:
     digest = store.put_blob(b"x")
     strange = {"kernels": [{"cubin": ["x"]}, 7], "blobs": {}}
     body = {"artifact": strange, "blobs": {"x": {"digest": digest, "size": 2**40}}}
@@ -273,7 +288,11 @@ def test_records_and_manifests_of_strangers_are_taken_as_they_are(store: Store) 
     place.write_bytes(format.encode("artifact", KEYS[0], body)[0])
     os.utime(place, ns=(2**63 - 1, 2**63 - 1))
     for number, about in enumerate([{"name": "\ud800"}, {"name": "a", "seconds": 1e300}, 7]):
-        store.put_manifest(f"{number:064x}", {"action": KEYS[0], "about": about})
+        name = f"{number:064x}"
+        path = store.path("man", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(format.encode("manifest", name, {"action": KEYS[0], "about": about})[0])
+    store.put_manifest(f"{9:064x}", {"action": KEYS[0], "about": {"name": "a"}})
     with open_index(store) as index:
         assert index.read("SELECT blob_bytes, cubin_bytes FROM artifacts") == [(2**40, 0)]
         assert index.read("SELECT name FROM variants") == [("a",)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache import process
+from pallasc.cache.folders import Folders
 from pallasc.cache.leases import FOREIGN_S, Held, Lease, held_by_leases, is_over
 from pallasc.cache.store import Store
 
@@ -26,19 +27,19 @@ def leases(store: Store) -> list[Path]:
 def test_a_lease_holds_what_is_used_after_its_begin(store: Store, publish: Publish) -> None:
     publish(KEY, used_s=1)
     publish(OTHER, used_s=1)
-    lease = Lease(store.folder)
+    lease = Lease(store.folders)
     lease.use(KEY)
-    held = held_by_leases(store.folder, now_ns=time.time_ns())
+    held = held_by_leases(store.folders, now_ns=time.time_ns())
     used = {key: store.path("ac", key).stat().st_mtime_ns for key in (KEY, OTHER)}
     assert held.holds(KEY, used[KEY])
     assert not held.holds(OTHER, used[OTHER])
     lease.release()
     assert leases(store) == []
-    assert held_by_leases(store.folder, now_ns=time.time_ns()) == Held()
+    assert held_by_leases(store.folders, now_ns=time.time_ns()) == Held()
 
 
 def test_a_lease_that_uses_nothing_makes_no_file(store: Store) -> None:
-    Lease(store.folder).release()
+    Lease(store.folders).release()
     assert not store.root.exists()
 
 
@@ -51,15 +52,15 @@ def test_a_record_of_another_user_is_held_by_name(
         raise PermissionError(1, "not yours")
 
     monkeypatch.setattr(os, "utime", refuse)
-    Lease(store.folder).use(KEY)
-    assert held_by_leases(store.folder, now_ns=time.time_ns()).keys == {KEY}
+    Lease(store.folders).use(KEY)
+    assert held_by_leases(store.folders, now_ns=time.time_ns()).keys == {KEY}
 
 
 def test_a_lease_of_a_dead_process_holds_nothing(store: Store) -> None:
     path = store.folder / "leases" / f"{DEAD}-00"
     path.parent.mkdir(parents=True)
     path.write_text(f"{KEY}\n")
-    assert held_by_leases(store.folder, now_ns=time.time_ns()) == Held()
+    assert held_by_leases(store.folders, now_ns=time.time_ns()) == Held()
 
 
 @pytest.mark.parametrize(("age_s", "holds"), [(FOREIGN_S - 60, True), (FOREIGN_S + 60, False)])
@@ -70,7 +71,7 @@ def test_a_lease_of_another_machine_holds_for_a_day(
     path.parent.mkdir(parents=True)
     path.write_text(f"{KEY}\nno key\n")
     now_ns = path.stat().st_mtime_ns + round(age_s * 1e9)
-    assert held_by_leases(store.folder, now_ns=now_ns).keys == ({KEY} if holds else set())
+    assert held_by_leases(store.folders, now_ns=now_ns).keys == ({KEY} if holds else set())
 
 
 def test_only_what_a_dead_process_left_is_over() -> None:
@@ -80,7 +81,7 @@ def test_only_what_a_dead_process_left_is_over() -> None:
 
 def test_a_lease_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("in the way")
-    lease = Lease(tmp_path / "store" / "v1")
+    lease = Lease(Folders(tmp_path / "store" / "v1"))
     lease.use(KEY)
     lease.release()
     assert (tmp_path / "store").read_text() == "in the way"

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from pallasc.cache import files
 from pallasc.cache import prune as prune_module
 from pallasc.cache.about import About
+from pallasc.cache.folders import Folders
 from pallasc.cache.limits import Limits
 from pallasc.cache.pins import pin
 from pallasc.cache.prune import TIDY_EVERY_S, clear, prune, tidy
@@ -153,9 +153,9 @@ def test_a_record_goes_before_its_blobs(filled: Store, monkeypatch: pytest.Monke
     order: list[str] = []
     real = files.remove_same
 
-    def note(path: Path, *arguments: Any) -> bool:
-        order.append(path.parent.parent.name)
-        return real(path, *arguments)
+    def note(folders: Folders, place: str, known: Any) -> bool:
+        order.append(place.partition("/")[0])
+        return real(folders, place, known)
 
     monkeypatch.setattr(files, "remove_same", note)
     prune(filled, limits=NOTHING)
@@ -198,10 +198,10 @@ def test_nothing_goes_where_a_record_cannot_be_read(
 ) -> None:
     real = files.read
 
-    def refuse(path: str, **options: Any) -> files.Found | None:
-        if path.endswith(MID):
+    def refuse(folders: Folders, place: str, **options: Any) -> files.Found | None:
+        if place.endswith(MID):
             raise OSError(5, "broken")
-        return real(path, **options)
+        return real(folders, place, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "read", refuse)
@@ -215,22 +215,22 @@ def test_nothing_goes_where_a_record_cannot_be_read(
 def test_nothing_goes_where_what_is_held_cannot_be_read(
     filled: Store, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    real_read, real_list = files.read, Path.iterdir
+    real_read, real_names = files.read, Folders.names
 
-    def refuse_read(path: str, **options: Any) -> files.Found | None:
-        if f"/{folder}/" in path:
-            raise PermissionError(13, "Permission denied", path)
-        return real_read(path, **options)
+    def refuse_read(folders: Folders, place: str, **options: Any) -> files.Found | None:
+        if place.startswith(f"{folder}/"):
+            raise PermissionError(13, "Permission denied", str(folders.path(place)))
+        return real_read(folders, place, **options)
 
-    def refuse_list(path: Path) -> Any:
-        if path.name == "pins" == folder:
-            raise PermissionError(13, "Permission denied", str(path))
-        return real_list(path)
+    def refuse_names(folders: Folders, place: str = "") -> list[str]:
+        if place == "pins" == folder:
+            raise PermissionError(13, "Permission denied", str(folders.path(place)))
+        return real_names(folders, place)
 
     with Session(filled) as session, monkeypatch.context() as patch:
         session.hit(NEW)
         patch.setattr(files, "read", refuse_read)
-        patch.setattr(Path, "iterdir", refuse_list)
+        patch.setattr(Folders, "names", refuse_names)
         pruned = prune(filled, limits=NOTHING)
     (warning,) = pruned.warnings
     assert f"/{folder}" in warning
@@ -279,10 +279,10 @@ def test_what_cannot_be_removed_is_told_and_not_counted(
 ) -> None:
     real = files.remove_same
 
-    def refuse(path: Path, *arguments: Any) -> bool:
-        if path.name == MID:
+    def refuse(folders: Folders, place: str, known: Any) -> bool:
+        if place.endswith(MID):
             raise OSError(30, "Read-only file system")
-        return real(path, *arguments)
+        return real(folders, place, known)
 
     monkeypatch.setattr(files, "remove_same", refuse)
     told = prune(filled, limits=NOTHING).to_json()
@@ -318,8 +318,7 @@ def test_tidying_opens_no_index_for_a_store_far_below_its_limits(filled: Store) 
 def test_tidying_waits_for_nobody(filled: Store) -> None:
     from pallasc.cache.lock import single_flight
 
-    place = filled.folder / "locks" / "index"
-    with single_flight(place, timeout_s=1, on_error=lambda error: None):
+    with single_flight(filled.folders, "locks/index", timeout_s=1, on_error=lambda error: None):
         assert tidy(filled, limits=NOTHING) is None
     assert here(filled) == [OLD, MID, NEW]
 

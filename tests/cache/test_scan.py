@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.files import identity
-from pallasc.cache.scan import Scan, check_folder
+from pallasc.cache.folders import Folders
+from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.errors import ToolError
 
@@ -19,7 +20,7 @@ KEYS = ["00" * 32, "0f" * 32, "ff" * 32]
 def test_all_files_of_an_area_are_given_sorted_with_their_identities(store: Store) -> None:
     for key in reversed(KEYS):
         store.put_manifest(key, {})
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     assert list(scan.area("man")) == [
         (key, identity(os.lstat(store.path("man", key)))) for key in KEYS
     ]
@@ -27,7 +28,7 @@ def test_all_files_of_an_area_are_given_sorted_with_their_identities(store: Stor
 
 
 def test_a_missing_store_is_empty(store: Store) -> None:
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     assert list(scan.area("cas")) == []
     assert scan.faults == []
 
@@ -39,10 +40,9 @@ def test_what_is_of_no_store_is_foreign(store: Store, path: str) -> None:
     place = store.folder / "man" / path
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("mine")
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     assert list(scan.area("man")) == []
-    shards = [store.folder / "man" / path.partition("/")[0], place]
-    assert scan.foreign in ([shards[0]], [shards[1]])
+    assert scan.foreign in ([f"man/{path.partition('/')[0]}"], [f"man/{path}"])
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
@@ -55,9 +55,9 @@ def test_only_regular_files_are_of_the_store(store: Store, kind: str) -> None:
         "pipe": lambda: os.mkfifo(place),
     }
     make[kind]()
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     assert list(scan.area("man")) == []
-    assert scan.foreign == [place]
+    assert scan.foreign == [f"man/{KEYS[0][:2]}/{KEYS[0]}"]
 
 
 def test_a_folder_that_cannot_be_listed_is_told(
@@ -68,20 +68,21 @@ def test_a_folder_that_cannot_be_listed_is_told(
     real = os.scandir
 
     def refuse(path: Any) -> Any:
-        if str(path).endswith("/ff"):
+        if os.readlink(f"/proc/self/fd/{path}").endswith("/ff"):
             raise PermissionError(13, "Permission denied")
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    scan = Scan(store.folder)
+    scan = Scan(store.folders)
     assert [name for name, _ in scan.area("man")] == KEYS[:1]
     (fault,) = scan.faults
     assert str(fault) == f"{store.folder / 'man' / 'ff'}: cannot be listed: Permission denied"
 
 
 def test_a_folder_that_is_none_is_no_store(tmp_path: Path) -> None:
-    check_folder(tmp_path)
-    check_folder(tmp_path / "missing")
+    Folders(tmp_path).check(readable=True)
+    Folders(tmp_path / "missing").check(readable=True)
     (tmp_path / "file").write_text("mine")
+    Folders(tmp_path / "file" / "v1").check()
     with pytest.raises(ToolError, match=r"the store .*/file/v1 cannot be read: Not a directory"):
-        check_folder(tmp_path / "file" / "v1")
+        Folders(tmp_path / "file" / "v1").check(readable=True)

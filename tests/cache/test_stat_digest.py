@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache import files, format
+from pallasc.cache.folders import Folders
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.errors import ToolError
 
@@ -230,7 +231,7 @@ def test_the_memory_is_a_record_of_the_store(
     digests = remember()
     digests.digest(library)
     digests.save()
-    found = files.read(str(tmp_path / "store" / "v1" / "stat" / "digests"))
+    found = files.read(Folders(tmp_path / "store" / "v1"), "stat/digests")
     assert found is not None
     body, _ = format.decode("stat", format.sha256(b"pallasc file digests"), found.data)
     status = library.stat()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import files
+from pallasc.cache.folders import Folders
 from pallasc.cache.store import PutResult, Store, default_root
 from pallasc.errors import CorruptError, PallascError, ToolError
 
@@ -100,9 +101,9 @@ def test_a_store_of_another_version_is_left_alone(store: Store) -> None:
 
 
 def test_the_last_manifest_wins(store: Store) -> None:
-    assert store.put_manifest(KEY, {"action": "1"}).stored
-    assert store.put_manifest(KEY, {"action": "2"}).stored
-    assert store.get_manifest(KEY) == {"action": "2"}
+    assert store.put_manifest(KEY, {"name": "1"}).stored
+    assert store.put_manifest(KEY, {"name": "2"}).stored
+    assert store.get_manifest(KEY) == {"name": "2"}
 
 
 def test_put_blob_gives_the_digest_that_get_blob_takes(store: Store) -> None:
@@ -167,17 +168,17 @@ def test_the_record_is_published_after_every_blob(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    sync = files.sync_folder
+    sync = Folders.sync
 
-    def note(path: Path) -> None:
-        order.append(path.parent.name)
-        sync(path)
+    def note(folders: Folders, folder: str) -> None:
+        order.append(folder.partition("/")[0])
+        sync(folders, folder)
 
     put(store, OTHER)  # the folders exist from here on
     for data in BLOBS.values():
         blob_path(store, data).unlink()
     store.path("ac", KEY).parent.mkdir()
-    monkeypatch.setattr(files, "sync_folder", note)
+    monkeypatch.setattr(Folders, "sync", note)
     put(store)
     assert order == ["cas", "cas", "ac"]
 
@@ -266,8 +267,8 @@ def test_a_file_healed_by_another_process_is_given_back(
     place.write_bytes(b"evil!")
     read = files.read
 
-    def read_then_heal(path: str, **options: Any) -> files.Found | None:
-        found = read(path, **options)
+    def read_then_heal(folders: Folders, path: str, **options: Any) -> files.Found | None:
+        found = read(folders, path, **options)
         place.unlink()
         Store(store.root).put_blob(b"good")
         return found
@@ -332,7 +333,8 @@ def test_a_read_error_at_a_blob_does_not_put_the_record_away(
     real = os.open
 
     def fail_at_blobs(path: Any, *arguments: Any, **options: Any) -> int:
-        if "/cas/" in str(path):
+        above = options.get("dir_fd", -1)
+        if above >= 0 and "/cas/" in os.readlink(f"/proc/self/fd/{above}"):
             raise OSError(errno.EIO, "broken")
         return real(path, *arguments, **options)
 
@@ -343,7 +345,7 @@ def test_a_read_error_at_a_blob_does_not_put_the_record_away(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
-@pytest.mark.parametrize("call", ["open", "mkdir", "write", "fsync", "link", "replace", "close"])
+@pytest.mark.parametrize("call", ["open", "mkdir", "write", "fsync", "link", "rename", "close"])
 def test_a_write_error_stores_nothing_and_says_why(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pallasc.cache import lock, uses
 from pallasc.cache.about import About
+from pallasc.cache.folders import Folders
 from pallasc.cache.index import open_index
 from pallasc.cache.stats import artifacts, stats
 from pallasc.cache.store import Store
@@ -74,7 +75,7 @@ def test_a_fold_that_dies_before_it_cleans_up_counts_nothing_twice(
     publish(KEY, used_s=1)
     use(store)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        patch.setattr(Folders, "unlink", lambda *_: None)
         stats(store)
     assert len(log(store)) == 1
     use(store)
@@ -85,9 +86,8 @@ def test_a_fold_that_dies_before_it_cleans_up_counts_nothing_twice(
 def test_a_log_stays_where_nothing_lasting_can_count_it(store: Store, publish: Publish) -> None:
     publish(KEY, used_s=1)
     use(store)
-    place = store.folder / "locks" / "index"
     with (
-        lock.single_flight(place, timeout_s=1, on_error=lambda error: None),
+        lock.single_flight(store.folders, "locks/index", timeout_s=1, on_error=lambda error: None),
         open_index(store, timeout_s=0) as index,
     ):
         assert fold(store, index).hits == 2

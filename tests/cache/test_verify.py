@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import files, format
+from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
 from pallasc.cache.index import open_index
 from pallasc.cache.pins import Pin, held_by_pins, pin, pins
@@ -211,10 +212,10 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
 ) -> None:
     real = files.read
 
-    def refuse(path: str, **options: Any) -> files.Found | None:
-        if "/cas/" in path:
+    def refuse(folders: Folders, path: str, **options: Any) -> files.Found | None:
+        if path.startswith("cas/"):
             raise OSError(5, "Input/output error")
-        return real(path, **options)
+        return real(folders, path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "read", refuse)
@@ -253,10 +254,10 @@ def test_a_record_that_is_evicted_meanwhile_is_no_finding(
 ) -> None:
     real = files.read
 
-    def evict(path: str, **options: Any) -> files.Found | None:
-        found = real(path, **options)
+    def evict(folders: Folders, path: str, **options: Any) -> files.Found | None:
+        found = real(folders, path, **options)
         if path.endswith(KEY):
-            Path(path).unlink()
+            folders.unlink(path)
             filled.path("cas", DIGEST).unlink(missing_ok=True)
         return found
 

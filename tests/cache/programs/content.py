@@ -32,7 +32,7 @@ def blobs(number: int) -> dict[str, bytes]:
 
 def manifest(number: int, edition: int = 0) -> dict[str, Any]:
     """Return the manifest of a number; `edition` tells later ones apart."""
-    return {"number": number, "edition": edition, "padding": "x" * (edition % 300)}
+    return {"name": str(number), "variant": str(edition), "printed": "x" * (edition % 300)}
 
 
 def publish(store: Store, number: int) -> None:

@@ -75,13 +75,29 @@ static int by_path(int call, const char *path) {
     return armed && call == the_call && path && !strncmp(path, root, strlen(root)) && is_due();
 }
 
-static int by_descriptor(int call, int descriptor) {
-    char link[64], path[4096];
-    if (!armed || call != the_call) return 0;
+/* Write the path that a descriptor was opened by; returns its length, or -1. */
+static long path_of(int descriptor, char *path, size_t size) {
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
-    long length = syscall(SYS_readlink, link, path, sizeof path - 1);
+    long length = syscall(SYS_readlink, link, path, size - 1);
+    if (length >= 0) path[length] = 0;
+    return length;
+}
+
+static int by_descriptor(int call, int descriptor) {
+    char path[4096];
+    if (!armed || call != the_call) return 0;
+    return path_of(descriptor, path, sizeof path) >= 0 && by_path(call, path);
+}
+
+/* A name below an open folder. */
+static int by_name(int call, int folder, const char *name) {
+    char path[8192];
+    if (!armed || call != the_call || !name) return 0;
+    if (folder == AT_FDCWD || name[0] == '/') return by_path(call, name);
+    long length = path_of(folder, path, 4096);
     if (length < 0) return 0;
-    path[length] = 0;
+    snprintf(path + length, sizeof path - length, "/%s", name);
     return by_path(call, path);
 }
 
@@ -119,7 +135,7 @@ OPENER(open64)
             mode = va_arg(rest, mode_t); \
             va_end(rest); \
         } \
-        return by_path(OPEN, path) ? fail() : real(folder, path, flags, mode); \
+        return by_name(OPEN, folder, path) ? fail() : real(folder, path, flags, mode); \
     }
 OPENER_AT(openat)
 OPENER_AT(openat64)
@@ -127,6 +143,13 @@ OPENER_AT(openat64)
 DIR *opendir(const char *path) {
     REAL(opendir);
     if (!by_path(OPEN, path)) return real(path);
+    errno = the_error;
+    return NULL;
+}
+
+DIR *fdopendir(int descriptor) {
+    REAL(fdopendir);
+    if (!by_descriptor(OPEN, descriptor)) return real(descriptor);
     errno = the_error;
     return NULL;
 }
@@ -203,7 +226,7 @@ int rename(const char *from, const char *to) {
 
 int renameat(int source, const char *from, int target, const char *to) {
     REAL(renameat);
-    return by_path(RENAME, to) ? spoilt_result() : real(source, from, target, to);
+    return by_name(RENAME, target, to) ? spoilt_result() : real(source, from, target, to);
 }
 
 int link(const char *from, const char *to) {
@@ -213,7 +236,7 @@ int link(const char *from, const char *to) {
 
 int linkat(int source, const char *from, int target, const char *to, int flags) {
     REAL(linkat);
-    return by_path(LINK, to) ? spoilt_result() : real(source, from, target, to, flags);
+    return by_name(LINK, target, to) ? spoilt_result() : real(source, from, target, to, flags);
 }
 
 int unlink(const char *path) {
@@ -223,7 +246,7 @@ int unlink(const char *path) {
 
 int unlinkat(int folder, const char *path, int flags) {
     REAL(unlinkat);
-    return by_path(UNLINK, path) ? spoilt_result() : real(folder, path, flags);
+    return by_name(UNLINK, folder, path) ? spoilt_result() : real(folder, path, flags);
 }
 
 int mkdir(const char *path, mode_t mode) {
@@ -233,7 +256,7 @@ int mkdir(const char *path, mode_t mode) {
 
 int mkdirat(int folder, const char *path, mode_t mode) {
     REAL(mkdirat);
-    return by_path(MKDIR, path) ? spoilt_result() : real(folder, path, mode);
+    return by_name(MKDIR, folder, path) ? spoilt_result() : real(folder, path, mode);
 }
 
 int close(int descriptor) {
@@ -245,5 +268,5 @@ int close(int descriptor) {
 
 int utimensat(int folder, const char *path, const struct timespec times[2], int flags) {
     REAL(utimensat);
-    return by_path(UTIME, path) ? spoilt_result() : real(folder, path, times, flags);
+    return by_name(UTIME, folder, path) ? spoilt_result() : real(folder, path, times, flags);
 }

@@ -1,0 +1,133 @@
+"""The fields of a manifest: what each may be, checked where one is read or written.
+
+Every field may be missing, and no other may be there: a store may come from strangers, so whoever
+reads a manifest that passed needs to check nothing but what is missing. What the fields mean is
+said in `compiler/manifest.py`, `compiler/collect.py` and `compiler/recalled.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pallasc.errors import CorruptError
+
+MAX_SIGNATURES = 16
+_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_LONGEST_SIGNATURE = 200
+_MOST = 2**53
+
+
+def check_manifest(name: str, body: Mapping[str, Any]) -> None:
+    """Check every field of a manifest.
+
+    Args:
+        name: the key that it lies under, for messages.
+        body: what it says.
+
+    Raises:
+        CorruptError: a field is not what it may be, or is unknown.
+    """
+    for field, value in body.items():
+        check = _FIELDS.get(field)
+        if check is None:
+            raise CorruptError(f"manifest {name}: unknown field {field[:40]!r}")
+        if not check(value):
+            raise CorruptError(f"manifest {name}: {field!r} is not as manifests have it")
+
+
+def _is_name(value: object) -> bool:
+    return type(value) is str and _NAME.fullmatch(value) is not None
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether this is a text that can be written as UTF-8: JSON may have half a character."""
+    if type(value) is not str:
+        return False
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_mapping(value: object, of: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(_is_text(k) and of(v) for k, v in value.items())
+
+
+def _is_optional_text(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+def is_seconds(value: object) -> bool:
+    """Tell whether this is a time or a number of seconds: not negative, and in ns below 64 bits."""
+    return type(value) in (int, float) and 0 <= value < 9e9  # type: ignore[operator]
+
+
+def _is_about(value: object) -> bool:
+    if not isinstance(value, dict) or not value.keys() <= {"name", "target", "params", "seconds"}:
+        return False
+    texts = _is_text(value.get("name", "")) and _is_text(value.get("target", ""))
+    params = _is_mapping(value.get("params", {}), lambda _: True)
+    return texts and params and is_seconds(value.get("seconds", 0))
+
+
+def _are_diagnostics(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and one.keys() == {"stage", "kind", "source", "text", "count"}
+        and all(_is_text(one[name]) for name in ("stage", "kind", "source", "text"))
+        and type(one["count"]) is int
+        and 0 < one["count"] < _MOST
+        for one in value
+    )
+
+
+def _is_toolchain(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        _is_text(label) and (_is_text(part) or _is_mapping(part, _is_text))
+        for label, part in value.items()
+    )
+
+
+def is_signed_by(value: object) -> bool:
+    """Tell whether this is a list of signatures, right or wrong."""
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_SIGNATURES
+        and all(isinstance(one, dict) and one.keys() == {"key", "signature"} for one in value)
+        and all(
+            type(part) is str and len(part) <= _LONGEST_SIGNATURE and part.isascii()
+            for one in value
+            for part in one.values()
+        )
+    )
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "about": _is_about,
+    "absent": _is_texts,
+    "action": lambda value: value == "" or _is_name(value),
+    "diagnostics": _are_diagnostics,
+    "env": lambda value: _is_mapping(value, _is_text),
+    "fields": _is_text,
+    "files": lambda value: _is_mapping(value, _is_name),
+    "hidden": lambda value: value is None or _is_texts(value),
+    "missed": lambda value: _is_mapping(value, _is_text),
+    "name": _is_text,
+    "opened": lambda value: _is_mapping(value, _is_optional_text),
+    "package_versions": lambda value: _is_mapping(value, _is_text),
+    "packages": lambda value: _is_mapping(value, _is_optional_text),
+    "printed": _is_text,
+    "read": _is_name,
+    "record": _is_name,
+    "request": _is_text,
+    "schema": lambda value: type(value) is int,
+    "signed": is_signed_by,
+    "specs": _is_text,
+    "toolchains": lambda value: isinstance(value, list) and all(map(_is_toolchain, value)),
+    "variant": _is_text,
+    "versions": lambda value: _is_mapping(value, _is_text),
+    "warnings": _are_diagnostics,
+}

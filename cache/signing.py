@@ -1,0 +1,267 @@
+"""Who vouches for what a store says: signatures in its manifests.
+
+The checksums of a store find damage. They find no forgery, since whoever may write there can make
+them fit. A manifest is what a hit begins with, so it is what is signed: one signature covers what
+was asked for, all that the compilation read, the action key, and the digest of the record, which
+names every blob by its SHA-256. A manifest that was exchanged or moved to another request, or that
+leads to another record than the signed one, is a miss.
+
+    signed    = [ { "key": id, "signature": base64 } ]
+    id        = the SHA-256 of an Ed25519 key | "hmac-" and the SHA-256 of the secret, 16 digits
+    signature = Ed25519 or HMAC-SHA-256 over
+                "pallasc store 1" LF kind LF name LF digest LF
+    kind      = "manifest" | "stat"
+    name      = the key that the manifest lies under
+    digest    = the SHA-256 of the body without `signed`, as the store writes JSON
+
+Signed with: the private key of `$PALLASC_STORE_KEY`, and this user's secret, where there is one: 32
+random bytes in hexadecimal in `pallasc/store.secret` below the user's settings, which nobody else
+may read. Where signatures are required and there is neither, the secret is made.
+
+Believed are the keys that the machine trusts (`specs/bundle/trust.py`), that of
+`$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back still says the truth:
+what came out of these sources with this toolchain. A key counts until it is no longer trusted.
+
+Who signs vouches, so whoever has a key or secret builds only on what was signed before: a record
+that is found under an action key without that is compiled again, and then signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import SpecError
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.user_folders import config_folder
+
+REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_KEY_PASSWORD"
+NOT_SIGNED = "its entry in the store is not signed by a trusted key"
+ANOTHER_RECORD = "its record in the store is not the one that was signed"
+
+_SWITCH = {
+    **dict.fromkeys(("", "0", "false", "no", "off"), False),
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+}
+_SECRET_BYTES = 32
+
+Sign = Callable[[bytes], bytes]
+Check = Callable[[bytes, bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a store's manifests are signed with, and by whom they must be.
+
+    Attributes:
+        required: what nobody who is trusted signed counts as missing.
+        signers: what signs, by the id of its key.
+        checkers: what tells whether a signature of a message is right, by the id of the key.
+        notes: what the user should know.
+    """
+
+    required: bool = False
+    signers: Mapping[str, Sign] = field(default_factory=dict)
+    checkers: Mapping[str, Check] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def signs(self) -> bool:
+        """Tell whether what is written is signed."""
+        return bool(self.signers)
+
+    def signed(self, kind: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a body with signatures by all there is to sign with."""
+        plain = _unsigned(body)
+        if not self.signers:
+            return plain
+        message = _message(kind, name, plain)
+        made = [
+            {"key": key, "signature": base64.b64encode(sign(message)).decode()}
+            for key, sign in sorted(self.signers.items())
+        ]
+        return {**plain, "signed": made}
+
+    def believes(self, kind: str, name: str, body: Mapping[str, Any]) -> bool:
+        """Tell whether somebody who is trusted signed a body; always where that is not required."""
+        return not self.required or self.vouches(kind, name, body)
+
+    @property
+    def strict(self) -> bool:
+        """Tell whether only what is signed may be built on: who signs vouches for all of it."""
+        return self.required or self.signs
+
+    def vouches(self, kind: str, name: str, body: Mapping[str, Any]) -> bool:
+        """Tell whether somebody who is trusted signed a body."""
+        given = body.get("signed", ())
+        known = [one for one in given if one["key"] in self.checkers]
+        if not known:
+            return False
+        message = _message(kind, name, _unsigned(body))
+        return any(self.checkers[one["key"]](_decoded(one["signature"]), message) for one in known)
+
+
+def _unsigned(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {label: value for label, value in body.items() if label != "signed"}
+
+
+def _message(kind: str, name: str, body: Mapping[str, Any]) -> bytes:
+    digest = hashlib.sha256(canonical_json(body)).hexdigest()
+    return f"pallasc store 1\n{kind}\n{name}\n{digest}\n".encode("ascii")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
+    """Return what this user signs with and believes.
+
+    Args:
+        environ: the environment's variables.
+        required: signatures are required, whatever the environment says.
+
+    Raises:
+        SpecError: the environment is not understood, or a key or the secret cannot be read or used.
+        ToolError: there is a key, and the cryptography package is missing.
+    """
+    text = environ.get(REQUIRE, "")
+    demanded = _SWITCH.get(text.strip().lower())
+    if demanded is None:
+        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
+    demanded = demanded or required
+    signers: dict[str, Sign] = {}
+    checkers: dict[str, Check] = {}
+    if environ.get(KEY):
+        key_id, signer, checker = _private_key(environ[KEY], environ.get(PASSWORD))
+        signers[key_id], checkers[key_id] = signer, checker
+    if demanded:
+        checkers |= _trusted_keys()
+    secret, notes = _secret(make=demanded and not signers)
+    if secret:
+        own = f"hmac-{hashlib.sha256(b'pallasc store secret' + secret).hexdigest()[:16]}"
+        signers[own] = partial(_mac, secret)
+        checkers[own] = lambda mac, message: hmac.compare_digest(mac, _mac(secret, message))
+    return Trust(demanded, signers, checkers, notes)
+
+
+def _mac(secret: bytes, message: bytes) -> bytes:
+    return hmac.digest(secret, message, "sha256")
+
+
+def _private_key(file: str, password: str | None) -> tuple[str, Sign, Check]:
+    from pallasc.specs.bundle.signature import is_signed, parse_private_key, public_key
+
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise SpecError(f"{KEY}: {file} cannot be read: {error.strerror}.") from error
+    key = parse_private_key(data, file, os.fsencode(password) if password else None)
+    public = public_key(key)
+    return public.id, key.sign, partial(is_signed, public.data)
+
+
+def _trusted_keys() -> dict[str, Check]:
+    from pallasc.specs.bundle.signature import is_signed
+    from pallasc.specs.bundle.trust import machine_keys
+
+    return {key.id: partial(is_signed, key.data) for key in machine_keys()}
+
+
+def secret_file() -> Path:
+    """Return where this user's secret lies, or would.
+
+    Raises:
+        SpecError: this user has no folder for settings.
+    """
+    try:
+        return config_folder() / "store.secret"
+    except RuntimeError as error:
+        raise SpecError(
+            f"there is no folder for the secret that stores are signed with: {error}",
+            hint="Set XDG_CONFIG_HOME to an absolute path, or PALLASC_STORE_KEY to a key.",
+        ) from error
+
+
+def _secret(*, make: bool) -> tuple[bytes, tuple[str, ...]]:
+    """Return the secret, b"" where there is none and none is to be made, and what to tell."""
+    try:
+        path = secret_file()
+    except SpecError:
+        if make:
+            raise
+        return b"", ()
+    found = _read_secret(path, required=make)
+    if found or not make:
+        return found, ()
+    _make_secret(path)
+    return _read_secret(path, required=True), (
+        f"made {path}, the secret that this user's stores are signed with",
+    )
+
+
+def _read_secret(path: Path, *, required: bool) -> bytes:
+    """Return the secret in a file, b"" if there is none, or it is not required and unreadable.
+
+    Raises:
+        SpecError: it is required and cannot be read, others could have, or it is no secret.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        if not required:
+            return b""
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    with open(descriptor, "rb") as file:
+        status = os.stat(descriptor)
+        data = file.read(1000) if stat.S_ISREG(status.st_mode) else b""
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SpecError(
+            f"{path} is a secret, and others can read or write it.",
+            hint="If nobody else has it by now, run: chmod 600 with this file; else remove it.",
+        )
+    with contextlib.suppress(ValueError):
+        secret = bytes.fromhex(data.decode("ascii").strip())
+        if len(secret) == _SECRET_BYTES:
+            return secret
+    raise SpecError(
+        f"{path} holds no secret: expected {2 * _SECRET_BYTES} hexadecimal digits.",
+        hint="Remove it; another one is made where signatures are required.",
+    )
+
+
+def _make_secret(path: Path) -> None:
+    """Write a new secret, unless another process was first."""
+    aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(f"{os.urandom(_SECRET_BYTES).hex()}\n".encode("ascii"))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)
+        finally:
+            aside.unlink()
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be made: {error.strerror}.",
+            hint="Set XDG_CONFIG_HOME to a folder of yours, or PALLASC_STORE_KEY to a key.",
+        ) from error

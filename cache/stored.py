@@ -1,0 +1,91 @@
+"""What the store answers: what became of an offer, and a record with its blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pallasc.errors import CorruptError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of something that was offered to the store.
+
+    Attributes:
+        stored: the store holds it now, through this call or an earlier one.
+        digest: SHA-256 of what was offered.
+        existed: an equal one was already there.
+        kept: digest of what the store holds under the same key, if that is something else.
+        reason: why it is not stored.
+    """
+
+    stored: bool
+    digest: str
+    existed: bool = False
+    kept: str = ""
+    reason: str = ""
+
+    @property
+    def conflict(self) -> bool:
+        """Tell whether the same key had already given something else: it is not deterministic."""
+        return bool(self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArtifact:
+    """A record and its blobs.
+
+    Attributes:
+        key: the action key that it lies under.
+        record: the whole record, `artifact` and `blobs`.
+        digest: SHA-256 of the record: equal for equal artifacts, under whatever key.
+        artifact_digest: SHA-256 of `artifact` as canonical JSON, None where it was not verified.
+    """
+
+    key: str
+    record: dict[str, Any]
+    digest: str
+    _store: Store = field(repr=False, compare=False)
+    _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+    artifact_digest: str | None = field(default=None, compare=False)
+
+    @property
+    def artifact(self) -> dict[str, Any]:
+        """Return what was given to `put_artifact`."""
+        artifact: dict[str, Any] = self.record["artifact"]
+        return artifact
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the blobs, sorted."""
+        return sorted(self.record["blobs"])
+
+    def blob(self, name: str) -> bytes | None:
+        """Return a blob, verified; None if it is gone or corrupt: then all of it is a miss.
+
+        Raises:
+            CorruptError: if the record names no such blob.
+        """
+        if name in self._held:
+            return self._held[name]
+        if name not in self.record["blobs"]:
+            raise CorruptError(f"artifact {self.key} has no blob {name!r}, only {self.names}")
+        digest = self.record["blobs"][name]["digest"]
+        data = self._store.get_blob(digest)
+        if data is None or len(data) != self.record["blobs"][name]["size"]:
+            self._store.get_artifact(self.key, verify=True)  # puts the record away, to heal
+            return None
+        return data
+
+
+def second(key: str, kept: str, offered: str) -> PutResult:
+    """Return the answer to an offer under a key that holds something already."""
+    if kept == offered:
+        return PutResult(stored=True, digest=offered, existed=True)
+    reason = f"action key {key} gave {kept} before and {offered} now: it is not deterministic"
+    return PutResult(stored=False, digest=offered, kept=kept, reason=reason)

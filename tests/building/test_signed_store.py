@@ -1,0 +1,274 @@
+"""A store that strangers may have written: what is believed, and what is compiled again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import format
+from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
+from pallasc.cache.store import Store
+from pallasc.cache.verify import verify
+from pallasc.compiler.lookup import stored_artifact
+from pallasc.compiler.manifest import folder_key, request_key
+from pallasc.compiler.relock import update_lock
+from pallasc.compiler.reproduce import judged, reproduce
+from pallasc.errors import CheckError, CorruptError
+from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
+
+KERNEL = """\
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def _scaled(x, factor):
+    def body(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * factor
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def double(x):
+    return _scaled(x, 2)
+
+
+def triple(x):
+    return _scaled(x, 3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test a folder of settings of its own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_TRUSTED_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def kernels(project: Any) -> Any:
+    """Return a project with two kernels."""
+    project.write("kernel.py", KERNEL)
+    project.spec(*({"name": name, "entry": f"kernel.py:{name}"} for name in ("double", "triple")))
+    return project
+
+
+def signed(store: Store) -> Store:
+    """Return the same store, of which only what is signed counts."""
+    return Store(store.root, require_signed=True)
+
+
+def statuses(report: Any) -> list[str]:
+    return [result.status for result in report.results]
+
+
+def forge(store: Store, action: str) -> bytes:
+    """Put another cubin under an action key, with checksums that fit; return that cubin."""
+    found = store.get_artifact(action, verify=True)
+    assert found is not None
+    old = found.artifact["kernels"][0]["cubin"]
+    cubin = bytearray(found.blob(old) or b"")
+    cubin[-1] ^= 1
+    text = json.dumps(found.record).replace(old, format.sha256(cubin))
+    place = store.path("cas", format.sha256(cubin))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(cubin)
+    store.path("ac", action).write_bytes(format.encode("artifact", action, json.loads(text))[0])
+    return bytes(cubin)
+
+
+def test_a_forged_record_is_a_hit_unless_signatures_are_required(kernels: Any) -> None:
+    first = kernels.build()
+    action = first.results[0].action_key
+    honest = first.results[0].artifact.cubin()
+    forged = forge(kernels.store, action)
+    assert verify(kernels.store).ok
+    second = kernels.build()
+    assert statuses(second) == ["hit", "hit"]
+    assert second.results[0].artifact.cubin() == forged != honest
+
+    doubted = kernels.build(store=signed(kernels.store), compile=False)
+    assert statuses(doubted) == ["missing", "missing"]
+    assert {result.reason for result in doubted.results} == {NOT_SIGNED}
+    healed = kernels.build(store=signed(kernels.store))
+    assert statuses(healed) == ["compiled", "compiled"]
+    assert healed.results[0].artifact.cubin() == honest
+    assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
+    assert kernels.build().results[0].artifact.cubin() == honest
+
+
+def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
+    first = kernels.build()
+    forge(kernels.store, first.results[0].action_key)
+    report = kernels.build()
+    stored = {result.variant.id: result.artifact for result in report.results}
+    variants = kernels.variants()
+    found = reproduce(variants, 2, store=kernels.store, stored=stored, jobs=1)
+    double, triple = found.results
+    assert (double.outcome, triple.outcome) == ("different", "same")
+    assert double.first == double.second == first.results[0].artifact.digest
+    assert double.stored == report.results[0].artifact.digest
+    assert any("bytes differ from offset" in text for text in double.differences)
+    (failed,) = judged(report, found).failed
+    assert isinstance(failed.error, CheckError)
+    assert "other bytes than the store has" in failed.error.message
+
+
+def test_what_was_signed_is_a_hit_until_its_record_is_another(kernels: Any) -> None:
+    store = signed(kernels.store)
+    assert statuses(kernels.build(store=store)) == ["compiled", "compiled"]
+    report = kernels.build(store=signed(kernels.store), frozen=True)
+    assert statuses(report) == ["hit", "hit"]
+    forge(kernels.store, report.results[0].action_key)
+    frozen = kernels.build(store=signed(kernels.store), frozen=True)
+    assert statuses(frozen) == ["failed", "hit"]
+    assert isinstance(frozen.results[0].error, CorruptError)
+    assert ANOTHER_RECORD in frozen.results[0].error.message
+    assert frozen.exit_code == 5
+    healed = kernels.build(store=signed(kernels.store))
+    assert statuses(healed) == ["compiled", "hit"]
+    assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
+
+
+def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None:
+    kernels.build(store=signed(kernels.store))
+    context = kernels.context()
+    double, triple = (request_key(variant, context) for variant in kernels.variants())
+    base = kernels.variants()[0].base_dir
+    for source, target in ((triple, double), (folder_key(triple, base), folder_key(double, base))):
+        body = kernels.store.find_manifest(source)
+        data, _ = format.encode("manifest", target, body)
+        kernels.store.path("man", target).write_bytes(data)
+    wrong = kernels.build()
+    assert wrong.results[0].action_key == wrong.results[1].action_key
+    right = kernels.build(store=signed(kernels.store), frozen=True)
+    assert statuses(right) == ["failed", "hit"]
+    assert right.results[0].reason == NOT_SIGNED
+
+
+def test_a_comment_costs_no_compilation_where_the_record_was_signed(kernels: Any) -> None:
+    kernels.build(store=signed(kernels.store))
+    kernels.write("kernel.py", f"# a comment\n{KERNEL}")
+    assert statuses(kernels.build(store=signed(kernels.store))) == ["lowered", "lowered"]
+    assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
+
+
+def test_who_signs_does_not_vouch_for_what_others_compiled(kernels: Any) -> None:
+    kernels.build()
+    forge(kernels.store, kernels.build().results[0].action_key)
+    Store(kernels.store.root, require_signed=True).trust  # noqa: B018 - makes the secret
+    kernels.write("kernel.py", f"# a comment\n{KERNEL}")
+    assert statuses(kernels.build(store=Store(kernels.store.root))) == ["compiled", "compiled"]
+    assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
+
+
+def test_another_machine_believes_the_public_key_and_not_the_lock(
+    kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = generate_key()
+    private, public = tmp_path / "ci.key", tmp_path / "ci.key.pub"
+    private.write_bytes(private_key_text(key))
+    public.write_text(f"{public_key(key)}\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("PALLASC_STORE_KEY", str(private))
+        kernels.build(store=Store(kernels.store.root))
+    updated = update_lock(
+        kernels.variants(), None, file=Path("pallasc.lock"), whole=True, store=kernels.store
+    )
+    assert updated.complete
+    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
+    doubted = kernels.build(store=Store(kernels.store.root), frozen=True)
+    assert {result.reason for result in doubted.results} == {NOT_SIGNED}
+    monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
+    assert statuses(kernels.build(store=Store(kernels.store.root), frozen=True)) == ["hit", "hit"]
+
+    from pallasc.compiler.locked import Locked
+
+    shutil.rmtree(kernels.store.folder / "man")
+    held = Locked("pallasc.lock", updated.lock, True)
+    report = kernels.build(store=Store(kernels.store.root), frozen=True, locked=held)
+    assert {type(result.error) for result in report.results} == {CorruptError}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernels": [7]}, {"kernels": 7}, {"kernels": [{}]}, {"blobs": []}, {"target": {}},
+        {"target": 7}, {"toolchain": []}, {"plan": None}, {"schema": 99},
+    ],
+)  # fmt: skip
+def test_a_record_that_is_no_artifacts_is_put_away(store_of_one: Any, change: Any) -> None:
+    store, action = store_of_one
+    found = store.get_artifact(action, verify=True)
+    body = {**found.record, "artifact": {**found.artifact, **change}}
+    store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
+    assert stored_artifact(store, action) is None
+    assert "is corrupt and counts as missing" in store.warnings[0]
+    assert not store.path("ac", action).exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cubin", []), ("cubin", None), ("name", 7), ("registers", "x"), ("registers", -1),
+     ("registers", 10**30), ("spill_load_bytes", []), ("ptx", 3), ("origin", None)],
+)  # fmt: skip
+def test_the_kernels_of_a_record_are_checked(store_of_one: Any, field: str, value: Any) -> None:
+    store, action = store_of_one
+    found = store.get_artifact(action, verify=True)
+    kernels = [{**found.artifact["kernels"][0], field: value}]
+    body = {**found.record, "artifact": {**found.artifact, "kernels": kernels}}
+    store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
+    assert stored_artifact(store, action) is None
+    assert not store.path("ac", action).exists()
+
+
+@pytest.fixture(scope="module")
+def one(make_project: Any) -> tuple[Path, str]:
+    """Build one kernel, once; return the store's folder and the action key."""
+    project = make_project()
+    project.write("kernel.py", KERNEL)
+    project.spec({"name": "double", "entry": "kernel.py:double"})
+    report = project.build()
+    return project.store.root, report.results[0].action_key
+
+
+@pytest.fixture
+def store_of_one(one: tuple[Path, str], tmp_path: Path) -> tuple[Store, str]:
+    """Return a copy of a store with one artifact, and its action key."""
+    shutil.copytree(one[0], tmp_path / "store")
+    return Store(tmp_path / "store"), one[1]
+
+
+FORGED: list[dict[str, Any]] = [
+    {"action": ""}, {"files": {"file:\0": "00" * 32}}, {"files": {"": "00" * 32}},
+    {"packages": {"": ""}}, {"packages": {"../..": "x"}}, {"packages": {"a\0b": "x"}},
+    {"opened": {"": "x"}}, {"opened": {"file:/dev/zero": "x"}}, {"opened": {"link:\0": None}},
+    {"opened": {"folder:site:../..": "x"}}, {"missed": {"": "x", "A=B": "x", "\0": "x"}},
+    {"absent": ["", "..", "a\0b", "/etc/passwd"]}, {"hidden": ["x"]}, {"read": "00" * 32},
+    {"request": "[", "fields": "7"}, {"printed": "x"},
+    {"files": {"module:" + "a." * 500: "0" * 64}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", FORGED, ids=range(len(FORGED)))
+def test_a_forged_manifest_is_a_miss_or_the_truth(
+    make_project: Any, one: tuple[Path, str], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    project = make_project()
+    shutil.rmtree(project.store.root)
+    shutil.copytree(one[0], project.store.root)
+    project.folder = one[0].parent / "specs"
+    keys = [path.name for path in (project.store.folder / "man").glob("*/*")]
+    for key in keys:
+        body = {**(project.store.find_manifest(key) or {}), **change}
+        path = project.store.path("man", key)
+        path.write_bytes(format.encode("manifest", key, body)[0])
+    report = project.build(compile=False, explain=True)
+    assert statuses(report) in (["missing"], ["hit"])
+    if statuses(report) == ["hit"]:
+        assert report.results[0].action_key == one[1]

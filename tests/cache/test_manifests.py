@@ -1,0 +1,142 @@
+"""What a manifest may say: what strangers write is a miss, never an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.cache import format
+from pallasc.cache.index import open_index
+from pallasc.cache.manifests import check_manifest
+from pallasc.cache.pins import pin, pins
+from pallasc.cache.prune import prune
+from pallasc.cache.stats import artifacts, stats
+from pallasc.cache.store import Store
+from pallasc.cache.uses import decode_events, decode_totals
+from pallasc.cache.verify import verify
+from pallasc.errors import CorruptError
+
+NAME, KEY = "ab" * 32, "cd" * 32
+GOOD: dict[str, Any] = {
+    "about": {"name": "add", "target": "h100-sxm", "params": {"m": 1}, "seconds": 1.5},
+    "absent": ["helper"], "action": KEY, "env": {"env X": "unset"},
+    "diagnostics": [{"stage": "lower", "kind": "k", "source": "s", "text": "t", "count": 1}],
+    "fields": "{}",
+    "files": {"file:k.py": NAME}, "hidden": None, "name": "add", "opened": {"is:x": None},
+    "packages": {"numpy": NAME}, "printed": "", "read": NAME, "record": NAME, "request": "{}",
+    "schema": 2, "signed": [{"key": "hmac-00", "signature": "AAAA"}], "specs": "[]",
+    "missed": {"HOME": "k.py:3"}, "package_versions": {"numpy": "2.0"}, "versions": {"jax": "1"},
+    "toolchains": [{"identity": {"python": "x"}, "versions": {}, "jax": "x"}],
+    "variant": "add[m=1]", "warnings": [],
+}  # fmt: skip
+WRONG: list[tuple[str, Any]] = [
+    ("about", 7), ("about", {"name": 1}), ("about", {"seconds": 1e300}), ("about", {"seconds": -1}),
+    ("about", {"params": []}), ("about", {"more": 1}), ("about", {"seconds": float("nan")}),
+    ("about", {"seconds": 10**400}), ("about", {"seconds": True}), ("about", {"name": "\ud800"}),
+    ("absent", "helper"), ("absent", [1]), ("absent", ["\ud800"]), ("action", None), ("action", []),
+    ("action", "../../etc/passwd"), ("action", "AB" * 32), ("action", {"a": 1}),
+    ("env", {"x": None}), ("missed", ["x"]), ("package_versions", {"x": 1}), ("versions", "x"),
+    ("toolchains", {}), ("toolchains", [7]), ("toolchains", [{"identity": {"x": 1}}]),
+    ("diagnostics", [{}]), ("diagnostics", {}), ("warnings", ["x"]),
+    ("fields", {}), ("files", []), ("files", {"k": 1}), ("files", {"k": ""}),
+    ("hidden", "x"), ("name", None), ("name", ["add"]), ("opened", {"x": 1}), ("packages", ["x"]),
+    ("printed", 1), ("read", ""), ("record", None), ("request", []), ("schema", "2"),
+    ("schema", True), ("signed", {}), ("signed", [1]), ("signed", [{"key": "x"}]),
+    ("signed", [{"key": "x", "signature": "y", "more": 1}]),
+    ("signed", [{"key": 1, "signature": 1}]),
+    ("signed", [{"key": "x", "signature": "y"}] * 17),
+    ("signed", [{"key": "x", "signature": "y" * 10**6}]), ("specs", []),
+    ("variant", 7), ("unknown", 1), ("'", 1),
+]  # fmt: skip
+
+
+def test_a_manifest_with_every_field_is_one() -> None:
+    check_manifest(NAME, GOOD)
+    check_manifest(NAME, {})
+    for field in GOOD:
+        check_manifest(NAME, {label: value for label, value in GOOD.items() if label != field})
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_wrong_field_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(CorruptError, match=field):
+        check_manifest(NAME, {**GOOD, field: value})
+
+
+def forged(kind: str, name: str, text: str) -> bytes:
+    """Return a record with a right header around any text."""
+    header = f"pallasc-store 1 {kind} {name} {format.sha256(text.encode())}\n"
+    return (header + text).encode()
+
+
+BODIES = [
+    "[]", "7", "null", '"text"', "{", "", '{"action": []}', '{"about": {"seconds": 1e999}}',
+    '{"about": {"seconds": %s}}' % ("9" * 400), '{"a": ' * 2000 + "1" + "}" * 2000,
+    '{"about": {"params": {"x": ' + "[" * 900 + "]" * 900 + "}}}", '{"unknown": 1}',
+    '{"name": "\\ud800"}', '{"signed": [{}]}', '{"action": NaN}', "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_a_forged_manifest_is_a_miss_that_is_told_and_healed(store: Store, body: str) -> None:
+    store.put_artifact(KEY, {"kernels": []}, {"cubin": b"x"})
+    store.put_manifest(NAME, {"action": KEY})
+    place = store.path("man", NAME)
+    place.write_bytes(forged("manifest", NAME, body))
+    with open_index(store) as index:
+        assert index.read("SELECT count(*) FROM artifacts") == [(1,)]
+    assert stats(store).entries == 1
+    assert len(artifacts(store)) == 1
+    found = store.get_manifest(NAME)
+    if found is None:
+        assert f"man/ab/{NAME} is corrupt and counts as missing" in store.warnings[0]
+        assert not place.exists()
+        assert store.put_manifest(NAME, {"action": KEY}).stored
+    assert verify(store).ok
+    assert prune(store).records == 0
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+@pytest.mark.parametrize("where", ["pins", "uses", "stat/totals", "stat/digests", "index.seal"])
+def test_other_forged_records_stop_nobody(store: Store, where: str, body: str) -> None:
+    store.put_artifact(KEY, {"kernels": []}, {"cubin": b"x"})
+    pin(store, KEY, label="mine")
+    stats(store)
+    kind = {"pins": "pin", "stat/totals": "totals", "stat/digests": "stat", "index.seal": "seal"}
+    name = {"stat/totals": format.sha256(b"pallasc totals"),
+            "stat/digests": format.sha256(b"pallasc file digests"),
+            "index.seal": format.sha256(b"pallasc index")}.get(where, KEY)  # fmt: skip
+    place = store.folder / where / KEY if where in ("pins", "uses") else store.folder / where
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(forged(kind.get(where, "uses"), name, body))
+    assert stats(store).entries == 1
+    assert [one.key for one in pins(store)] == [KEY]
+    assert prune(store).records == 0
+    assert verify(store, repair=True).ok
+    assert verify(store).ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"since": 1e300}, {"hits": -1}, {"hits": True}, {"hits": 2**63}, {"hits": 1.5},
+     {"saved_s": float("inf")}, {"folded": ["x"]}, {"folded": "x"}, {"more": 1}],
+)  # fmt: skip
+def test_totals_are_checked_field_by_field(change: dict[str, Any]) -> None:
+    good = {"since": 1.0, "hits": 1, "misses": 1, "made": 1, "saved_s": 1.0, "spent_s": 1.0,
+            "folded": []}  # fmt: skip
+    name = format.sha256(b"pallasc totals")
+    assert decode_totals(format.encode("totals", name, good)[0])[0].hits == 1
+    text = format.canonical_text({**good, **change}) if change != {"saved_s": float("inf")} else (
+        format.canonical_text({**good, "saved_s": 7}).replace("7", "1e999")
+    )  # fmt: skip
+    with pytest.raises(CorruptError):
+        decode_totals(forged("totals", name, text))
+
+
+@pytest.mark.parametrize("when", ["1e999", "-1", '"5"', "NaN", "true", "9" * 400])
+def test_the_time_of_an_event_is_a_time(when: str) -> None:
+    text = '{"events":[{"about":null,"key":"","kind":"hit","seconds":1,"time":%s}]}'
+    assert len(decode_events(NAME, forged("uses", NAME, text % "5"))) == 1
+    with pytest.raises(CorruptError):
+        decode_events(NAME, forged("uses", NAME, text % when))

@@ -1,0 +1,232 @@
+"""Who vouches for what a store says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import format
+from pallasc.cache.signing import Trust, read_trust, secret_file
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.errors import SpecError
+from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
+
+NAME, OTHER, KEY = "ab" * 32, "cd" * 32, "ef" * 32
+BODY = {"action": KEY, "record": NAME, "files": {"file:k.py": OTHER}}
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the test a folder of settings of its own; return where the secret would lie."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_TRUSTED_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    return secret_file()
+
+
+@pytest.fixture
+def key_pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Make a key; return the files of its private and its public half."""
+    key = generate_key()
+    private, public = tmp_path / "store.key", tmp_path / "store.key.pub"
+    private.write_bytes(private_key_text(key))
+    public.write_text(f"{public_key(key)}\n")
+    return private, public
+
+
+def required() -> Trust:
+    return read_trust({}, required=True)
+
+
+def test_nothing_is_signed_required_or_made_by_default(settings: Path) -> None:
+    trust = read_trust({})
+    assert (trust.required, trust.strict, trust.notes) == (False, False, ())
+    assert trust.signed("manifest", NAME, BODY) == BODY
+    assert trust.believes("manifest", NAME, BODY)
+    assert not settings.exists()
+
+
+def test_the_secret_is_made_where_signatures_are_required_and_for_this_user_alone(
+    settings: Path,
+) -> None:
+    before = os.umask(0)
+    try:
+        first = required()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o600
+    assert stat.S_IMODE(settings.parent.stat().st_mode) == 0o700
+    assert list(settings.parent.iterdir()) == [settings]
+    assert len(first.notes) == 1
+    assert str(settings) in first.notes[0]
+    again = required()
+    assert again.notes == ()
+    assert again.believes("manifest", NAME, first.signed("manifest", NAME, BODY))
+
+
+def test_who_has_the_secret_signs_without_being_asked_to(settings: Path) -> None:
+    required()
+    assert read_trust({}).signed("manifest", NAME, BODY)["signed"]
+    assert required().believes("manifest", NAME, read_trust({}).signed("manifest", NAME, BODY))
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any]], tuple[str, str, dict[str, Any]]]] = {
+    "another name": lambda body: ("manifest", OTHER, body),
+    "another kind": lambda body: ("stat", NAME, body),
+    "another action": lambda body: ("manifest", NAME, {**body, "action": NAME}),
+    "another record": lambda body: ("manifest", NAME, {**body, "record": KEY}),
+    "other sources": lambda body: ("manifest", NAME, {**body, "files": {}}),
+    "one field more": lambda body: ("manifest", NAME, {**body, "printed": "x"}),
+    "one field less": lambda body: (
+        "manifest", NAME, {k: v for k, v in body.items() if k != "files"}
+    ),
+    "no signature": lambda body: (
+        "manifest", NAME, {k: v for k, v in body.items() if k != "signed"}
+    ),
+    "no signatures": lambda body: ("manifest", NAME, {**body, "signed": []}),
+    "a wrong signature": lambda body: (
+        "manifest", NAME, {**body, "signed": [{**body["signed"][0], "signature": "AAAA"}]}
+    ),
+    "no base64": lambda body: (
+        "manifest", NAME, {**body, "signed": [{**body["signed"][0], "signature": "?"}]}
+    ),
+    "an unknown key": lambda body: (
+        "manifest", NAME, {**body, "signed": [{**body["signed"][0], "key": "hmac-00"}]}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+@pytest.mark.parametrize("with_key", [False, True])
+def test_a_signature_is_for_this_name_and_these_bytes(
+    forgery: str, with_key: bool, key_pair: tuple[Path, Path]
+) -> None:
+    private, _ = key_pair
+    environ = {"PALLASC_REQUIRE_SIGNED_STORE": "1"}
+    if with_key:
+        environ["PALLASC_STORE_KEY"] = str(private)
+    trust = read_trust(environ)
+    signed = trust.signed("manifest", NAME, BODY)
+    assert trust.believes("manifest", NAME, signed)
+    assert not trust.believes(*FORGERIES[forgery](signed))
+
+
+def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it(
+    key_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, settings: Path
+) -> None:
+    private, public = key_pair
+    signed = read_trust({"PALLASC_STORE_KEY": str(private)}).signed("manifest", NAME, BODY)
+    assert not settings.exists()
+    assert not required().believes("manifest", NAME, signed)
+    monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
+    assert required().believes("manifest", NAME, signed)
+    assert [one["key"][:5] for one in required().signed("manifest", NAME, BODY)["signed"]] == [
+        "hmac-"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        ("00" * 32, 0o640, "others can read or write it"),
+        ("00" * 32, 0o602, "others can read or write it"),
+        ("00" * 31, 0o600, "holds no secret"),
+        ("", 0o600, "holds no secret"),
+        ("zz" * 32, 0o600, "holds no secret"),
+    ],
+)
+def test_a_secret_that_is_none_is_an_error(
+    settings: Path, content: str, mode: int, reason: str
+) -> None:
+    settings.parent.mkdir(parents=True)
+    settings.write_text(content)
+    settings.chmod(mode)
+    with pytest.raises(SpecError, match=reason):
+        read_trust({})
+
+
+def test_a_pipe_in_the_place_of_the_secret_blocks_nobody(settings: Path) -> None:
+    settings.parent.mkdir(parents=True)
+    os.mkfifo(settings, 0o600)
+    with pytest.raises(SpecError, match="holds no secret"):
+        required()
+
+
+def test_the_switch_of_the_environment_is_understood_or_refused() -> None:
+    assert read_trust({"PALLASC_REQUIRE_SIGNED_STORE": "1"}).required
+    assert not read_trust({"PALLASC_REQUIRE_SIGNED_STORE": "off"}).required
+    with pytest.raises(SpecError, match="PALLASC_REQUIRE_SIGNED_STORE is 'maybe'"):
+        read_trust({"PALLASC_REQUIRE_SIGNED_STORE": "maybe"})
+
+
+def test_a_key_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"PALLASC_STORE_KEY: .* cannot be read"):
+        read_trust({"PALLASC_STORE_KEY": str(tmp_path / "missing")})
+
+
+def test_a_store_takes_only_signed_manifests_where_that_is_required(tmp_path: Path) -> None:
+    Store(tmp_path / "store").put_manifest(NAME, BODY)
+    store = Store(tmp_path / "store", require_signed=True)
+    assert store.get_manifest(NAME) is None
+    assert "what is not signed by a trusted key counts as missing" in store.warnings[-1]
+    assert store.find_manifest(NAME) == BODY
+    store.put_manifest(NAME, BODY)
+    found = store.get_manifest(NAME)
+    assert found is not None
+    assert {**BODY, "signed": found["signed"]} == found
+    assert Store(tmp_path / "store").get_manifest(NAME) == found
+    signed = store.path("man", NAME).read_bytes()
+    assert format.decode("manifest", NAME, signed)[0] == found
+
+
+def test_a_manifest_that_was_signed_for_another_request_is_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", require_signed=True)
+    store.put_manifest(NAME, BODY)
+    found = store.find_manifest(NAME)
+    place = store.path("man", OTHER)
+    place.parent.mkdir(parents=True)
+    assert found is not None
+    place.write_bytes(format.encode("manifest", OTHER, found)[0])
+    assert store.find_manifest(OTHER) == found
+    assert store.get_manifest(OTHER) is None
+
+
+def test_who_replaces_puts_away_what_nobody_vouches_for(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert store.put_artifact(KEY, {"forged": True}, {"cubin": b"evil"}).stored
+    kept = store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"})
+    assert (kept.stored, kept.conflict) == (False, True)
+    assert store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"}, replace=True).stored
+    found = store.get_artifact(KEY, verify=True)
+    assert found is not None
+    assert (found.artifact, found.blob("cubin")) == ({"forged": False}, b"good")
+    (reason,) = (store.folder / "quarantine").glob("ac-*.reason")
+    assert "nobody who is trusted signed it" in reason.read_text()
+
+
+def test_what_the_store_remembers_of_files_is_signed_too(tmp_path: Path) -> None:
+    path = tmp_path / "ptxas"
+    path.write_text("the real one")
+    os.utime(path, (1000, 1000))
+
+    def digests(trust: Trust | None) -> FileDigests:
+        return FileDigests(tmp_path / "store", now_ns=lambda: 4 * 10**18, trust=trust)
+
+    forger, trust = digests(None), required()
+    forger.digest(path)
+    forger._known[str(path)] = (forger._known[str(path)][0], "00" * 32)
+    assert forger.save()
+    assert digests(None).digest(path) == "00" * 32
+    honest = digests(trust)
+    true = format.sha256(b"the real one")
+    assert (honest.digest(path), honest.hashed) == (true, 1)
+    assert honest.save()
+    again = digests(trust)
+    assert (again.digest(path), again.hashed) == (true, 0)
+    assert digests(None).digest(path) == true

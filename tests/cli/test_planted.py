@@ -1,0 +1,267 @@
+"""What lies where a folder of the store should is refused by name, and not touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache import process
+from pallasc.cache.folders import Folders
+from pallasc.cache.format import FOLDERS
+from pallasc.cache.limits import Limits
+from pallasc.cache.pins import pin, pins
+from pallasc.cache.prune import clear, prune, tidy
+from pallasc.cache.stats import stats
+from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
+from pallasc.errors import PallascError
+
+RunCommand = Callable[..., Any]
+
+KEY = "ab" * 32
+PROGRAM = Path(__file__).parent.parent / "cache" / "programs" / "planted.py"
+AREAS = (*FOLDERS, "cas/ab", "ac/ab", "man/ab")
+NOTHING = Limits(max_bytes=1, grace_s=0, quarantine_s=0)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices and mounts")
+
+
+def victim_in(folder: Path) -> Path:
+    """Make a folder of somebody's, with names that a store would take for its own leftovers."""
+    victim = folder / "home"
+    (victim / "ab").mkdir(parents=True)
+    for name in ("notes.txt", f"{process.host()}-1-1-00", KEY, f"ab/{KEY}", "digests", "index"):
+        (victim / name).write_text(f"mine: {name}")
+        os.utime(victim / name, (1000, 1000))
+    return victim
+
+
+def snapshot(folder: Path) -> list[tuple[str, int, int, bytes]]:
+    return [
+        (str(path.relative_to(folder)), path.lstat().st_mode, path.lstat().st_mtime_ns,
+         path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def planted(place: Path, kind: str, victim: Path) -> Iterator[None]:
+    """Put something of a kind where a folder of a store should be."""
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    make: dict[str, Callable[[], object]] = {
+        "a symbolic link": lambda: place.symlink_to(victim),
+        "a file": lambda: place.write_text("mine"),
+        "a named pipe": lambda: os.mkfifo(place),
+        "a socket": lambda: os.mknod(place, stat.S_IFSOCK | 0o644),
+        "a device": lambda: os.mknod(place, stat.S_IFCHR | 0o644, os.makedev(1, 5)),
+        "a mount": place.mkdir,
+    }
+    make[kind]()
+    if kind != "a mount":
+        yield
+        return
+    mount = ["mount", "--bind", str(victim), str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def own(built: Any, tmp_path: Path) -> tuple[Path, Path]:
+    """The spec, and a store with its two variants that a test may change."""
+    store = tmp_path / "store"
+    shutil.copytree(built.store, store, symlinks=True)
+    return built.spec, store
+
+
+KINDS = [
+    "a symbolic link", "a file", "a named pipe", "a socket",
+    pytest.param("a device", marks=as_root), pytest.param("a mount", marks=as_root),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("area", AREAS)
+def test_every_command_refuses_it_and_touches_nothing(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path, area: str, kind: str
+) -> None:
+    if kind == "a mount" and "/" in area:
+        pytest.skip("a mount on a shard of the same file system is not looked for")
+    spec, root = own
+    victim, place = victim_in(tmp_path), root / "v1" / area
+    before = snapshot(victim)
+    with planted(place, kind, victim):
+        for command in (
+            ("build", spec), ("build", spec, "--frozen"), ("list", spec),
+            ("bundle", "create", spec, "-o", tmp_path / "x.pallasc"), ("inspect", spec),
+            ("lock", spec), ("cache", "stats"), ("cache", "why", spec), ("cache", "prune"),
+            ("cache", "prune", "--size", "1B"), ("cache", "clear"), ("cache", "pin"),
+            ("cache", "pin", "add"), ("cache", "pin", "add", "--remove"),
+            ("cache", "audit", spec),
+        ):  # fmt: skip
+            told = run(*command, "--store", root)
+            assert (command, told.code) == (command, 5), told.err
+            assert f"{place} is {kind}" in told.err
+            assert snapshot(victim) == before
+        told = run("cache", "verify", "--store", root, "--json")
+        assert told.code == 5
+        (found,) = (
+            one for one in json.loads(told.out)["findings"]
+            if (one["kind"], one["path"]) == ("foreign", area)
+        )  # fmt: skip
+        assert found["reason"] == f"{kind} lies where a folder of the store should"
+        told = run("cache", "verify", "--repair", "--store", root)
+        assert snapshot(victim) == before
+        assert told.code == (5 if kind == "a mount" else 0), told.out
+        if kind != "a mount":
+            assert not os.path.lexists(place) or place.is_dir()
+            assert run("cache", "prune", "--store", root).code == 0
+            assert snapshot(victim) == before
+
+
+def test_the_folder_of_the_version_is_no_link(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec, root = own
+    victim = victim_in(tmp_path)
+    before = snapshot(victim)
+    with planted(root / "v1", "a symbolic link", victim):
+        for command in (("build", spec), ("cache", "prune"), ("cache", "verify", "--repair")):
+            told = run(*command, "--store", root)
+            assert told.code == 5
+            assert f"{root / 'v1'} is a symbolic link" in told.err
+    assert snapshot(victim) == before
+
+
+def test_the_root_may_be_a_link_because_the_user_names_it(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec, root = own
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    told = run("build", spec, "--frozen", "--store", link)
+    assert told.code == 0, told.err
+    assert run("cache", "verify", "--store", link).code == 0
+
+
+def everything(root: Path) -> None:
+    """Do all that a build and the care of a store do; faults of planted folders may be told."""
+    store = Store(root)
+    with Session(store) as session:
+        store.put_artifact(KEY, {"kernels": []}, {"cubin": b"x" * 100})
+        store.put_manifest(KEY, {"action": KEY})
+        session.hit(KEY)
+    with store.single_flight(KEY, timeout_s=0):
+        store.get_artifact(KEY, verify=True)
+        store.get_manifest(KEY)
+    later_ns = time.time_ns() + 40 * 86_400 * 10**9
+    doings: list[Callable[[], object]] = [
+        lambda: tidy(store, limits=NOTHING, now_ns=later_ns),
+        lambda: prune(store, limits=NOTHING, now_ns=later_ns),
+        lambda: stats(store),
+        lambda: pin(store, KEY),
+        lambda: pins(store),
+        lambda: verify(store, repair=True),
+        lambda: clear(store, now_ns=later_ns),
+    ]
+    for do in doings:
+        with contextlib.suppress(PallascError):
+            do()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("area", AREAS)
+def test_what_comes_after_the_check_is_not_followed_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, area: str, kind: str
+) -> None:
+    if kind == "a mount" and "/" in area:
+        pytest.skip("a mount on a shard of the same file system is not looked for")
+    everything(tmp_path / "store")
+    victim = victim_in(tmp_path)
+    before = snapshot(victim)
+    monkeypatch.setattr(Folders, "check", lambda *_, **__: None)
+    with planted(tmp_path / "store" / "v1" / area, kind, victim):
+        everything(tmp_path / "store")
+        assert snapshot(victim) == before
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["locks/index", f"locks/{KEY}", "index.sqlite", "index.seal", "stat/digests", "stat/totals",
+     "stat/tidied", f"ac/ab/{KEY}", f"man/ab/{KEY}", f"pins/{KEY}", f"uses/{KEY}",
+     f"leases/{process.host()}-1-1-00", f"tmp/{process.host()}-1-1-00", "quarantine/x"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "device"])
+def test_what_lies_in_the_place_of_a_file_is_not_touched(
+    tmp_path: Path, place: str, kind: str
+) -> None:
+    root, victim = tmp_path / "store", tmp_path / "mine.txt"
+    everything(root)
+    (root / "v1").chmod(0o2775)  # shared: what is made there becomes the group's
+    path = root / "v1" / place
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.unlink(missing_ok=True)
+    victim.write_text("mine")
+    victim.chmod(0o600)
+    os.utime(victim, (1000, 1000))
+    if kind == "device" and os.geteuid() != 0:
+        pytest.skip("only root can make devices")
+    make: dict[str, Callable[[], object]] = {
+        "link": lambda: path.symlink_to(victim),
+        "hard link": lambda: os.link(victim, path),
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: os.mknod(path, stat.S_IFCHR | 0o644, os.makedev(1, 5)),
+    }
+    make[kind]()
+    everything(root)
+    assert victim.read_text() == "mine"
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o600
+
+
+def test_a_folder_of_the_quarantine_goes_without_what_it_links_to(tmp_path: Path) -> None:
+    store, victim = Store(tmp_path / "store"), victim_in(tmp_path)
+    before = snapshot(victim)
+    folder = store.folder / "quarantine" / "foreign-00"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "link").symlink_to(victim)
+    (folder / "below" / "file").write_text("x")
+    later_ns = time.time_ns() + 40 * 86_400 * 10**9
+    assert prune(store, now_ns=later_ns).leftovers.quarantined == 1
+    assert not folder.exists()
+    assert snapshot(victim) == before
+
+
+@as_root
+def test_a_mount_below_the_quarantine_is_not_emptied(tmp_path: Path) -> None:
+    store, victim = Store(tmp_path / "store"), victim_in(tmp_path)
+    before = snapshot(victim)
+    with planted(store.folder / "quarantine" / "foreign-00" / "below", "a mount", victim):
+        later_ns = time.time_ns() + 40 * 86_400 * 10**9
+        assert prune(store, now_ns=later_ns).leftovers.quarantined == 0
+        assert snapshot(victim) == before
+
+
+@as_root
+def test_one_user_of_a_shared_store_cannot_have_another_remove_her_files() -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, timeout=300
+    )
+    told = json.loads(done.stdout)
+    assert told["wrong"] == []
+    assert told["tried"] == 2 * len(FOLDERS)
