@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "specs": {"errors"},
     "bundle": {"errors", "specs"},
     "library": {"pallasc", "specs"},
-    "cache": {"errors", "specs", "version"},
+    "cache": {"errors", "specs", "bundle", "version"},
     "compiler": {"errors", "specs", "bundle", "cache", "version"},
     "runtime": {"errors", "specs", "bundle", "adapters", "version"},
     "adapters": {"errors", "specs", "runtime"},

@@ -99,7 +99,7 @@ def result_of(lookup: LockedLookup, variant: Variant) -> VariantResult:
 
 def remove(store: Store, area: str) -> int:
     """Remove every record or blob of an area; returns how many there were."""
-    names = [name for name, _ in Scan(store.folder).area(area)]
+    names = [name for name, _ in Scan(store.folders).area(area)]
     for name in names:
         store.path(area, name).unlink()
     return len(names)

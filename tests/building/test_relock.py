@@ -161,7 +161,7 @@ def test_only_a_compilation_can_tell_what_a_changed_source_gives(project: Any, l
 
 
 def test_a_check_tells_what_was_taken_at_the_locks_word(project: Any, lock: Lock) -> None:
-    for name, _ in list(Scan(project.store.folder).area(format.MANIFESTS)):
+    for name, _ in list(Scan(project.store.folders).area(format.MANIFESTS)):
         project.store.path(format.MANIFESTS, name).unlink()
     locked = Locked(str(FILE), lock, frozen=False)
     found = check_lock(project.variants(), locked, whole=True, store=project.store)
