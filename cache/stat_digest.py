@@ -53,7 +53,7 @@ class FileDigests:
     ) -> None:
         self._folders = None
         if store_root is not None:
-            self._folders = Folders(Path(store_root).expanduser().absolute() / format.FOLDER)
+            self._folders = Folders(Path(store_root).absolute() / format.FOLDER)
         self._now_ns = now_ns
         self._trust = trust
         self._known: dict[str, tuple[Signature, str]] = {}
