@@ -168,7 +168,7 @@ def _reports(ptxas: Path) -> Reports:
 
 def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
     if message["op"] == "collect":
-        return _collect(message["path"], message["env"])
+        return _collect(message["path"], message.get("env", {}))
     if session is None:
         raise CompileError("a worker was asked to compile before it had its context")
     return _compile(variant_from_json(message["variant"]), message, session)
@@ -217,7 +217,7 @@ def _untold(error: Exception) -> str:
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
     forget_seeds()
     session.store.not_stored = ""
-    if message["env"] and not session.traced:
+    if message.get("env") and not session.traced:
         session.before.admit(message["env"])
     session.traced += 1
     with (
