@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache import format
 from pallasc.cache.store import Store
 from pallasc.compiler import installed, recalled
 from pallasc.compiler.recalled import recall, remember
@@ -142,7 +143,10 @@ def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_planted_in_its_place_is_nothing(tmp_path: Path, planted: Any) -> None:
     store = Store(tmp_path)
-    store.put_manifest(recalled._KEY, {"action": "", "toolchains": planted})
+    path = store.path("man", recalled._KEY)
+    path.parent.mkdir(parents=True)
+    body = {"action": "", "toolchains": planted}
+    path.write_bytes(format.encode("manifest", recalled._KEY, body)[0])
     assert recalled.recalled(store) == []
 
 
