@@ -52,6 +52,7 @@ PAGES = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
 ]
 DEMO_SPEC = "specs/library/jax_kernels.yaml"

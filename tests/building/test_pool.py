@@ -91,7 +91,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, name: str, number: int = 0, group: str = "") -> Task:
-    return Task(number, ("", group), {"op": "collect", "path": str(folder / f"{name}.py")})
+    return Task(
+        number, ("", group), {"op": "collect", "path": str(folder / f"{name}.py"), "env": {}}
+    )
 
 
 @pytest.fixture
@@ -115,7 +117,8 @@ def test_a_worker_is_used_again_and_its_output_is_told_apart(folder: Path, pool:
 
 
 def test_a_dead_worker_is_called_what_its_task_says(folder: Path, pool: Pool) -> None:
-    given = Task(0, ("", ""), {"op": "collect", "path": str(folder / "exits.py")}, "the reader")
+    message = {"op": "collect", "path": str(folder / "exits.py"), "env": {}}
+    given = Task(0, ("", ""), message, "the reader")
     assert str(answers(pool, given)[0].error) == "the reader ended with exit code 7"
 
 

@@ -148,7 +148,11 @@ def answers(
         (folder / f"after_{name}.py").write_text(SPEC.format(before=""))
         names += [name, f"after_{name}"]
     tasks = [
-        Task(number, ("", str(folder)), {"op": "collect", "path": str(folder / f"{name}.py")})
+        Task(
+            number,
+            ("", str(folder)),
+            {"op": "collect", "path": str(folder / f"{name}.py"), "env": {}},
+        )
         for number, name in enumerate(names)
     ]
     done = []
