@@ -82,13 +82,26 @@ def find(cuda: int, root: Path) -> Path | None:
 def _places(cuda: int, root: Path) -> Iterator[Path]:
     """Yield where the loader looks for the library when XLA's plugin asks for it, in its order."""
     folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
-    folders += map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
+    folders += map(Path, filter(None, _library_path().split(os.pathsep)))
     folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
     yield from (folder / _name(cuda) for folder in folders)
     with contextlib.suppress(OSError):
         known = re.search(rb"/[^\0]*/" + re.escape(_name(cuda).encode()), Path(_CACHE).read_bytes())
         if known:
             yield Path(os.fsdecode(known[0]))
+
+
+def _library_path() -> str:
+    """Return `LD_LIBRARY_PATH` as the loader read it when this process began.
+
+    Workers hide the variable from `os.environ` (`seclusion`), and the loader does not heed changes.
+    """
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == b"LD_LIBRARY_PATH":
+                return os.fsdecode(value)
+    return ""
 
 
 def loaded(cuda: int) -> str:

@@ -142,11 +142,11 @@ def test_a_warm_variant_costs_a_key_a_manifest_and_a_record_and_shared_sources_o
         monkeypatch.setattr(owner, function, counted)
 
     count(lookup, "key_of")
-    count(Store, "get_manifest")
+    count(Store, "find_manifest")
     count(Store, "get_artifact")
     count(stat_digest, "_hash_file")
     assert [result.status for result in project.build().results] == ["hit"] * 3
-    wanted = {"key_of": 3, "get_manifest": 3, "get_artifact": 3, **dict.fromkeys(sources, 1)}
+    wanted = {"key_of": 3, "find_manifest": 3, "get_artifact": 3, **dict.fromkeys(sources, 1)}
     assert {name: costs[name] for name in wanted} == wanted
 
 

