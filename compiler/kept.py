@@ -4,6 +4,9 @@ The function is traced and lowered each time: nobody recorded what the caller's 
 what it has made of its modules since, so no manifest can stand for it. The key is that of a worker
 (`compile.action_fields`), with all of JAX's settings in this process, of which some act after
 lowering.
+
+Where the store signs, or only signed entries count, what was compiled has a manifest of its own:
+`{"action": key, "record": digest of the record}`, under a key made of the action key.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pallasc.cache.about import About
+from pallasc.cache.format import KINDS, MANIFESTS
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler import compile as compiling
@@ -41,16 +45,36 @@ def compile_kept(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact
     key = labelled_key(action_fields(job, lowered, tools) | _settings())
     about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})
     with Session(store) as session, store.single_flight(key):
-        found = stored_artifact(store, key)
+        found = _held(store, key)
         if found is not None:
             session.hit(key, about=about)
             return found
         began_s = time.monotonic()
         result, blobs = compiling.compile_job(job, lowered, tools)
-        store.put_artifact(key, result, blobs)
+        put = store.put_artifact(key, result, blobs, replace=store.trust.strict)
+        if store.trust.signs and put.stored:
+            store.put_manifest(_vouching(key), {"action": key, "record": put.digest})
         session.miss(about=about)
         session.made(key, seconds=time.monotonic() - began_s, about=about)
         return Artifact(result, blobs.__getitem__)
+
+
+def _held(store: Store, key: str) -> Artifact | None:
+    """Return what the store has under an action key, if it may be believed."""
+    if not store.trust.strict:
+        return stored_artifact(store, key)
+    name = _vouching(key)
+    manifest = store.find_manifest(name)
+    if manifest is None or not store.trust.vouches(KINDS[MANIFESTS], name, manifest):
+        return None
+    if manifest.get("action") != key:
+        return None
+    return stored_artifact(store, key, record=manifest.get("record", ""))
+
+
+def _vouching(key: str) -> str:
+    """Return the request key of the manifest that vouches for an action of a caller's process."""
+    return labelled_key({"compiled in the caller's process": key})
 
 
 def _identified(setup: Setup, store: Store) -> Context:

@@ -16,6 +16,7 @@ from pallasc.cache.about import seconds_of
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
+from pallasc.cache.stored import StoredArtifact
 from pallasc.compiler.manifest import (
     Context,
     changed_source,
@@ -198,10 +199,13 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None = None)
     Args:
         store: where to look.
         action_key: what for.
-        record: the digest that the record must have; None for any.
+        record: the digest that the record must have; None for any, or, where signatures are
+            required, for what a signed manifest of the store names.
     """
     stored = store.get_artifact(action_key, verify=True)
     if stored is None or record not in (None, stored.digest):
+        return None
+    if record is None and store.trust.required and not _vouched_for(store, stored):
         return None
     try:
         artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
@@ -211,6 +215,18 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None = None)
     except PallascError as error:
         store.put_away(ARTIFACTS, action_key, error.message, None)
         return None
+
+
+def _vouched_for(store: Store, stored: StoredArtifact) -> bool:
+    """Tell whether any manifest that may be believed leads to a record; it reads them all."""
+    from pallasc.cache.scan import Scan
+
+    for key in [key for key, _ in Scan(store.folders).area(MANIFESTS)]:
+        manifest = store.find_manifest(key) or {}
+        if (manifest.get("action"), manifest.get("record")) == (stored.key, stored.digest):
+            if store.believes(key, manifest):
+                return True
+    return False
 
 
 def _record_again(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:

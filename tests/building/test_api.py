@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pallasc.cache import format
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +150,23 @@ def test_a_new_process_finds_in_the_store_what_another_compiled(
     assert (compiled, other != digest) == (["triple"], True)
     compiled, _, _ = run_program("kept.py", root, 3.0, "precise")
     assert compiled == ["triple"]
+
+
+def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
+    run_program: Callable[..., Any],
+    make_project: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    root = make_project().store.root
+    _, digest, size = run_program("kept.py", root, 3.0, "plain")
+    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
+    assert run_program("kept.py", root, 3.0, "plain") == [["triple"], digest, size]
+    assert run_program("kept.py", root, 3.0, "plain") == [[], digest, size]
+
+    (record,) = [path for path in (root / "v1" / "ac").rglob("*") if path.is_file()]
+    body, _ = format.decode("artifact", record.name, record.read_bytes())
+    body["artifact"]["minimum_driver"] = {"cuda": [99, 0]}
+    record.write_bytes(format.encode("artifact", record.name, body)[0])
+    assert run_program("kept.py", root, 3.0, "plain") == [["triple"], digest, size]

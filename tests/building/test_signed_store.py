@@ -102,6 +102,16 @@ def test_a_forged_record_is_a_hit_unless_signatures_are_required(kernels: Any) -
     assert kernels.build().results[0].artifact.cubin() == honest
 
 
+def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(kernels: Any) -> None:
+    unsigned, other = (result.action_key for result in kernels.build().results)
+    assert stored_artifact(kernels.store, unsigned) is not None
+    assert stored_artifact(signed(kernels.store), unsigned) is None
+    kernels.build(store=signed(kernels.store))
+    assert stored_artifact(signed(kernels.store), unsigned) is not None
+    forge(kernels.store, other)
+    assert stored_artifact(signed(kernels.store), other) is None
+
+
 def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
     first = kernels.build()
     forge(kernels.store, first.results[0].action_key)
