@@ -70,10 +70,11 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
     match = _AMOUNT.fullmatch(text)
     units = {unit.lower(): value for unit, value in _UNITS.items()}
     if match is not None and not match[2]:
-        number = match[1]
+        sizes = [f"{match[1]}{unit}" for unit in ("GiB", "MiB")]
+        large = [size for size in sizes if float(match[1]) * _UNITS[size[-3:]] >= least_bytes]
         raise SpecError(
             f"{what}: {text!r} has no unit",
-            hint=f"Write {number}GiB or {number}MB; none: no limit.",
+            hint=f"Write {' or '.join(large or ['5GiB'])}; 0 or none: no limit.",
         )
     unit = match[2].lower() if match else ""
     if match is None or unit not in units:

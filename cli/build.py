@@ -132,11 +132,11 @@ def command(
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
-    SPECS are YAML files, Python files with @pallasc.kernel, or folders of YAML files. Each variant
-    gets one line on the standard error output: "hit" was in the store; "lowered" was too, but had
-    to be lowered again to see that; "shared" is the same as another variant of this build;
-    "compiled" was made now; "failed" comes with its message and the line of your source. On a
-    terminal, what is running is shown below. Ctrl-C or SIGTERM ends it at once; what is finished
+    SPECS are YAML files, Python files with @pallasc.kernel or pallasc.declare, or folders of both.
+    Each variant gets one line on the standard error output: "hit" was in the store; "lowered" was
+    too, but had to be lowered again to see that; "shared" is the same as another variant of this
+    build; "compiled" was made now; "failed" comes with its message and the line of your source. On
+    a terminal, what is running is shown below. Ctrl-C or SIGTERM ends it at once; what is finished
     is kept.
 
     What was said while a variant was traced, lowered and compiled (warnings of Python, logging at
@@ -209,8 +209,10 @@ def _run(
     """Load, build and perhaps reproduce, and say how it goes and how it went."""
     from pallasc.cli.progress import stderr_progress
     from pallasc.cli.reading import Reading
+    from pallasc.cli.result_text import failure_lines
     from pallasc.cli.selection import load_variants
     from pallasc.cli.summary import summary
+    from pallasc.specs.plain_text import one_line
 
     found = None
     with stderr_progress() as progress:
@@ -234,7 +236,10 @@ def _run(
             report, found = _reproduce(variants, reproduce, store, options, report, progress)
     if found is not None:
         for result in found.results:
-            echo(f"{result.outcome:<9}  {result.variant}", err=True)
+            echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)
+        for failed in report.results:
+            for line in failure_lines(failed):
+                echo(line, err=True)
     for note in report.notes:
         if note not in store.warnings:
             echo(f"warning: {note}", err=True)

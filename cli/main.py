@@ -104,9 +104,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def root(ctx: click.Context) -> int:
     """Compile Pallas Mosaic GPU kernels ahead of time, on a machine without a GPU.
 
-    A spec (YAML, or Python with @pallasc.kernel) names kernels, their arrays and the targets. What
-    is compiled lies in a store, so that the same thing is never compiled twice. Data goes to
-    the standard output, everything else to the standard error output.
+    A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) names kernels, their arrays and
+    the targets. What is compiled lies in a store, so that the same thing is never compiled twice.
+    Data goes to the standard output, everything else to the standard error output.
 
     Examples:
       pallasc init                               write a small spec to start from
@@ -120,7 +120,7 @@ def root(ctx: click.Context) -> int:
       2    wrong usage, or a mistake in a spec
       3    not in the store, or not as locked
       4    a tool, a package or a device is missing
-      5    corrupt content, or a budget exceeded
+      5    corrupt or unsigned content, or a budget exceeded
       74   the output cannot be written
       130  interrupted
     """

@@ -223,9 +223,9 @@ def _vouched_for(store: Store, stored: StoredArtifact) -> bool:
 
     for key in [key for key, _ in Scan(store.folders).area(MANIFESTS)]:
         manifest = store.find_manifest(key) or {}
-        if (manifest.get("action"), manifest.get("record")) == (stored.key, stored.digest):
-            if store.believes(key, manifest):
-                return True
+        named = (manifest.get("action"), manifest.get("record"))
+        if named == (stored.key, stored.digest) and store.believes(key, manifest):
+            return True
     return False
 
 

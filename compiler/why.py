@@ -97,6 +97,9 @@ def explain_variants(
                 Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
             )
             continue
+        if found.doubted:
+            result.append(Explanation(variant.id, False, found.reason, key, variant.id))
+            continue
         if manifests is None:
             manifests = all_manifests(store)
         result.append(_compare(variant, key, context, versions, manifests))

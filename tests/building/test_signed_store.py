@@ -112,6 +112,13 @@ def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(kernels: Any) -
     assert stored_artifact(signed(kernels.store), other) is None
 
 
+def test_an_entry_that_nobody_signed_is_explained_as_that(kernels: Any) -> None:
+    kernels.build()
+    store = signed(kernels.store)
+    found = kernels.build(store=store, compile=False, explain=True)
+    assert [one.explanation.reason for one in found.results] == [NOT_SIGNED, NOT_SIGNED]
+
+
 def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
     first = kernels.build()
     forge(kernels.store, first.results[0].action_key)

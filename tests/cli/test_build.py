@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pallasc.cache import format
 
 RunCommand = Callable[..., Any]
 
@@ -105,6 +108,23 @@ def test_an_amount_of_memory_that_nobody_means_is_refused(
     result = run(command, *built.arguments, "--memory", size)
     assert (result.code, result.out) == (2, "")
     assert why in result.err
+
+
+def test_a_reproduction_says_what_is_wrong_with_what_the_store_has(
+    process: RunCommand, built: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(built.store, tmp_path / "store")
+    for path in (tmp_path / "store" / "v1" / "ac").rglob("*"):
+        if path.is_file():
+            body, _ = format.decode("artifact", path.name, path.read_bytes())
+            body["artifact"]["minimum_driver"] = {"cuda": [99, 0]}
+            path.write_bytes(format.encode("artifact", path.name, body)[0])
+    store = ("--store", tmp_path / "store", "--jobs", "1", "-k", "dtype=f32")
+    result = process("build", built.spec, *store, "--reproduce", "1")
+    assert (result.code, result.out) == (1, "")
+    assert "different  add[m=1024,dtype=f32]@h100-sxm" in result.err
+    assert "compiled again, it gave other bytes than the store has:" in result.err
+    assert "The store's is damaged or forged" in result.err
 
 
 def test_the_process_of_a_build_that_compiles_imports_no_jax(built: Any) -> None:
