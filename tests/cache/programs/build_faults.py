@@ -58,25 +58,28 @@ class Builds:
     def __init__(self, root: Path) -> None:
         self.spec, self.store = root / "kernels.yaml", root / "store"
         self.full, self.told = root / "full", root / "told"
+        self.armed = Path(f"{os.environ['LD_PRELOAD']}.armed")
         self.spec.write_text(SPEC)
-        first = self.build({})
+        first = self.build()
         self.key = json.loads(first.stdout)["variants"][0]["action_key"]
         self.digest = outcome(first)[1]
         self.record = Store(self.store).get_artifact(self.key).digest
         self.store.rename(self.full)
 
-    def build(self, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def build(self) -> subprocess.CompletedProcess[str]:
         """Build the spec."""
         command = [sys.executable, "-P", "-m", "pallasc", "build", self.spec, "--json", "-j", "1"]
         return subprocess.run(
             [*map(str, command), "--store", str(self.store)],
-            capture_output=True, text=True, check=False, env=os.environ | environment, timeout=300,
+            capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
     def run(self, state: str, case: Case) -> tuple[int, str, list[str]]:
         """Build under faults; return how many calls were spoilt, how it ended, what was wrong."""
         self._set_up(state)
-        done = self.build(self._armed(case))
+        self._arm(case)
+        done = self.build()
+        self.armed.unlink()
         spoilt = self.told.stat().st_size if self.told.exists() else 0
         status, digest = outcome(done)
         wrong = []
@@ -95,7 +98,7 @@ class Builds:
 
     def heals(self) -> list[str]:
         """Build without faults, twice; return what is wrong."""
-        done = [outcome(self.build({})), outcome(self.build({}))]
+        done = [outcome(self.build()), outcome(self.build())]
         healed = done[0][1] == self.digest and done[1] == ("hit", self.digest)
         return [] if healed else [f"the store did not heal: {done}"]
 
@@ -107,13 +110,11 @@ class Builds:
         if state == NO_RECORD:
             Store(self.store).path("ac", self.key).unlink()
 
-    def _armed(self, case: Case) -> dict[str, str]:
+    def _arm(self, case: Case) -> None:
+        """Say in the file beside the library what the processes of a build are to suffer."""
         error = getattr(errno, case.error)
         how = (CALLS.index(case.call), error, LIES.index(case.lie), case.passed, case.spoilt)
-        return {
-            "FAULT_FOLDER": str(self.store), "FAULT_TELL": str(self.told),
-            "FAULT_ARM": " ".join(map(str, how)),
-        }  # fmt: skip
+        self.armed.write_text(f"{self.store}\n{' '.join(map(str, how))}\n{self.told}\n")
 
 
 def outcome(done: subprocess.CompletedProcess[str]) -> tuple[str, str | None]:

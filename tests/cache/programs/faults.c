@@ -3,9 +3,9 @@
  * `fault_arm` says which call, how it fails, how many calls to let pass first and how many to spoil;
  * `fault_disarm` answers how many were really spoilt. Calls by other paths are never touched.
  *
- * A program that knows nothing of this is armed by its environment, each of its processes for
- * itself: FAULT_ARM="call error lie pass spoil" in numbers, FAULT_FOLDER; each spoilt call adds a
- * byte to the file FAULT_TELL.
+ * A program that knows nothing of this is armed by a file, each of its processes for itself: beside
+ * this library, with `.armed` behind its name, in three lines the folder, "call error lie pass spoil"
+ * in numbers, and the file that each spoilt call adds a byte to.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -42,17 +42,30 @@ long fault_disarm(void) {
 
 void fault_pause(int paused) { armed = !paused; }
 
-__attribute__((constructor)) static void arm_by_environment(void) {
-    const char *folder = getenv("FAULT_FOLDER"), *how = getenv("FAULT_ARM");
+/* Not by variables: those do not reach the workers of a build. */
+static char told[4096];
+
+__attribute__((constructor)) static void arm_by_file(void) {
+    static char folder[4096], how[256], place[4096];
     int call, error, lie;
     long pass, spoil;
-    if (folder && how && sscanf(how, "%d %d %d %ld %ld", &call, &error, &lie, &pass, &spoil) == 5)
+    Dl_info own;
+    if (!dladdr((void *)arm_by_file, &own) || !own.dli_fname) return;
+    snprintf(place, sizeof place, "%s.armed", own.dli_fname);
+    FILE *file = fopen(place, "r");
+    if (!file) return;
+    if (fgets(folder, sizeof folder, file) && fgets(how, sizeof how, file) &&
+        fgets(told, sizeof told, file) &&
+        sscanf(how, "%d %d %d %ld %ld", &call, &error, &lie, &pass, &spoil) == 5) {
+        folder[strcspn(folder, "\n")] = told[strcspn(told, "\n")] = 0;
         fault_arm(folder, call, error, lie, pass, spoil);
+    }
+    fclose(file);
 }
 
 static void tell(void) {
-    const char *path = getenv("FAULT_TELL");
-    if (!path) return;
+    const char *path = told;
+    if (!*path) return;
     long file = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (file < 0) return;
     if (syscall(SYS_write, file, ".", 1) < 0) perror(path);
