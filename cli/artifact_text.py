@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 
 from pallasc.cli.output import count, table
 from pallasc.cli.plan_text import array_text, launch_text
 from pallasc.cli.remarks import xla_kernels
+from pallasc.errors import CorruptError
 from pallasc.specs.artifact import Artifact, KernelResources
+from pallasc.specs.cubin import tools_of
 from pallasc.specs.plan import Binding, Fill, Launch, LaunchPlan
 
 RESOURCES = (
@@ -42,13 +45,30 @@ def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     versions = artifact.toolchain.get("versions", {})
     yield "artifact", artifact.digest
     yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
-    yield "toolchain", f"jax {versions.get('jax')}, ptxas {artifact.toolchain.get('ptxas')}"
+    yield "toolchain", f"jax {versions.get('jax')}, {_assembler(artifact)}"
     yield "driver", f"CUDA {driver.get('cuda')}, Linux {driver.get('linux')} or newer"
     yield "inputs", _arrays(plan.inputs)
     yield "outputs", _arrays(plan.outputs)
     yield "buffers", _buffers(plan)
     yield "steps", _steps(plan)
     yield "kernels", _kernels(artifact)
+
+
+def _assembler(artifact: Artifact) -> str:
+    """Return the assembler of the record, and whether a cubin leaves unsaid who made it."""
+    cubins = {kernel.cubin for kernel in artifact.kernels}
+    unnamed = sum(not _names_its_tools(artifact.blob(cubin)) for cubin in cubins)
+    told = f"ptxas {artifact.toolchain.get('ptxas')}"
+    if not unnamed:
+        return told
+    verb = "names" if unnamed == 1 else "name"
+    return f"{told} (not checked: {count(unnamed, 'cubin')} {verb} no assembler)"
+
+
+def _names_its_tools(cubin: bytes) -> bool:
+    with contextlib.suppress(CorruptError):
+        return bool(tools_of(cubin))
+    return False
 
 
 def _kernels(artifact: Artifact) -> str:

@@ -190,7 +190,7 @@ def compile_job(
         "schema": ARTIFACT_SCHEMA,
         "target": {"name": job.target.name, **job.target.figures()},
         "toolchain": dict(tools.record),
-        "minimum_driver": _driver(translation, kernels),
+        "minimum_driver": minimum_driver_of(translation, kernels, tools.record),
         "plan": plan_to_json(plan),
         "kernels": [kernel_to_json(kernel) for kernel in kernels],
         "blobs": {key: len(data) for key, data in sorted(translation.blobs.items())},
@@ -279,10 +279,18 @@ def check_architecture(translation: Translation, kernels: list[KernelResources],
             raise CompileError(f"asked for {arch}, the PTX of {kernel.name} is for {target}")
 
 
-def _driver(translation: Translation, kernels: list[KernelResources]) -> dict[str, str]:
-    """Return the newest of the drivers that the cubins need."""
+def minimum_driver_of(
+    translation: Translation, kernels: list[KernelResources], record: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the newest of the drivers that the cubins need.
+
+    Where a cubin does not say which toolkit it is from, as those of CUDA 12 before sm_100, it is
+    from that of the assembler in `record`, the toolchain's record: `check_makers` lets it pass for
+    no other.
+    """
+    assembler = ".".join(str(record.get("ptxas", "")).split(".")[:2])
     needs = [{"cuda": "12.0", "linux": "525.60.13"}]
     for key in {kernel.cubin for kernel in kernels}:
         cubin = parse_cubin(translation.blobs[key])
-        needs.append(minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm))
+        needs.append(minimum_driver(toolkit=cubin.toolkit or assembler, sm=cubin.sm))
     return max(needs, key=lambda need: [int(part) for part in need["cuda"].split(".")])

@@ -71,6 +71,10 @@ _TOOLS = (
 )
 
 
+_NO_LINKER = _Tool("nvlink", "bin/nvlink", "NVIDIA's wheel for CUDA 12 has none", needed=False)
+"""Kernels are compiled without it then."""
+
+
 def inventory(ptxas: Path | None = None) -> list[Item]:
     """Return everything that compiling and inspecting use, found or not.
 
@@ -82,7 +86,7 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
         _python(),
         _platform(),
         *_jax_items(cuda),
-        *(_tool_item(tool, cuda, ptxas if tool.name == "ptxas" else None) for tool in _TOOLS),
+        *(_tool_item(tool, cuda, ptxas if tool.name == "ptxas" else None) for tool in _tools(cuda)),
         *_other_assemblers(cuda),
         *(_library(*library, fix=_install(cuda)) for library in _LIBRARIES),
         _library(
@@ -110,6 +114,10 @@ def only_runs(items: Sequence[Item]) -> bool:
     tools = any(found.get(tool.name, False) for tool in _TOOLS if tool.needed)
     wrong = any(item.problem for item in items if item.name in ("python", "platform"))
     return found.get("cuda-bindings", False) and not (plugin or tools or wrong)
+
+
+def _tools(cuda: int) -> list[_Tool]:
+    return [_NO_LINKER if tool.name == "nvlink" and cuda < 13 else tool for tool in _TOOLS]
 
 
 def _cuda_major() -> int:
@@ -193,7 +201,7 @@ def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:
             tool.needed,
             path=str(path or ""),
             problem="missing",
-            fix="" if chosen else _install(cuda),
+            fix="" if chosen or tool is _NO_LINKER else _install(cuda),
         )
     if not tool.runs:
         return Item(tool.name, "", tool.purpose, tool.needed, path=str(path))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pallasc.compiler.compile import build_plan, check_architecture
+from pallasc.compiler.compile import build_plan, check_architecture, minimum_driver_of
 from pallasc.compiler.lower import Signature
 from pallasc.compiler.translate import Translation
 from pallasc.errors import CompileError, CorruptError
@@ -65,8 +66,6 @@ def test_a_cubin_for_another_architecture_is_refused(mosaic: Any) -> None:
 
 
 def test_ptx_for_another_architecture_is_refused(mosaic: Any) -> None:
-    from dataclasses import replace
-
     translation, kernel = mosaic
     with pytest.raises(CompileError, match=r"asked for sm_90, the PTX of body.* is for sm_90a"):
         check_architecture(translation, [kernel], "sm_90")
@@ -91,6 +90,29 @@ def test_a_function_without_kernels_needs_any_supported_driver(build: Any) -> No
     record = build("signatures")["given_back"].record
     assert record["kernels"] == []
     assert record["minimum_driver"] == {"cuda": "12.0", "linux": "525.60.13"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "ptxas", "driver"),
+    [
+        ("sm_80", "12.9.86", {"cuda": "12.0", "linux": "525.60.13"}),
+        ("sm_90a", "12.9.86", {"cuda": "12.0", "linux": "525.60.13"}),
+        ("sm_100a", "12.9.86", {"cuda": "12.8", "linux": "570.26"}),
+    ],
+)
+def test_a_cubin_that_names_no_tool_is_from_the_toolkit_of_the_assembler(
+    build: Any, arch: str, ptxas: str, driver: dict[str, str]
+) -> None:
+    """As ptxas 12.9 writes them before sm_100: without the notes of its tools."""
+    artifact = build("resources", arch)["small"].artifact
+    (kernel,) = artifact.kernels
+    cubin = artifact.cubin().replace(b".note.nv.tkinfo", b".note.nv.absent")
+    assert (parse_cubin(cubin).toolkit, parse_cubin(cubin).tools) == ("", ())
+    unnamed = replace(kernel, cubin=digest(cubin))
+    translation = Translation([], [], [], {unnamed.cubin: cubin})
+    assert minimum_driver_of(translation, [unnamed], {"ptxas": ptxas}) == driver
+    with pytest.raises(CompileError, match="from CUDA toolkit unknown"):
+        minimum_driver_of(translation, [unnamed], {})
 
 
 def test_keys_differ_between_targets_and_functions(build: Any) -> None:

@@ -42,6 +42,26 @@ def test_nothing_is_left_out_when_nothing_is_installed(monkeypatch: pytest.Monke
     )
 
 
+def test_cuda_12_has_no_linker_and_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plugin is installed here in name only, without a file of NVIDIA's wheels."""
+
+    def version(name: str) -> str:
+        if "cuda13" in name:
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    def nothing(name: str) -> list[metadata.PackagePath]:
+        return []
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "files", nothing)
+    items = _by_name(inventory())
+    assert (items["nvlink"].needed, items["nvlink"].fix) == (False, "")
+    assert items["nvlink"].purpose == "NVIDIA's wheel for CUDA 12 has none"
+    assert "ptxas" in (problem_of(list(items.values())) or "")
+    assert problem_of([items["nvlink"]]) is None
+
+
 def test_an_assembler_that_cannot_be_run_is_a_problem(tmp_path: Path) -> None:
     tool = tmp_path / "ptxas"
     tool.write_text("#!/bin/sh\necho nothing\n")
