@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import tempfile
 import threading
@@ -124,16 +123,20 @@ def _compile_here(
         return Artifact(result, blobs.__getitem__)
 
     tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
-    if not (nvjitlink.hide() or other_library(setup.toolkit)):
-        reports = _reports(setup.toolchain.ptxas)
-        with (
-            contextlib.suppress(OtherAssemblerError),
-            first_on_path(reports.folder, setup.toolkit / "bin"),
-        ):
-            return run(replace(tools, reports=reports))
+    ptxas = setup.toolchain.ptxas
+    if ptxas not in _other_assemblers and not (nvjitlink.hide() or other_library(setup.toolkit)):
+        reports = _reports(ptxas)
+        try:
+            with first_on_path(reports.folder, setup.toolkit / "bin"):
+                return run(replace(tools, reports=reports))
+        except OtherAssemblerError:
+            _other_assemblers.add(ptxas)
     process = _process(setup, target)
     return run(replace(tools, reports=process.reports, process=process))
 
+
+_other_assemblers: set[Path] = set()
+"""Assemblers instead of which this process uses another: it chose once and stays with that."""
 
 _processes: dict[tuple[Path, str], XlaProcess] = {}
 _processes_lock = threading.Lock()

@@ -170,3 +170,36 @@ def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
     body["artifact"]["minimum_driver"] = {"cuda": [99, 0]}
     record.write_bytes(format.encode("artifact", record.name, body)[0])
     assert run_program("kept.py", root, 3.0, "plain") == [["triple"], digest, size]
+
+
+def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from pallasc.compiler import api, compile, device_library, nvjitlink
+    from pallasc.compiler.makers import OtherAssemblerError
+    from pallasc.compiler.ptxas_reports import Reports
+
+    compiled: list[str] = []
+
+    class Elsewhere:
+        reports = None
+
+    def compile_job(job: Any, lowered: Any, tools: Any) -> Any:
+        compiled.append("in a process of its own" if tools.process else "here")
+        if tools.process is None:
+            raise OtherAssemblerError("chosen before")
+        return {}, {}
+
+    monkeypatch.setattr(compile, "compile_job", compile_job)
+    monkeypatch.setattr(compile, "lower_job", lambda job, process: None)
+    monkeypatch.setattr(nvjitlink, "hide", lambda: "")
+    monkeypatch.setattr(device_library, "other_library", lambda toolkit: "")
+    reports = Reports(tmp_path / "assembler", tmp_path)
+    monkeypatch.setattr(api, "_reports", lambda ptxas: reports)
+    monkeypatch.setattr(api, "_process", lambda setup, target: Elsewhere)
+    monkeypatch.setattr(api, "Artifact", lambda record, blob: record)
+    monkeypatch.setattr(api, "_other_assemblers", set(), raising=False)
+    monkeypatch.setenv("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "")
+    for _ in range(3):
+        api.compile(len, "f32[8]")
+    assert compiled == ["here", *["in a process of its own"] * 3]
