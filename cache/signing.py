@@ -138,11 +138,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
         SpecError: the environment is not understood, or a key or the secret cannot be read or used.
         ToolError: there is a key, and the cryptography package is missing.
     """
-    text = environ.get(REQUIRE, "")
-    demanded = _SWITCH.get(text.strip().lower())
-    if demanded is None:
-        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
-    demanded = demanded or required
+    demanded = is_required(environ) or required
     signers: dict[str, Sign] = {}
     checkers: dict[str, Check] = {}
     if environ.get(KEY):
@@ -156,6 +152,19 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
         signers[own] = partial(_mac, secret)
         checkers[own] = lambda mac, message: hmac.compare_digest(mac, _mac(secret, message))
     return Trust(demanded, signers, checkers, notes)
+
+
+def is_required(environ: Mapping[str, str]) -> bool:
+    """Tell whether the environment demands signatures of entries of stores.
+
+    Raises:
+        SpecError: it is not understood.
+    """
+    text = environ.get(REQUIRE, "")
+    required = _SWITCH.get(text.strip().lower())
+    if required is None:
+        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
+    return required
 
 
 def _mac(secret: bytes, message: bytes) -> bytes:

@@ -17,7 +17,7 @@ from hatchling.plugin import hookimpl
 
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.making import make
-from pallasc.hooks.requirements import compiler_requirements
+from pallasc.hooks.requirements import build_requirements
 from pallasc.hooks.settings import FILE, Setting, read_settings
 from pallasc.hooks.sources import RECORD, origin_record, source_files
 from pallasc.specs.spelling import suggestion
@@ -50,7 +50,7 @@ class BundleHook(BuildHookInterface[Any]):
             return []
         try:
             _settings(Path(self.root), self.config)
-            return compiler_requirements(Path(self.root), os.environ)
+            return build_requirements(Path(self.root), os.environ)
         except PallascError as error:
             self.app.abort(f"error: {error}")
             return []

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 """Prints a line of what goes on."""
 
-_KEY = "PALLASC_SIGN_KEY"
+SIGN_KEY = "PALLASC_SIGN_KEY"
+"""The variable that names the file of a private key."""
+
 _PASSWORD = "PALLASC_KEY_PASSWORD"
 _SHOWN = 10
 
@@ -198,13 +200,13 @@ def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
     """Return a bundle with a signature by the key of the environment, where there is one."""
     from pallasc.specs.bundle.signature import parse_private_key, signed
 
-    name = environ.get(_KEY)
+    name = environ.get(SIGN_KEY)
     if not name:
         return data
     try:
         text = Path(name).read_bytes()
     except OSError as error:
-        raise SpecError(f"{_KEY}: {name} cannot be read: {error.strerror}.") from error
+        raise SpecError(f"{SIGN_KEY}: {name} cannot be read: {error.strerror}.") from error
     password = environ.get(_PASSWORD)
     key = parse_private_key(text, name, os.fsencode(password) if password else None)
     return signed(data, key)

@@ -1,35 +1,52 @@
 """Say what a build needs to be installed: a compiler only where something has to be compiled.
 
 Build front ends make an environment for each build, and ask the backend what else to install there.
-With everything in the store that is nothing, so JAX and the tools of CUDA stay out of it.
+With everything in the store that is nothing, so JAX and the tools of CUDA stay out of it. What
+signatures need is asked for where the environment says that some are made or checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pallasc.cache import signing
+from pallasc.compiler.installed import find_package
 from pallasc.compiler.toolchain import is_compiler_installed
 from pallasc.errors import PallascError
+from pallasc.hooks.making import SIGN_KEY
 from pallasc.hooks.settings import Setting, compiler_extra, read_settings
+from pallasc.specs.bundle.trust import machine_keys, machine_requires
 
 
-def compiler_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
-    """Return the requirement that brings a compiler, none where nothing is to be compiled.
+def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the requirement that brings a compiler and what signs, none where neither is needed.
 
     Args:
         root: the folder of the project.
         environ: environment variables.
 
     Raises:
-        SpecError: something is wrong in the project's settings.
+        SpecError: something is wrong in the project's settings or in the environment.
     """
     settings = read_settings(root, environ)
-    extra = compiler_extra(root)
+    compiler = compiler_extra(root)
+    extras = []
     compiling = [one for one in settings if one.specs and one.source == "compile"]
-    if is_compiler_installed() or all(_is_in_store(one, root) for one in compiling):
-        return []
-    return [f"pallasc[{extra}]"]
+    if not is_compiler_installed() and not all(_is_in_store(one, root) for one in compiling):
+        extras.append(compiler)
+    if find_package("cryptography") is None and _has_signatures(settings, environ):
+        extras.append("sign")
+    return [f"pallasc[{','.join(extras)}]"] if extras else []
+
+
+def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> bool:
+    """Tell whether a build signs, or checks what somebody else signed."""
+    if environ.get(SIGN_KEY) or environ.get(signing.KEY):
+        return True
+    if machine_requires() and any(one.bundle is not None for one in settings):
+        return True
+    return signing.is_required(environ) and bool(machine_keys())
 
 
 def _is_in_store(setting: Setting, root: Path) -> bool:

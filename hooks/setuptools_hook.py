@@ -15,7 +15,7 @@ from setuptools import Command, Distribution
 
 from pallasc.errors import PallascError
 from pallasc.hooks.making import make
-from pallasc.hooks.requirements import compiler_requirements
+from pallasc.hooks.requirements import build_requirements
 from pallasc.hooks.settings import Setting, has_settings, read_settings
 from pallasc.hooks.sources import RECORD, origin_record, source_files
 from pallasc.specs.spelling import suggestion
@@ -45,7 +45,7 @@ def _require_compiler(dist: Distribution) -> None:
     if build_meta is None or not isinstance(dist, build_meta.Distribution):
         return
     try:
-        needed = compiler_requirements(Path.cwd(), os.environ)
+        needed = build_requirements(Path.cwd(), os.environ)
     except PallascError as error:
         raise SystemExit(f"error: {error}") from error
     if needed:

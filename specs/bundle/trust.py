@@ -92,7 +92,7 @@ def read_policy(
             package, or the environment is not understood.
     """
     demands = []
-    if _machine_requires() or (require_signature and trusted is None):
+    if machine_requires() or (require_signature and trusted is None):
         demands.append(_machine_demand())
     if trusted is not None and require_signature is not False:
         keys = read_keys(trusted, beside=beside, source="the argument trusted")
@@ -129,7 +129,12 @@ def machine_keys() -> tuple[PublicKey, ...]:
     return _machine_demand().keys
 
 
-def _machine_requires() -> bool:
+def machine_requires() -> bool:
+    """Tell whether this machine demands signatures of bundles.
+
+    Raises:
+        SpecError: the environment is not understood.
+    """
     text = os.environ.get(REQUIRE, "")
     required = _SWITCH.get(text.strip().lower())
     if required is None:

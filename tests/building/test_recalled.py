@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +152,16 @@ def test_what_is_planted_in_its_place_is_nothing(tmp_path: Path, planted: Any) -
     assert recalled.recalled(store) == []
 
 
-@pytest.mark.parametrize("backend", ["setuptools", "hatchling"])
-def test_a_wheel_asks_for_a_compiler_only_where_something_has_to_be_compiled(
-    built: Any, nothing_installed: None, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+@pytest.fixture(params=["setuptools", "hatchling"])
+def asked(
+    built: Any,
+    nothing_installed: None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Callable[[], list[str]]:
+    """Return what tells what a backend wants to have installed for a wheel with `built` in it."""
     built.write("mylib/__init__.py", "")
-    hook = "[tool.hatch.build.hooks.pallasc]\n" if backend == "hatchling" else ""
+    hook = "[tool.hatch.build.hooks.pallasc]\n" if request.param == "hatchling" else ""
     settings = (
         '[project]\nname = "mylib"\nversion = "1"\n[tool.setuptools]\npackages = ["mylib"]\n'
         f'{hook}[tool.pallasc]\ncompiler = "cuda12"\n'
@@ -166,10 +172,59 @@ def test_a_wheel_asks_for_a_compiler_only_where_something_has_to_be_compiled(
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store.root))
     monkeypatch.setattr("sys.argv", ["build"])
     monkeypatch.setattr("pallasc.hooks.requirements.is_compiler_installed", lambda: False)
-    module = "setuptools.build_meta" if backend == "setuptools" else "hatchling.build"
-    asked = importlib.import_module(module).get_requires_for_build_wheel
+    module = "setuptools.build_meta" if request.param == "setuptools" else "hatchling.build"
+    return importlib.import_module(module).get_requires_for_build_wheel
+
+
+def test_a_wheel_asks_for_a_compiler_only_where_something_has_to_be_compiled(
+    built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert asked() == []
     built.write("scale.py", "def run(x):\n    return x * 5\n")
     assert asked() == ["pallasc[cuda12]"]
     monkeypatch.setenv("PALLASC_FROZEN", "1")
     assert asked() == []
+
+
+KEY_FILE = "ed25519:" + base64.b64encode(bytes(32)).decode()
+
+
+WITH_KEYS: list[tuple[dict[str, str], list[str]]] = [
+    ({"PALLASC_SIGN_KEY": "/release.key"}, ["pallasc[sign]"]),
+    ({"PALLASC_STORE_KEY": "/store.key"}, ["pallasc[cuda12,sign]"]),
+    ({"PALLASC_STORE_KEY": "/store.key", "PALLASC_FROZEN": "1"}, ["pallasc[sign]"]),
+    (
+        {"PALLASC_REQUIRE_SIGNED_STORE": "1", "PALLASC_TRUSTED_KEYS": "trusted.pub"},
+        ["pallasc[cuda12,sign]"],
+    ),
+    ({"PALLASC_REQUIRE_SIGNED_STORE": "1"}, ["pallasc[cuda12]"]),
+    ({"PALLASC_REQUIRE_SIGNATURE": "1"}, []),
+]
+
+
+def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
+    built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built.write("trusted.pub", f"ed25519:{base64.b64encode(bytes(32)).decode()}\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(built.folder / "settings"))
+    for variables, wanted in WITH_KEYS:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                path = str(built.folder / value)
+                patch.setenv(name, path if name == "PALLASC_TRUSTED_KEYS" else value)
+            patch.setattr("pallasc.hooks.requirements.find_package", lambda name: None)
+            assert asked() == wanted, variables
+            patch.setattr("pallasc.hooks.requirements.find_package", lambda name: name)
+            assert [one for one in asked() if "sign" in one] == [], variables
+
+
+def test_a_bundle_that_must_be_signed_is_checked_with_what_signs(
+    built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallasc.hooks.requirements.find_package", lambda name: None)
+    text = (built.folder / "pyproject.toml").read_text()
+    built.write("pyproject.toml", text.replace('["spec.yaml", "twice.py"]', '"made.pallasc"'))
+    built.write("made.pallasc", "")
+    assert asked() == []
+    monkeypatch.setenv("PALLASC_REQUIRE_SIGNATURE", "1")
+    assert asked() == ["pallasc[sign]"]
