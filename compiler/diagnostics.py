@@ -189,6 +189,10 @@ def check_diagnostics(
     return None
 
 
+NO_KERNEL = Diagnostic("compile", "pallasc", "", "it holds no Pallas Mosaic GPU kernel")
+"""What pallasc itself has to say of an artifact without a kernel of Mosaic."""
+
+
 # ---- those of an action key
 
 

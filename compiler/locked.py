@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from pallasc.compiler.setup import Setup
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
+_STORED = (
+    "Somebody changed the store, or compiling it is not deterministic. Empty the store with "
+    "pallasc cache clear, or name another with --store, and build again."
+)
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
 _SOURCES_CHANGED = "its sources have changed since it was locked"
 OTHER_ACTION_KEY = "its action key differs from the lock's"
@@ -179,7 +183,8 @@ class LockedLookup:
             return None
         entry = self._lock.variants.get(result.variant.id) if self._lock else None
         again = entry is not None and result.action_key == entry.action
-        hint = _REPRODUCE if again else self._hint()
+        same_request = _STORED if result.status == "hit" else _REPRODUCE
+        hint = same_request if again else self._hint()
         return NotCachedError(f"{result.variant.id} is {clause}.", hint=hint)
 
     def difference(self, result: VariantResult) -> str | None:
@@ -194,6 +199,11 @@ class LockedLookup:
         found = result.artifact.digest
         if found == entry.artifact:
             return None
+        if result.status == "hit":
+            return (
+                f"not the locked artifact: the store has {found} under action key {entry.action}, "
+                f"and {self._file} has {entry.artifact}"
+            )
         return (
             f"not deterministic: action key {entry.action} has given artifact {found}, "
             f"and {self._file} has {entry.artifact}"

@@ -117,7 +117,7 @@ class Run:
             wrong: PallascError | None = check_budget(result.artifact, result.variant.budget)
             if wrong is None and self.locked is not None:
                 wrong = self.locked.check(result)
-            if wrong is None and self.options.fail_on_warning and result.diagnostics:
+            if wrong is None and self.options.fail_on_warning:
                 wrong = self._said_too_much(result)
             if wrong is not None:
                 wrong.location = wrong.location or result.variant.location
@@ -127,10 +127,12 @@ class Run:
         self.tell(result.status, result.variant, result)
 
     def _said_too_much(self, result: VariantResult) -> PallascError | None:
-        from pallasc.compiler.diagnostics import check_diagnostics
+        from pallasc.compiler.diagnostics import NO_KERNEL, check_diagnostics
 
-        base_dir = result.variant.base_dir
-        return check_diagnostics(result.diagnostics, self.options.fail_on_warning, base_dir)
+        kernels = result.artifact.kernels if result.artifact else ()
+        own = () if any(one.origin == "mosaic" for one in kernels) else (NO_KERNEL,)
+        said, base_dir = (*result.diagnostics, *own), result.variant.base_dir
+        return check_diagnostics(said, self.options.fail_on_warning, base_dir)
 
     def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         """Tell whoever listens what happened to a variant."""

@@ -172,6 +172,10 @@ def test_a_pattern_fails_what_says_it_now_or_then(talking: Any, results: Any) ->
         assert str(error.location) == f"{talking.folder}/kernels.py:10"
         assert "--fail-on-warning 'cache MISS'" in error.hint
     assert talking.build(fail_on_warning=[re.compile("nothing like this")]).exit_code == 0
+    without = talking.build(fail_on_warning=[re.compile("no Pallas")])
+    assert {result.error.message for result in without.failed if result.error} == {
+        "it compiles with a warning: pallasc: it holds no Pallas Mosaic GPU kernel"
+    }
 
 
 # ---- without a build

@@ -12,7 +12,7 @@ import pytest
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.tracing import TRACED, skip_frames
 
-METHODS = ("__call__", "into", "variant", "preload", "prepare")
+METHODS = ("__call__", "available", "into", "variant", "preload", "prepare")
 
 
 def _is_marked(function: Any) -> bool:
