@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.toolchain import find_disassembler
 from pallasc.errors import CorruptError, ToolError
 
 
@@ -17,7 +17,7 @@ def sass(cubin: bytes, *, kernel: str | None = None) -> str:
         ToolError: nvdisasm is not installed, or cannot be run.
         CorruptError: nvdisasm refuses the cubin.
     """
-    tool = find_toolchain().nvdisasm
+    tool = find_disassembler()
     if tool is None:
         raise ToolError(
             "nvdisasm is not installed, so there is no SASS to show.",

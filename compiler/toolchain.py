@@ -36,7 +36,6 @@ class Toolchain:
     packages: tuple[Package, ...]
     ptxas: Path
     nvlink: Path | None
-    nvdisasm: Path | None
     libdevice: Path
     plugin: Path
 
@@ -61,13 +60,11 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
     check_versions(packages)
     folder = _nvidia_folder(cuda)
     tools = folder / "bin"
-    disassembler = tools / "nvdisasm"
     return Toolchain(
         cuda=cuda,
         packages=packages,
         ptxas=_executable(ptxas) if ptxas else _existing(tools / "ptxas", "ptxas"),
         nvlink=tools / "nvlink" if (tools / "nvlink").is_file() else None,
-        nvdisasm=_disassembler(cuda) or (disassembler if disassembler.is_file() else None),
         libdevice=_existing(folder / "nvvm" / "libdevice" / "libdevice.10.bc", "libdevice"),
         plugin=_existing(
             packages[3].root / "jax_plugins" / f"xla_cuda{cuda}" / "xla_cuda_plugin.so",
@@ -137,6 +134,16 @@ def check_versions(packages: tuple[Package, ...]) -> None:
         )
 
 
+def find_disassembler() -> Path | None:
+    """Return NVIDIA's disassembler, None if it is not installed; no compiler need be.
+
+    There is a wheel of it for CUDA 13 alone, which reads cubins of CUDA 12 too.
+    """
+    found = find_package("nvidia-cuda-nvdisasm")
+    path = found.root / "nvidia/cu13/bin/nvdisasm" if found else None
+    return path if path and path.is_file() else None
+
+
 def _nvidia_folder(cuda: int) -> Path:
     name = "nvidia-cuda-nvcc" if cuda >= 13 else f"nvidia-cuda-nvcc-cu{cuda}"
     package = _package(name)
@@ -147,13 +154,6 @@ def _nvidia_folder(cuda: int) -> Path:
         f"{name} {package.version} is installed without its ptxas.",
         hint=f"Reinstall it with: pip install --force-reinstall {name}",
     )
-
-
-def _disassembler(cuda: int) -> Path | None:
-    found = find_package("nvidia-cuda-nvdisasm" if cuda >= 13 else f"nvidia-cuda-nvdisasm-cu{cuda}")
-    root = found.root if found else Path()
-    paths = (root / f"nvidia/cu{cuda}/bin/nvdisasm", root / "nvidia/cuda_nvdisasm/bin/nvdisasm")
-    return next((path for path in paths if found and path.is_file()), None)
 
 
 def _existing(path: Path, what: str) -> Path:

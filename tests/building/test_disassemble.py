@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pallasc.compiler import disassemble
+from pallasc.compiler import toolchain
 from pallasc.compiler.disassemble import sass
-from pallasc.compiler.toolchain import find_toolchain
 from pallasc.errors import CorruptError, ToolError
 
 
@@ -51,7 +49,17 @@ def test_what_is_no_cubin_is_refused_without_naming_a_temporary_file(bad: bytes)
 
 
 def test_a_missing_disassembler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    without = replace(find_toolchain(), nvdisasm=None)
-    monkeypatch.setattr(disassemble, "find_toolchain", lambda: without)
+    monkeypatch.setattr(toolchain, "find_package", lambda name: None)
     with pytest.raises(ToolError, match="pip install nvidia-cuda-nvdisasm"):
         sass(b"")
+
+
+def test_sass_needs_no_compiler_but_the_disassembler(
+    artifact: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = toolchain.find_package
+    only = "nvidia-cuda-nvdisasm"
+    monkeypatch.setattr(
+        toolchain, "find_package", lambda name: found(only) if name == only else None
+    )
+    assert "EXIT" in sass(artifact.cubin())

@@ -234,7 +234,6 @@ class World:
             packages=tuple(Package(name, "0.12.0", self.tools) for name in names),
             ptxas=self.tools / "bin" / self.ptxas,
             nvlink=self.tools / "bin" / "nvlink",
-            nvdisasm=None,
             libdevice=self.tools / "nvvm/libdevice/libdevice.10.bc",
             plugin=self.tools / "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
         )
