@@ -171,8 +171,7 @@ def supervision_options(function: F) -> F:
         click.option(
             "--timeout",
             "timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
-            callback=_finite,
+            callback=_seconds,
             metavar="SECONDS",
             help="Stop a variant that takes longer.",
         ),
@@ -195,8 +194,7 @@ def reading_options(function: F) -> F:
         click.option(
             "--timeout",
             "timeout_s",
-            type=click.FloatRange(min=0, min_open=True),
-            callback=_finite,
+            callback=_seconds,
             metavar="SECONDS",
             help="Stop a Python spec that takes longer to execute.",
         ),
@@ -218,10 +216,22 @@ def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> i
     return parse_size(text, what="--memory", least_bytes=_LEAST_MEMORY_BYTES) or 0
 
 
-def _finite(ctx: click.Context, _: click.Parameter, seconds: float | None) -> float | None:
-    """Return the seconds, which click takes as `nan` and `inf` too."""
-    if seconds is not None and not seconds < float("inf"):
-        raise click.BadParameter(f"{seconds} is no number of seconds.", ctx)
+def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float | None:
+    """Return a time limit in seconds, None where none is given.
+
+    Raises:
+        SpecError: it is not a positive number.
+    """
+    if text is None or ctx.resilient_parsing:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        from pallasc.errors import SpecError
+
+        raise SpecError(f"--timeout must be a positive number of seconds, got {text!r}.")
     return seconds
 
 

@@ -125,10 +125,22 @@ def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
         words.update(f"target={known}" for known in _values(variant, "target"))
     for term in terms:
         if not any(matches(term, variant) for variant in variants):
+            if array := _array_named(term, variants):
+                return (
+                    f"{array} is an array: -k compares names, targets and parameters of the matrix."
+                )
             found = nearest(term, words)
             listed = ", ".join(sorted({v.name for v in variants})[:12])
             return f"Did you mean {_quoted(found)!r}?" if found else f"Kernels: {listed}."
     return "Every term fits some variant; together they fit none." if variants else None
+
+
+def _array_named(term: str, variants: list[Variant]) -> str | None:
+    """Return the name of the array that a term wants to compare, None where it is none."""
+    key = term.partition("=")[0] if "=" in term else ""
+    params = {name for variant in variants for name, _ in variant.params}
+    arrays = {path.partition(".")[0] for variant in variants for path, _ in variant.arrays()}
+    return key if key in arrays - params else None
 
 
 def _quoted(term: str) -> str:

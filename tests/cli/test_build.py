@@ -97,6 +97,13 @@ def test_options_say_whether_the_store_is_required(
         assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize("limit", ["abc", "0", "-1", "nan", "inf", ""])
+def test_a_time_limit_that_is_none_is_refused(limit: str, run: RunCommand, built: Any) -> None:
+    result = run("build", *built.arguments, "--timeout", limit)
+    told = f"error: --timeout must be a positive number of seconds, got {limit!r}.\n"
+    assert (result.code, result.out, result.err) == (2, "", told)
+
+
 @pytest.mark.parametrize(
     ("size", "why"),
     [("3", "'3' has no unit"), ("3B", "'3B' is less than 64 MiB"), ("63MiB", "less than 64 MiB")],

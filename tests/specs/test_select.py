@@ -116,6 +116,11 @@ def test_a_suggestion_can_be_used_as_it_stands() -> None:
     ("expression", "text"),
     [
         ("matmull", "-k 'matmull' selects none of 11 variants.\n  Did you mean 'matmul'?"),
+        (
+            "a=f32[1024]",
+            "-k 'a=f32[1024]' selects none of 11 variants.\n"
+            "  a is an array: -k compares names, targets and matrix parameters.",
+        ),
         ("m=1025", "-k 'm=1025' selects none of 11 variants.\n  Did you mean 'm=1024'?"),
         (
             "target=h20",
