@@ -126,9 +126,7 @@ def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
     for term in terms:
         if not any(matches(term, variant) for variant in variants):
             if array := _array_named(term, variants):
-                return (
-                    f"{array} is an array: -k compares names, targets and parameters of the matrix."
-                )
+                return f"{array} is an array: -k compares names, targets and matrix parameters."
             found = nearest(term, words)
             listed = ", ".join(sorted({v.name for v in variants})[:12])
             return f"Did you mean {_quoted(found)!r}?" if found else f"Kernels: {listed}."
