@@ -137,7 +137,8 @@ def _array_named(term: str, variants: list[Variant]) -> str | None:
     """Return the name of the array that a term wants to compare, None where it is none."""
     key = term.partition("=")[0] if "=" in term else ""
     params = {name for variant in variants for name, _ in variant.params}
-    arrays = {path.partition(".")[0] for variant in variants for path, _ in variant.arrays()}
+    known = [variant for variant in variants if isinstance(variant, Variant)]  # not of a bundle
+    arrays = {path.partition(".")[0] for variant in known for path, _ in variant.arrays()}
     return key if key in arrays - params else None
 
 
