@@ -274,7 +274,6 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
             workers.start(1)
             continue
         session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
-        run.withheld.add(variant.name, found.missed)
         seconds = time.monotonic() - began
         run.settle(
             index,
@@ -288,6 +287,7 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
                 printed=found.printed,
                 diagnostics=_said(found.diagnostics),
                 manifest_key=found.manifest_key,
+                missed=found.missed,
             ),
         )
 

@@ -129,7 +129,6 @@ def _result(
         return replace(result, error=error, output=answer.output, died=message is None)
     if first:
         run.notes += _notes(variant, message)
-        run.withheld.add(variant.name, message.get("missed", {}))
         _sign(run, miss, message)
     artifact = _artifact(run, message)
     if artifact is None:
@@ -147,7 +146,7 @@ def _result(
     return replace(
         result, status=status, seconds=message["seconds"] if first else 0.0,
         action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
-        diagnostics=from_json(message.get("diagnostics")),
+        diagnostics=from_json(message.get("diagnostics")), missed=message.get("missed", {}),
         manifest_key="" if message["uncached"] else miss.keys.folder,
     )  # fmt: skip
 

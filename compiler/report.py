@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from pallasc.errors import BudgetError, PallascError
@@ -40,6 +40,7 @@ class VariantResult:
         printed: what tracing and lowering printed, packed (`printed.unpack`).
         manifest_key: of the manifest that says what was read, "" where that is not known.
         diagnostics: what was said while it was traced, lowered and compiled, now or then.
+        missed: what its code asked for and did not get to see (`withheld`).
     """
 
     variant: Variant
@@ -56,6 +57,7 @@ class VariantResult:
     printed: str = ""
     manifest_key: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
+    missed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pallasc.cache.store import Store
 from pallasc.compiler.lookup import Keys, Lookup
 from pallasc.compiler.report import Event, OnEvent, Tick, VariantResult, check_budget
-from pallasc.compiler.withheld import Withheld
+from pallasc.compiler.withheld import Withheld, diagnostics_of
 from pallasc.errors import PallascError
 from pallasc.specs.spec import Variant
 
@@ -113,6 +113,7 @@ class Run:
 
     def settle(self, index: int, result: VariantResult) -> None:
         """Take a result; an artifact over its budget, or not as locked, is a failure."""
+        self.withheld.add(result.variant.name, result.missed)
         if result.artifact is not None:
             wrong: PallascError | None = check_budget(result.artifact, result.variant.budget)
             if wrong is None and self.locked is not None:
@@ -131,8 +132,8 @@ class Run:
 
         kernels = result.artifact.kernels if result.artifact else ()
         own = () if any(one.origin == "mosaic" for one in kernels) else (NO_KERNEL,)
-        said, base_dir = (*result.diagnostics, *own), result.variant.base_dir
-        return check_diagnostics(said, self.options.fail_on_warning, base_dir)
+        said = (*result.diagnostics, *own, *diagnostics_of(result))
+        return check_diagnostics(said, self.options.fail_on_warning, result.variant.base_dir)
 
     def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         """Tell whoever listens what happened to a variant."""

@@ -10,8 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pallasc.specs.variables import why_not_declared
+
+if TYPE_CHECKING:
+    from pallasc.compiler.diagnostics import Diagnostic
+    from pallasc.compiler.report import VariantResult
 
 _HOME = f"~{os.sep}"
 
@@ -32,6 +37,18 @@ class Withheld:
         return [
             _note(name, askers) for name, askers in sorted(self.asked.items()) if _is_here(name)
         ]
+
+
+def diagnostics_of(result: VariantResult) -> list[Diagnostic]:
+    """Return the same of one variant, for who fails builds that say too much."""
+    from pallasc.compiler.diagnostics import Diagnostic
+
+    kernel, missed = result.variant.name, result.missed
+    return [
+        Diagnostic("lower", "pallasc", str(place), _note(name, {kernel: ""}))
+        for name, place in (missed.items() if isinstance(missed, Mapping) else ())
+        if _is_here(name)
+    ]
 
 
 def _is_here(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,30 @@ def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so(
             'so none is seen. To let it through, write env: ["KERNEL_TILE"] in the spec, or env = '
             '["KERNEL_TILE"] under [tool.pallasc] in pyproject.toml.',
         )
+
+
+def test_a_pattern_fails_a_variant_that_asks_for_a_variable_that_is_withheld(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing(project)
+    project.write("plain.py", "def run(x):\n    return x\n")
+    entry = {"entry": "choosing.py:run"}
+    plain = {"name": "plain", "entry": "plain.py:run"}
+    project.spec({"name": "asking", **entry}, {"name": "same", **entry}, plain)
+    pattern = re.compile("ASKS for kernel_tile", re.IGNORECASE)
+    monkeypatch.setenv("KERNEL_TILE", "128")
+    for status in ("compiled", "hit"):
+        asking, same, plain = project.build(jobs=1, fail_on_warning=[pattern]).results
+        assert [one.status for one in (asking, same, plain)] == ["failed", "failed", status]
+        assert asking.error.message.startswith(
+            "it compiles with a warning: choosing.py:4: pallasc: asking asks for KERNEL_TILE, "
+            "which is set here and not let through"
+        )
+        assert "pallasc: same asks for KERNEL_TILE" in same.error.message
+        assert str(asking.error.location) == f"{project.folder}/choosing.py:4"
+        assert asking.error.exit_code == 1
+    monkeypatch.delenv("KERNEL_TILE")
+    assert project.build(fail_on_warning=[pattern]).exit_code == 0
 
 
 def in_kernel(project: Any) -> None:
