@@ -6,7 +6,8 @@ import ctypes
 import functools
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,12 @@ def pack(parameters: Sequence[Any]) -> Any:
 def pointer(address: Any) -> bytes:
     """Return an address as the bytes of a parameter."""
     return int(address).to_bytes(8, "little")
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Return what something returns in a thread of its own, or raise what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 @dataclass

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import made
 import pytest
+from rig import in_thread
 
 from pallasc.errors import DriverError
 from pallasc.runtime.devices import active, current_context, get_device
-
-
-def _in_thread(work: Callable[[], Any]) -> Any:
-    """Return what something returns in a thread of its own, or raise what it raises."""
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def _arrays(framework: Any, device: int = 0) -> list[Any]:
@@ -60,7 +40,7 @@ def test_a_thread_without_a_context_has_none_after_calls(
             found.append(current_context())
         return found
 
-    assert set(_in_thread(work)) == {0}
+    assert set(in_thread(work)) == {0}
     assert [one.device for one in runtime.launches] == [device] * 8
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import made
 import pytest
+from rig import in_thread
 
 from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.devices import active, current_context, get_device
@@ -36,22 +35,6 @@ def _twice(runtime: Any, *more: Any) -> tuple[Any, dict[str, int]]:
 def _stream() -> int:
     with active(get_device(0)) as driver:
         return int(driver.call("cuStreamCreate", 1, what="a stream"))
-
-
-def _in_thread(work: Callable[[], Any]) -> None:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("code", [201, 400])
@@ -95,7 +78,7 @@ def test_a_fill_without_a_context_goes_on_behind_the_launch(runtime: Any, framew
         kernel(a, b, stream=stream)
     runtime.clear_log()
     runtime.fault("cuMemsetD8Async", 201)
-    _in_thread(lambda: kernel(a, b, stream=stream))
+    in_thread(lambda: kernel(a, b, stream=stream))
     assert (b.numpy()[0, 0], ran["two"]) == (4, 2)
     names = ("cuLaunchKernelEx", "cuMemsetD8Async")
     assert [(one.name, one.code) for one in runtime.calls(*names)] == [

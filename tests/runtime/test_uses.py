@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import made
 import numpy as np
 import pytest
 from orders import races
+from rig import in_thread
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -155,22 +154,6 @@ def test_one_launch_is_noted_once_for_an_array_that_it_reads_and_writes(runtime:
 # ---- captures
 
 
-def _in_thread(work: Callable[[], Any]) -> None:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
 def _numpy(runtime: Any) -> None:
     one = np.ones((4, 64), np.float32)
     assert (_adds(runtime)(one, one) == 2).all()
@@ -203,12 +186,12 @@ def test_captures_of_other_threads_go_on(
 ) -> None:
     runtime.configure(asynchronous=1)
     if not is_first:
-        _in_thread(lambda: work(runtime))
+        in_thread(lambda: work(runtime))
     stream = _stream(flags)
     with active(get_device(0)) as driver:
         kind = driver.bindings.CUstreamCaptureMode(mode)
         driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
-        _in_thread(lambda: work(runtime))
+        in_thread(lambda: work(runtime))
         work(runtime)  # nor is that of this thread ended
         driver.call("cuStreamEndCapture", stream, what="a capture")
 
