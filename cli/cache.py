@@ -107,7 +107,8 @@ def why_command(
     """Explain why variants of SPECS are in the store or not.
 
     A miss is compared with the nearest entry: which labelled fields of the key differ, or which
-    source file changed since. Nothing is compiled and JAX is not imported.
+    source file changed since. Nothing is compiled and JAX is not imported; it need not be installed
+    where the store says what it was filled with.
 
     Example:
       pallasc cache why kernels.yaml -k matmul
@@ -115,14 +116,17 @@ def why_command(
     from pallasc.cli.output import json_text
     from pallasc.cli.selection import load_variants
     from pallasc.cli.why_text import explanation_text
-    from pallasc.compiler.setup import prepare
+    from pallasc.compiler.recalled import prepare_or_recall
     from pallasc.compiler.why import explain_variants
 
     store = _store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
-    with prepare() as setup:
+    with prepare_or_recall(store) as setup:
         context = setup.context(store)
         found = explain_variants(variants, context, store, setup.versions_now)
+        notes = setup.notes(context)
+    for note in notes:
+        echo(f"warning: {note}", err=True)
     if as_json:
         echo(json_text({"variants": [item.to_json() for item in found]}))
     else:

@@ -40,6 +40,9 @@ _MANY = 50
 """Looking up fewer variants takes no time."""
 _MADE = ("compiled", "lowered")
 """What becomes of a variant whose manifest is written."""
+_NO_TOOLCHAIN = (
+    "the store does not say with which compiler it was filled, and none is installed here"
+)
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 
 
@@ -117,6 +120,9 @@ def _run(run: Run) -> None:
     _ = run.store.trust  # what is wrong with its keys is told before anything is done
     with ExitStack() as stack:
         setup = _prepared(run)
+        if setup is None:
+            _nothing_known(run)
+            return
         stack.enter_context(setup)
         workers = Workers(run, setup, stack)
         if not run.store.folder.exists():
@@ -142,19 +148,20 @@ def _run(run: Run) -> None:
                 from pallasc.compiler.recalled import remember
 
                 remember(run.store, context.identity, setup.versions_now())
-        else:
-            run.notes += setup.notes(context)
+        run.notes += setup.notes(context)
     if any(result.status == "compiled" for result in run.results.values()):
         from pallasc.cache.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
 
 
-def _prepared(run: Run) -> Setup | Recalled:
+def _prepared(run: Run) -> Setup | Recalled | None:
     """Return the toolchain; where none is installed, one that the store was filled with.
 
+    There is None of both where nothing is to be compiled, and nothing can be found either.
+
     Raises:
-        ToolError: it is not complete, or there is none and the store knows of none.
+        ToolError: it is not complete, or there is none to compile with.
         NotCachedError: there is none, and the store was filled by another Python or pallasc.
     """
     options = run.options
@@ -162,9 +169,12 @@ def _prepared(run: Run) -> Setup | Recalled:
         return prepare(options.ptxas)
     from pallasc.compiler.recalled import recall, recalled
 
-    if options.compile and not recalled(run.store):
+    known = recalled(run.store)
+    if options.compile and not known:
         return prepare()
     run.has_compiler = False
+    if not known:
+        return None
     return recall(run.store, options.locked.lock if options.locked else None)
 
 
@@ -303,8 +313,19 @@ def _said(found: Any) -> tuple[Diagnostic, ...]:
 
 def _missing(run: Run, index: int, keys: Keys, found: Found) -> None:
     """Note a miss; settle it where nothing may be compiled."""
+    run.misses.setdefault(keys.folder, Miss(keys, found.reason, [])).indices.append(index)
+    _not_compiled(run, index, found)
+
+
+def _nothing_known(run: Run) -> None:
+    """Settle all variants of a build that compiles nothing, where no key can be told."""
+    for index in range(len(run.variants)):
+        _not_compiled(run, index, Found(None, None, _NO_TOOLCHAIN))
+
+
+def _not_compiled(run: Run, index: int, found: Found) -> None:
+    """Settle a miss where nothing may be compiled, or nothing can be."""
     variant, reason = run.variants[index], found.reason
-    run.misses.setdefault(keys.folder, Miss(keys, reason, [])).indices.append(index)
     if run.options.frozen:
         error: PallascError = NotCachedError(
             f"{variant.id} is not in the store: {reason}.",

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
@@ -25,6 +26,8 @@ from pallasc.compiler.components import components
 from pallasc.compiler.environment import compiler_variables, settled
 from pallasc.compiler.identity import JAX, own_digest, python_name, recorded
 from pallasc.compiler.manifest import Context
+from pallasc.compiler.setup import Setup, prepare
+from pallasc.compiler.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import labelled_key
 
@@ -94,6 +97,25 @@ def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, s
     if before[:1] != [now]:
         others = [one for one in before if one["identity"] != now["identity"]]
         store.put_manifest(_KEY, {"action": "", "toolchains": [now, *others][:_MOST]})
+
+
+def prepare_or_recall(
+    store: Store, *, ptxas: Path | None = None, lock: Lock | None = None
+) -> Setup | Recalled:
+    """Return the toolchain that is installed; where none is, one that the store was filled with.
+
+    Args:
+        store: the store.
+        ptxas: an assembler to use instead of the installed wheel's.
+        lock: what is recalled must be its toolchain.
+
+    Raises:
+        ToolError: it is not complete, or there is none and the store knows of none.
+        NotCachedError: there is none, and what the store was filled with does not fit.
+    """
+    if ptxas is not None or is_compiler_installed():
+        return prepare(ptxas)
+    return recall(store, lock)
 
 
 def recall(store: Store, lock: Lock | None = None) -> Recalled:

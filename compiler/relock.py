@@ -16,6 +16,7 @@ from pallasc.compiler.locked import (
     require_toolchain,
 )
 from pallasc.compiler.lookup import Keys, Lookup
+from pallasc.compiler.recalled import prepare_or_recall
 from pallasc.compiler.report import OnEvent, Report, VariantResult
 from pallasc.compiler.setup import prepare
 from pallasc.errors import NotCachedError
@@ -83,22 +84,25 @@ def check_lock(
 
     Raises:
         NotCachedError: the lock was made with another toolchain.
-        ToolError: the toolchain is not complete, or a data file cannot be read.
+        ToolError: the toolchain is not complete, a data file cannot be read; or no compiler is
+            installed, and the store does not say with which one it was filled.
     """
-    entries = locked.lock.variants if locked.lock else {}
-    with prepare(ptxas) as setup:
+    lock = locked.lock
+    entries = lock.variants if lock else {}
+    with prepare_or_recall(store, ptxas=ptxas, lock=lock) as setup:
         context = setup.context(store)
         require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
         held = LockedLookup(replace(locked, frozen=True), lookup, store)
         found = [_check(v, entries.get(v.id), lookup.keys(v), held) for v in variants]
+        notes = (*held.notes(), *setup.notes(context))
         context.digests.save()
     changes = [change for change in found if change is not None]
     if whole:
         gone = entries.keys() - {variant.id for variant in variants}
         changes += [Change("dropped", name, entries[name]) for name in gone]
     changes.sort(key=lambda change: change.variant)
-    return Checked(tuple(changes), tuple(held.notes()))
+    return Checked(tuple(changes), notes)
 
 
 def _check(

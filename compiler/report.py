@@ -156,8 +156,8 @@ def check_budget(artifact: Artifact, budget: Budget) -> BudgetError | None:
     """Return the error for the first limit that the artifact exceeds, None if there is none."""
     if budget == _UNLIMITED:
         return None
-    for field, words, measure in _MEASURES:
-        limit = getattr(budget, field)
+    for name, words, measure in _MEASURES:
+        limit = getattr(budget, name)
         for kernel in artifact.kernels if limit is not None else ():
             value = measure(kernel)
             if value is None:

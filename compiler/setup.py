@@ -69,6 +69,10 @@ class Setup:
 
         return versions_of(self.toolchain)
 
+    def notes(self, context: Context) -> list[str]:
+        """Return what was not checked, as a `Recalled` does: nothing."""
+        return []
+
     def record(self, digests: FileDigests) -> dict[str, object]:
         """Return what artifacts say of the toolchain."""
         return toolchain_record(self.toolchain, digests.digest)

@@ -92,7 +92,8 @@ def explain_variants(
         own = store.get_manifest(keys.folder) or store.get_manifest(key)
         if own is not None:
             folders = lookup.folders(variant)
-            sources = tuple(changed_sources(own, variant.base_dir, context.digests, folders))
+            digests, unchecked = context.digests, context.unchecked
+            sources = tuple(changed_sources(own, variant.base_dir, digests, folders, unchecked))
             result.append(
                 Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
             )

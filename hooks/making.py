@@ -79,6 +79,7 @@ def make(
         replace_file(output, data)
     except PallascError as error:
         error.location = error.location or setting.at.location
+        _say_as_written(error, setting)
         raise
     with open_bundle(data) as bundle:
         archs = sorted({entry.arch for entry in bundle.entries()})
@@ -178,7 +179,7 @@ def _check(made: Made, setting: Setting) -> None:
     report = made.report
     if not report.exit_code:
         return
-    failures = _failures(report)
+    failures = _failures(report, setting)
     shown = "".join(f"\n  {text}" for text in failures[:_SHOWN])
     more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
     failed = len(report.results) - len(report.hits) - len(report.compiled)
@@ -190,7 +191,16 @@ def _check(made: Made, setting: Setting) -> None:
     )
 
 
-def _failures(report: Report) -> Sequence[str]:
+def _say_as_written(error: PallascError, setting: Setting) -> None:
+    """Have a hint name what the user wrote, in the place of the command line's option."""
+    if error.hint and setting.frozen_by:
+        error.hint = error.hint.replace("--frozen", setting.frozen_by)
+
+
+def _failures(report: Report, setting: Setting) -> Sequence[str]:
+    for error in (*(result.error for result in report.failed), *report.errors):
+        if error is not None:
+            _say_as_written(error, setting)
     named = [(result.variant.id, result.error) for result in report.failed]
     texts = [f"{name}: {error}" for name, error in named]
     return [*texts, *map(str, report.errors)]

@@ -110,6 +110,7 @@ class Setting:
         source: where kernels come from.
         lock: the lock file that all must be as, relative to the project.
         keep_debug: leave debug sections in the cubins.
+        frozen_by: what the user wrote that forbids compiling, "" where nothing does.
         at: where it is set, for messages.
     """
 
@@ -121,6 +122,7 @@ class Setting:
     source: From
     lock: str | None
     keep_debug: bool
+    frozen_by: str
     at: Place
 
     @property
@@ -194,7 +196,7 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
     for key in table:
         if key not in _KEYS:
             raise own.unknown("key", key, [*_KEYS])
-    frozen = _is_frozen(environ)
+    frozen = _frozen_by(environ)
     found = _bundles(table.get(_TABLE[-1], {}), own.child(_TABLE[-1]))
     return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in found)
 
@@ -212,11 +214,12 @@ def _pallasc_table(data: Mapping[str, Any]) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _is_frozen(environ: Mapping[str, str]) -> bool:
+def _frozen_by(environ: Mapping[str, str]) -> str:
+    """Return the variable that freezes all bundles as the user wrote it, "" if none does."""
     value = environ.get("PALLASC_FROZEN", "")
     if value.lower() not in (*_OFF, *_ON):
         raise SpecError(f"PALLASC_FROZEN is {value!r}.", hint="Set it to 1, or to 0.")
-    return value.lower() in _ON
+    return f"PALLASC_FROZEN={value}" if value.lower() in _ON else ""
 
 
 def _bundles(value: object, at: Place) -> list[tuple[str, object, Place]]:
@@ -235,7 +238,7 @@ def _checked(place: str, at: Place) -> str:
     return place
 
 
-def _setting(place: str, value: object, at: Place, *, frozen: bool) -> Setting:
+def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
     given = _table(value)
     read = Record(FIELDS, what="key").read(given, at)
     if ("specs" in read) == ("bundle" in read):
@@ -247,15 +250,17 @@ def _setting(place: str, value: object, at: Place, *, frozen: bool) -> Setting:
     for key in ("specs", "lock", "bundle"):
         for path in _texts(read.get(key)):
             _check_path(path, at.child(key) if isinstance(value, dict) else at)
+    source = cast(From, read.get("from", "compile"))
     return Setting(
         place=place,
         specs=read.get("specs", ()),
         bundle=read.get("bundle"),
         targets=read.get("targets", ()),
         select=read.get("select"),
-        source="frozen" if frozen else cast(From, read.get("from", "compile")),
+        source="frozen" if frozen else source,
         lock=read.get("lock"),
         keep_debug=read.get("keep-debug", False),
+        frozen_by=frozen or ("" if source == "compile" else f'from = "{source}"'),
         at=at,
     )
 

@@ -12,6 +12,7 @@ import pytest
 
 from pallasc.cache import format
 from pallasc.cache.store import Store
+from pallasc.cli.main import main
 from pallasc.compiler import installed, recalled
 from pallasc.compiler.recalled import recall, remember
 from pallasc.errors import NotCachedError, ToolError
@@ -91,13 +92,66 @@ def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None
     )
 
 
-def test_a_store_that_knows_no_toolchain_says_so(project: Any, nothing_installed: None) -> None:
+def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_compiler(
+    project: Any, nothing_installed: None
+) -> None:
     project.write("scale.py", "def run(x):\n    return x * 2\n")
     project.spec({"name": "scale", "entry": "scale.py:run"})
-    with pytest.raises(ToolError, match="the store does not say with which one"):
-        project.build(frozen=True)
+    why = "the store does not say with which compiler it was filled, and none is installed here"
+    frozen = project.build(frozen=True)
+    (result,) = frozen.results
+    assert (frozen.exit_code, result.error.exit_code, result.reason) == (3, 3, why)
+    assert result.error.message == f"scale@h100-sxm is not in the store: {why}."
+    missing = project.build(compile=False)
+    assert [(one.status, one.reason) for one in missing.results] == [("missing", why)]
     with pytest.raises(ToolError, match="No CUDA plugin for JAX is installed"):
         project.build()
+
+
+def test_why_is_told_without_a_compiler_where_the_store_says_enough(
+    built: Any, nothing_installed: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["cache", "why", *(str(built.folder / name) for name in BOTH)]
+    here = ["--store", str(built.store.root)]
+    assert main([*asked, *here]) == 0
+    out, err = capfd.readouterr()
+    assert out == (
+        "hit   scale@h100-sxm: the store has it\nhit   twice@h100-sxm: the store has it\n"
+    )
+    toolchain, packages = err.splitlines()
+    assert toolchain.startswith("warning: the toolchain is not checked, because no compiler is")
+    assert packages.endswith("though kernels import it: numpy")
+
+    built.write("scale.py", "import numpy\n\n\ndef run(x):\n    return x * 5\n")
+    assert main([*asked, *here]) == 0
+    scale, more, twice = capfd.readouterr().out.splitlines()
+    assert scale == "miss  scale@h100-sxm: scale.py has changed"
+    assert (more[:6], twice[:5]) == ("      ", "hit  ")
+
+    assert main([*asked[:3], "--store", str(built.folder / "empty")]) == 4
+    out, err = capfd.readouterr()
+    assert (out, "No compiler is installed here, and the store does not say" in err) == ("", True)
+
+
+def test_a_lock_is_compared_without_a_compiler(
+    built: Any, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = str(built.folder / "pallasc.lock")
+    asked = ["lock", *(str(built.folder / name) for name in BOTH), "--lock", lock]
+    asked += ["--store", str(built.store.root)]
+    assert main([*asked, "--update"]) == 0
+    request.getfixturevalue("nothing_installed")
+    capfd.readouterr()
+    assert main(asked) == 0
+    out, err = capfd.readouterr()
+    assert (out, f"{lock} is current: 2 same" in err) == ("", True)
+    assert "warning: the toolchain is not checked" in err
+    built.write("scale.py", "def run(x):\n    return x * 5\n")
+    assert main(asked) == 3
+    assert (
+        capfd.readouterr().out
+        == "? scale@h100-sxm: would have to be compiled: scale.py has changed\n"
+    )
 
 
 def identity(name: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.errors import CorruptError
+from pallasc.errors import CorruptError, NotCachedError
 from pallasc.hooks import making
 from pallasc.hooks.settings import read_settings
 from pallasc.specs.bundle.bundle import open_bundle
@@ -60,3 +60,55 @@ def test_a_bundle_made_before_is_verified_before_it_is_signed(
     monkeypatch.setenv(REQUIRE, "0")
     make()
     assert output.exists()
+
+
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels: [{name: scale, entry: "scale.py:run", args: ["f32[8]"]}]
+"""
+PYTHON = """\
+import pallasc
+
+
+@pallasc.kernel(args={"x": "f32[8]"}, targets=["sm_90a"])
+def twice(x):
+    return x + x
+"""
+WRITTEN = [
+    ("PALLASC_FROZEN=1", "compile", {"PALLASC_FROZEN": "1"}),
+    ("PALLASC_FROZEN=yes", "store", {"PALLASC_FROZEN": "yes"}),
+    ('from = "frozen"', "frozen", {}),
+    ('from = "store"', "store", {}),
+]
+
+
+@pytest.mark.parametrize(("written", "source", "environ"), WRITTEN)
+def test_hints_name_what_the_user_wrote(
+    written: str,
+    source: str,
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a.yaml").write_text(SPEC)
+    (tmp_path / "scale.py").write_text("def run(x):\n    return x * 2\n")
+    (tmp_path / "twice.py").write_text(PYTHON)
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.pallasc.bundles]\n"mylib/a.pallasc" = {{specs = "a.yaml", from = "{source}"}}\n'
+        f'"mylib/b.pallasc" = {{specs = "twice.py", from = "{source}"}}\n'
+    )
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(tmp_path / "store"))
+    yaml, python = read_settings(tmp_path, environ)
+    output = tmp_path / "k.pallasc"
+    with pytest.raises(making.BundleError) as failed:
+        making.make(yaml, output, root=tmp_path, environ=environ, say=lambda text: None)
+    assert failed.value.exit_code == 3
+    hint = f"{written} compiles nothing: build it without, or restore the store."
+    assert str(failed.value).endswith(hint)
+    if written == 'from = "store"':  # which has Python specs executed
+        return
+    with pytest.raises(NotCachedError) as missing:
+        making.make(python, output, root=tmp_path, environ=environ, say=lambda text: None)
+    hint = f"{written} does not execute it: build it without, or restore the store."
+    assert missing.value.hint == hint
