@@ -11,6 +11,7 @@ from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     json_option,
+    require_store_option,
     selection_options,
     specs_argument,
     store_option,
@@ -49,6 +50,7 @@ from pallasc.cli.output import echo
 @selection_options
 @compile_options
 @store_option
+@require_store_option
 @json_option("the figures")
 @traceback_option()
 def command(
@@ -66,6 +68,7 @@ def command(
     jobs: int | None,
     ptxas: Path | None,
     store_root: Path | None,
+    require_store: bool,
     as_json: bool,
 ) -> int:
     """Measure one variant of each kernel of SPECS on the GPU of this machine.
@@ -108,7 +111,9 @@ def command(
     meant.check_inputs(files)
     check_flops(flops, meant.variants)
     device = get_device(ordinal)
-    chosen = collect(meant, device, every=every, jobs=jobs, ptxas=ptxas)
+    chosen = collect(
+        meant, device, every=every, jobs=jobs, ptxas=ptxas, require_store=require_store
+    )
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)

@@ -12,6 +12,7 @@ import click
 from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
+    require_store_option,
     selection_options,
     specs_argument,
     store_option,
@@ -73,6 +74,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @compile_options
 @supervision_options
 @store_option
+@require_store_option
 @traceback_option()
 def command(
     specs: tuple[str, ...],
@@ -82,6 +84,7 @@ def command(
     jobs: int | None,
     ptxas: Path | None,
     store_root: Path | None,
+    require_store: bool,
     **limits: Any,
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
@@ -119,7 +122,15 @@ def command(
             on_tick=Reading(progress, keep_going=False).tick,
             **limits,
         )
-        report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress, **limits)
+        report = build(
+            variants,
+            store=store,
+            jobs=jobs,
+            ptxas=ptxas,
+            require_store=require_store,
+            on_event=progress,
+            **limits,
+        )
     if len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     show(report, views, output)

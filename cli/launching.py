@@ -188,12 +188,18 @@ def _listed(rows: Sequence[str]) -> str:
 
 
 def build_missing(
-    variants: Sequence[Variant], store: Store, *, jobs: int | None, ptxas: Path | None
+    variants: Sequence[Variant],
+    store: Store,
+    *,
+    jobs: int | None,
+    ptxas: Path | None,
+    require_store: bool,
 ) -> Report:
     """Compile what is not in the store yet, and say so on the standard error output.
 
     Raises:
-        ToolError: the toolchain is not complete.
+        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
+            `require_store` is given.
     """
     from pallasc.cli.progress import stderr_progress
     from pallasc.cli.summary import summary
@@ -201,14 +207,27 @@ def build_missing(
 
     with stderr_progress(hits=False) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        report = build(variants, store=store, jobs=jobs, ptxas=ptxas, on_event=progress)
+        report = build(
+            variants,
+            store=store,
+            jobs=jobs,
+            ptxas=ptxas,
+            require_store=require_store,
+            on_event=progress,
+        )
     if len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     return report
 
 
 def collect(
-    meant: Meant, device: Device, *, every: bool, jobs: int | None, ptxas: Path | None
+    meant: Meant,
+    device: Device,
+    *,
+    every: bool,
+    jobs: int | None,
+    ptxas: Path | None,
+    require_store: bool,
 ) -> list[Chosen] | int:
     """Return what is launched, or the exit status where a build failed.
 
@@ -216,8 +235,9 @@ def collect(
         meant: what was asked for.
         device: where it is launched.
         every: several points of a kernel are wanted.
-        jobs: worker processes; like the next one, nothing for a bundle.
+        jobs: worker processes; like the next two, nothing for a bundle.
         ptxas: the assembler.
+        require_store: what is compiled must be stored.
 
     Raises:
         PallascError: as compiling and choosing do.
@@ -227,7 +247,7 @@ def collect(
         kept = set(map(id, fit))
         pairs = zip(meant.variants, meant.artifacts, strict=True)
         return choose([pair for pair in pairs if id(pair[0]) in kept], device)
-    report = build_missing(fit, meant.store, jobs=jobs, ptxas=ptxas)
+    report = build_missing(fit, meant.store, jobs=jobs, ptxas=ptxas, require_store=require_store)
     if report.exit_code:
         return report.exit_code
     made = [(one.variant, one.artifact) for one in report.results]

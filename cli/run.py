@@ -11,6 +11,7 @@ from pallasc.cli.layout import Command
 from pallasc.cli.options import (
     compile_options,
     json_option,
+    require_store_option,
     selection_options,
     specs_argument,
     store_option,
@@ -39,6 +40,7 @@ from pallasc.cli.output import echo
 @selection_options
 @compile_options
 @store_option
+@require_store_option
 @json_option("the results")
 @traceback_option()
 def command(
@@ -54,6 +56,7 @@ def command(
     jobs: int | None,
     ptxas: Path | None,
     store_root: Path | None,
+    require_store: bool,
     as_json: bool,
 ) -> int:
     """Launch one variant of each kernel of SPECS on the GPU of this machine.
@@ -99,7 +102,9 @@ def command(
     meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)
     meant.check_inputs(files)
     device = get_device(ordinal)
-    chosen = collect(meant, device, every=every, jobs=jobs, ptxas=ptxas)
+    chosen = collect(
+        meant, device, every=every, jobs=jobs, ptxas=ptxas, require_store=require_store
+    )
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)

@@ -149,3 +149,21 @@ def test_without_a_gpu_the_driver_is_quoted(gpu: Any, bench: RunCommand) -> None
     result = bench("-k", "dtype=f32")
     assert result.code == 4
     assert "cuInit answers CUDA_ERROR_NO_DEVICE (100)" in result.err
+
+
+@pytest.mark.parametrize("command", ["inspect", "run", "bench"])
+def test_whatever_compiles_first_requires_a_store_in_ci(
+    command: str,
+    gpu: Any,
+    run: RunCommand,
+    built: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    (tmp_path / "file").touch()
+    store = tmp_path / "file" / "store"
+    result = run(command, built.spec, "-k", "dtype=f32", "--store", store, "--jobs", "1")
+    assert (result.code, result.out) == (4, "")
+    assert "file/store cannot be written: " in result.err
+    assert "--no-require-store compiles without keeping anything." in result.err

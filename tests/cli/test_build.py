@@ -91,6 +91,7 @@ def test_options_say_whether_the_store_is_required(
         ("build",),
         ("lock", "--update", "--lock", tmp_path / "a.lock"),
         ("bundle", "create", "-o", tmp_path / "a.pallasc"),
+        ("inspect",),
     ):
         result = run(*command, built.spec, *store, "--require-store")
         assert (result.code, "cannot be written: " in result.err) == (4, True)
