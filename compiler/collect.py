@@ -5,7 +5,7 @@ read to find out, so that an unchanged one is not executed again.
 
 Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, a text of JSON
 whose mappings keep their order, and `env`, label -> value of each variable that they declare.
-What it said while it was executed is said each time it is read.
+What it said and printed while it was executed is said each time it is read.
 
 What a file declares may depend on the variables that it declares to see. Those that stand there in
 so many words are known before it is executed; where it asked for another one that is set, it is
@@ -170,6 +170,7 @@ class _Reader:
         if answer.message is None:
             raise _process_error(path, answer)
         if not answer.message["ok"]:
+            self._tell(path, answer.message)
             error = error_from_json(answer.message["error"])
             if error.message.startswith("MemoryError"):
                 # The kernel refused it: whether that or the watch comes first is chance.

@@ -30,6 +30,8 @@ Stage = Literal["lower", "compile"]
 
 STDERR = "stderr"
 """The kind of what was written to the standard error output."""
+STDOUT = "stdout"
+"""The kind of what a Python spec wrote to the standard output."""
 LONGEST_TEXT = 2000
 MOST = 50
 """Of more different diagnostics, the last one says how many are left out."""

@@ -1,7 +1,8 @@
 """Hear what is said while a variant is made: warnings, logging, the standard error output.
 
-For compiling processes. All of it still goes where it went. What a module says while it is imported
-is said once a process, and belongs to every variant that reaches the module.
+While a Python spec is executed, its standard output too. For compiling processes. All of it still
+goes where it went. What a module says while it is imported is said once a process, and belongs to
+every variant that reaches the module.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, TextIO
 from pallasc.compiler.closure import module_of
 from pallasc.compiler.diagnostics import (
     STDERR,
+    STDOUT,
     Diagnostic,
     Stage,
     lines_of,
@@ -31,6 +33,8 @@ from pallasc.compiler.diagnostics import (
 )
 
 _OURS = "pallasc.compiler."
+_KINDS = {1: STDOUT, 2: STDERR}
+"""What is written to a file descriptor."""
 _MOST_READ_BYTES = 1 << 20
 """Of a longer output, only the end is looked at."""
 
@@ -46,15 +50,16 @@ class Listener:
     imported: dict[str, list[Diagnostic]] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def hearing(self, base_dir: str) -> Iterator[Hearing]:
+    def hearing(self, base_dir: str, *, outputs: tuple[int, ...] = (2,)) -> Iterator[Hearing]:
         """Listen until the end of the block.
 
         Args:
             base_dir: the folder of the variant's spec, which no text names.
+            outputs: file descriptors, of 1 and 2, that are listened to.
         """
         with warnings.catch_warnings():
             pass  # so that what was said for an earlier variant is said again
-        hearing = Hearing(self, base_dir)
+        hearing = Hearing(self, base_dir, outputs)
         plain_warn, plain_handle = warnings.showwarning, logging.Logger.callHandlers
         warnings.showwarning = hearing.showing(plain_warn)
         logging.Logger.callHandlers = hearing.logging(plain_handle)  # type: ignore[method-assign]
@@ -71,13 +76,14 @@ class Hearing:
     Args:
         listener: keeps what modules say while they are imported.
         base_dir: the folder of the variant's spec.
+        outputs: file descriptors that are listened to.
 
     Attributes:
         stage: what is being done.
-        importing: the module that the standard error output belongs to, where it is imported now.
+        importing: the module that what is written belongs to, where it is imported now.
     """
 
-    def __init__(self, listener: Listener, base_dir: str) -> None:
+    def __init__(self, listener: Listener, base_dir: str, outputs: tuple[int, ...]) -> None:
         self.stage: Stage = "lower"
         self.importing = ""
         self._listener = listener
@@ -88,7 +94,7 @@ class Hearing:
         self._base_dir = base_dir
         self._heard: list[Diagnostic] = []
         self._echoed: list[str] = []
-        self._read_to = _stderr_size()
+        self._read_to = {descriptor: _size(descriptor) for descriptor in outputs}
 
     def showing(self, plain: Callable[..., None]) -> Callable[..., None]:
         """Return what stands for `warnings.showwarning`."""
@@ -122,13 +128,13 @@ class Hearing:
         return call_handlers
 
     def next_stage(self, stage: Stage = "lower", *, importing: str = "") -> None:
-        """Take in what the standard error output has got, and note what is done next."""
-        self._read_stderr()
+        """Take in what was written, and note what is done next."""
+        self._read()
         self.stage, self.importing = stage, importing
 
     def found(self, modules: Iterable[str]) -> tuple[Diagnostic, ...]:
         """Return what was said, and what the modules that a variant reaches said when imported."""
-        self._read_stderr()
+        self._read()
         imported = self._listener.imported
         said = [one for name in sorted({*modules}) for one in imported.get(name, ())]
         return merged([*said, *self._heard])
@@ -138,26 +144,28 @@ class Hearing:
         return self.found(self._listener.imported)
 
     def _add(self, kind: str, source: str, text: str) -> None:
-        module = self.importing if kind == STDERR else _importing(sys._getframe(2))
+        module = self.importing if kind in _KINDS.values() else _importing(sys._getframe(2))
         heard = Diagnostic(self.stage, kind, source, stable(text, self._folders))
         if heard.text:
             (self._listener.imported.setdefault(module, []) if module else self._heard).append(
                 heard
             )
 
-    def _read_stderr(self) -> None:
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        text = _stderr_since(self._read_to)
-        self._read_to = _stderr_size()
-        for echo in self._echoed:
-            text = re.sub(f"^{re.escape(echo)}", "", text, count=1, flags=re.MULTILINE)
+    def _read(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
         # A handler of the user's may have put something in front of it.
         known = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
+        for descriptor, read_to in self._read_to.items():
+            text = _since(descriptor, read_to)
+            self._read_to[descriptor] = _size(descriptor)
+            for echo in self._echoed:
+                text = re.sub(f"^{re.escape(echo)}", "", text, count=1, flags=re.MULTILINE)
+            for said in lines_of(text):
+                if not any(said.endswith(line) for line in known):
+                    self._add(_KINDS[descriptor], "", said)
         self._echoed.clear()
-        for said in lines_of(text):
-            if not any(said.endswith(line) for line in known):
-                self._add(STDERR, "", said)
 
 
 def _importing(frame: FrameType | None) -> str:
@@ -179,23 +187,23 @@ def _shown_file(filename: str, base_dir: str) -> str:
     return os.path.basename(filename)
 
 
-def _stderr_size() -> int:
-    """Return how much the standard error output has got, 0 where it is no file."""
+def _size(descriptor: int) -> int:
+    """Return how much an output has got, 0 where it is no file."""
     try:
-        status = os.fstat(2)
+        status = os.fstat(descriptor)
     except OSError:
         return 0
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def _stderr_since(start: int) -> str:
-    """Return what the standard error output has got since it had `start` bytes."""
-    size = _stderr_size()
+def _since(descriptor: int, start: int) -> str:
+    """Return what an output has got since it had `start` bytes."""
+    size = _size(descriptor)
     if size < start:
         start = 0  # it was cut meanwhile
     start = max(start, size - _MOST_READ_BYTES)
     try:
-        return os.pread(2, size - start, start).decode("utf-8", "replace")
+        return os.pread(descriptor, size - start, start).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -184,8 +184,12 @@ def _collect(path: str, env: Mapping[str, str | None]) -> dict[str, Any]:
     admit(env)
     if file.is_file():
         enter(folder)
-    with Listener().hearing(folder) as hearing:
-        specs = collect_python(file, shown=path)
+    with Listener().hearing(folder, outputs=(1, 2)) as hearing:
+        try:
+            specs = collect_python(file, shown=path)
+        except PallascError as error:
+            said = [one.to_json() for one in hearing.everything()]
+            return {"ok": False, "error": error_to_json(error), "diagnostics": said}
         said = [one.to_json() for one in hearing.everything()]
     answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
     answer["diagnostics"] = said

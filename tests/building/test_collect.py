@@ -305,6 +305,8 @@ def test_what_is_said_while_a_file_is_read_is_told_each_time(project: Any) -> No
     wanted = [
         f"while {path} was read: spec.py:3: UserWarning: no table for sm_90a",
         f"while {path} was read: stderr: from descriptor 2",
+        f"while {path} was read: stdout: 3 tables",
+        f"while {path} was read: stdout: from descriptor 1",
     ]
     for frozen in (False, True):  # executed, and then remembered
         told: list[str] = []
@@ -314,9 +316,22 @@ def test_what_is_said_while_a_file_is_read_is_told_each_time(project: Any) -> No
         assert sorted(store.warnings) == wanted
 
 
+def test_what_a_file_said_before_its_mistake_is_told(project: Any) -> None:
+    path = project.write(
+        "spec.py", "import warnings\nprint('size', 4)\nwarnings.warn('a')\n1 / 0\n"
+    )
+    told: list[str] = []
+    with pytest.raises(SpecError, match="ZeroDivisionError"):
+        collect([str(path)], store=Store(project.store.root, warn=told.append))
+    said = f"while {path} was read: "
+    assert sorted(told) == [f"{said}spec.py:3: UserWarning: a", f"{said}stdout: size 4"]
+
+
 SAYING = """\
 warnings.warn("no table for sm_90a")
 __import__("os").write(2, b"from descriptor 2\\n")
+print(3, "tables")
+__import__("os").write(1, b"from descriptor 1\\n")
 
 
 @pallasc.kernel(args={"x": "f32[8, 128]"}, targets=["sm_90a"])

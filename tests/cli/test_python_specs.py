@@ -94,6 +94,15 @@ def test_frozen_reaches_python_specs(tmp_path: Path) -> None:
         )
 
 
+def test_what_a_spec_prints_is_told_beside_json(run: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "spec.py"
+    path.write_text(f"print('{{}}')\n{KERNEL}")
+    for _ in range(2):  # executed, and then remembered
+        result = run("list", path, "--store", tmp_path / "store", "--json")
+        assert result.err == f"warning: while {path} was read: stdout: {{}}\n"
+        assert [one["name"] for one in json.loads(result.out)["variants"]] == ["k"]
+
+
 SHARED = """\
 from pallasc.specs.library import elementwise
 
