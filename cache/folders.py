@@ -6,9 +6,10 @@ without following links, and what is done in it is done through its descriptor. 
 the store is ever listed, moved or removed, not even when a folder is exchanged meanwhile. The
 store's root alone may be a link, because the user names it.
 
-A folder is the store's own if it is a folder, on the file system of the version's folder, and
-belongs to this user, to root, to the owner of the folder above the areas, or, where that folder is
-shared by its group (mode 2775), to anybody with the same group.
+A folder is the store's own if it is a folder, in the mount of the version's folder (where there is
+no /proc to ask, on its file system), and belongs to this user, to root, to the owner of the folder
+above the areas, or, where that folder is shared by its group (mode 2775), to anybody with the same
+group.
 
 A place is a text below the version's folder: `tmp/x`, `ac/ab/ab…`, `index.sqlite`.
 """
@@ -29,9 +30,11 @@ from pallasc.cache.openat import (
     checked,
     close,
     fault_of,
+    is_shard,
     make_folder,
     make_root,
     mount_of,
+    mounts_below,
     naming,
     no_shards,
     refusal,
@@ -59,6 +62,7 @@ class Folders:
         self._text = str(folder)
         self._kept: dict[str, tuple[int, os.stat_result]] = {}
         self._stale: list[int] = []
+        self._own: dict[str, tuple[int, int]] = {}
 
     def __del__(self) -> None:
         """Close what was kept."""
@@ -134,11 +138,16 @@ class Folders:
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
 
     def touch(self, place: str, *, time_ns: int | None = None) -> None:
-        """Set the times of a file, to now by default; errors as of `status`."""
+        """Set the times of a file, to now by default; errors as of `status`.
+
+        A build touches what it finds, so that a shard is looked at once, not each time.
+        """
         times = {} if time_ns is None else {"ns": (time_ns, time_ns)}
         folder, _, name = place.rpartition("/")
         above, below = self._reading(folder)
         try:
+            if below >= 0:
+                self._check_mount(folder, below)
             os.utime(checked(name), **times, dir_fd=above, follow_symlinks=False)
         except OSError as error:
             error.filename = str(self.path(place))
@@ -233,17 +242,25 @@ class Folders:
                 hint="Name another folder with --store or PALLASC_CACHE_DIR.",
             ) from error
         try:
+            mounts = mounts_below(descriptor)
             for area in format.FOLDERS:
-                yield from self._refused_in(area)
+                yield from self._refused_in(area, mounts)
         finally:
             close(descriptor)
 
     # ---- inside
 
-    def _refused_in(self, area: str) -> Iterator[tuple[str, str]]:
+    def _refused_in(self, area: str, mounts: list[str]) -> Iterator[tuple[str, str]]:
         try:
             with self.opened(area) as descriptor:
-                yield from no_shards(descriptor, area) if area in _SHARDED else ()
+                if area in _SHARDED:
+                    yield from no_shards(descriptor, area)
+                    shards = (place.rpartition("/") for place in mounts)
+                    yield from (
+                        (f"{area}/{name}", "a mount")
+                        for above, _, name in shards
+                        if above == area and is_shard(name)
+                    )
         except RefusedError as error:
             yield area, str(error.strerror)
         except OSError:  # it is missing, or that is told where it is used
@@ -321,6 +338,17 @@ class Folders:
             error.filename = f"{self._text}/{folder}"
             raise refusal(error, shard, above) from None
         return below, below
+
+    def _check_mount(self, folder: str, below: int) -> None:
+        """Refuse a shard that is a mount; each is asked for once, as long as it is the same."""
+        status = os.fstat(below)
+        seen = status.st_dev, status.st_ino
+        if self._own.get(folder) != seen:
+            area = folder.partition("/")[0]
+            above, _ = self._kept.get(area) or self._keep(area)
+            if mount_of(below) != mount_of(above):
+                raise RefusedError(errno.EXDEV, "a mount", str(self.path(folder)))
+            self._own[folder] = seen
 
     def _keep(self, area: str) -> tuple[int, os.stat_result]:
         opened = self._open(area, False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,24 @@ def mount_of(descriptor: int) -> str:
             if line.startswith(b"mnt_id:"):
                 return line.decode("ascii", "replace")
     return ""
+
+
+def mounts_below(descriptor: int) -> list[str]:
+    """Return the places below an open folder that something is mounted on, as /proc tells it.
+
+    The fifth field of a line of mountinfo is the mount point, with blanks and backslashes in octal:
+    proc_pid_mountinfo(5).
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        folder = os.fsencode(os.readlink(f"/proc/self/fd/{descriptor}"))
+        above = re.sub(rb"[ \t\n\\]", lambda blank: b"\\%03o" % ord(blank[0]), folder) + b"/"
+        with open("/proc/self/mountinfo", "rb") as file:
+            for line in file:
+                point = line.split(b" ", 5)[4]
+                if point.startswith(above):
+                    found.append(os.fsdecode(point.removeprefix(above)))
+    return found
 
 
 def remove_tree(above: int, name: str) -> None:
