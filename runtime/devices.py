@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
@@ -130,15 +130,34 @@ def is_open(device: Device) -> bool:
     return _devices.get(device.ordinal) is device
 
 
-@contextmanager
-def active(device: Device) -> Iterator[Driver]:
-    """Make a device's primary context current in this thread for a while."""
+def active(device: Device) -> AbstractContextManager[Driver]:
+    """Make a device's primary context current in this thread for a while, where it is not.
+
+    Raises:
+        DriverError: it cannot be made current.
+    """
     driver = open_driver()
-    driver.call("cuCtxPushCurrent", device.context, what=f"{device} cannot be made current")
-    try:
-        yield driver
-    finally:
-        driver.bindings.cuCtxPopCurrent()
+    if driver.bindings.cuCtxGetCurrent()[1] == device.context:
+        return driver.as_it_is
+    return _Pushed(driver, device)
+
+
+class _Pushed:
+    """A context that is current for a while; a generator would cost as much as a launch."""
+
+    __slots__ = ("_device", "_driver")
+
+    def __init__(self, driver: Driver, device: Device) -> None:
+        self._driver = driver
+        self._device = device
+
+    def __enter__(self) -> Driver:
+        what = f"GPU {self._device.ordinal} cannot be made current"
+        self._driver.call("cuCtxPushCurrent", self._device.context, what=what)
+        return self._driver
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.bindings.cuCtxPopCurrent()
 
 
 def current_context() -> int:

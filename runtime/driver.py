@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -72,12 +73,14 @@ class Driver:
     Attributes:
         bindings: the module `cuda.bindings.driver`.
         version: the driver API, 13020 for 13.2.
+        as_it_is: a context manager that gives the driver, and leaves the thread as it is.
     """
 
     def __init__(self, bindings: Any, version: int) -> None:
         self.bindings = bindings
         self.version = version
         self.success = bindings.CUresult.CUDA_SUCCESS
+        self.as_it_is = nullcontext(self)
 
     def call(self, function: str, *arguments: Any, what: str) -> Any:
         """Call a function of the driver; return what it gives, a tuple where that is several.

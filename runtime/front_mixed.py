@@ -20,9 +20,9 @@ from pallasc.runtime.adapters.arrays import (
     known_adapter,
 )
 from pallasc.runtime.arguments import MISSING
-from pallasc.runtime.devices import current_device, get_device
+from pallasc.runtime.devices import current_device, device_count, get_device
 from pallasc.runtime.driver import ODD_ANSWERS
-from pallasc.runtime.order import note_uses
+from pallasc.runtime.order import note_uses, tracked_uses
 from pallasc.runtime.program import BoundPlan
 from pallasc.runtime.routes import PlanKey, Route
 from pallasc.runtime.signature import Signature, input_names
@@ -48,6 +48,7 @@ class MixedFront:
     def __init__(self, slow: Mapping[str, _Slow], success: Any) -> None:
         self._slow = slow
         self._success = success
+        self._has_several = device_count() > 1
         self._routes: dict[tuple[Any, ...], tuple[Route, _Types, bool]] = {}
         self._shape: _Shape | None = None
 
@@ -102,8 +103,12 @@ class MixedFront:
 
     def _ready(
         self, shape: _Shape, passed: Sequence[Any], stream: Any, *, allocates: bool
-    ) -> tuple[Route, PlanKey, Sequence[Any], Sequence[tuple[Uses, bool]]] | None:
-        """Return route, key, arrays, temporaries last, and their uses; None where it is unusual.
+    ) -> (
+        tuple[Route, PlanKey, BoundPlan, Sequence[Any], int | None, list[tuple[Uses, bool]]] | None
+    ):
+        """Return route, key, plan, arrays, temporaries last, number of the stream, and uses.
+
+        It is None where anything is unusual; the number where nothing asked for it.
 
         Raises:
             ArgumentError, KeyError, ValueError: something is unusual.
@@ -113,7 +118,9 @@ class MixedFront:
             views = [one.view_in_order(array) for one, array in zip(adapters, passed, strict=True)]
         else:
             views = [one.view(array) for one, array in zip(adapters, passed, strict=True)]
-        pointers, dtypes, shapes, dense, devices, writable, streams, _ = zip(*views, strict=True)
+        pointers, dtypes, shapes, dense, devices, writable, streams, _, known = zip(
+            *views, strict=True
+        )
         count = shape.input_count
         layouts = () if all(dense) else _layouts(views, count)
         route, results, binds = self._routes[dtypes[:count], shapes[:count], layouts]
@@ -127,9 +134,11 @@ class MixedFront:
         handle = _common_stream(adapters, streams, device, stream)
         if handle is None:
             return None
-        uses = shape.uses(adapters, passed)
-        if uses and _must_wait(uses, device, handle):
-            return None
+        uses = tracked_uses(known, shape.is_written)
+        number = number_of(get_device(device), handle) if uses else None
+        for one, writes in uses:
+            if one.before(number, writes=writes):
+                return None
         made: list[Any] = []
         if allocates:
             own = None if stream is None else handle
@@ -139,33 +148,35 @@ class MixedFront:
             ]
         if route.workspace_bytes:
             made.append(_workspace(adapters[0], route.workspace_bytes, device, handle))
-        new = [find_adapter(one, "a result").view(one).pointer for one in made]
+        more = [find_adapter(one, "a result").view(one) for one in made]
         if allocates:
-            uses = [*uses, *_new_uses(made)]
-        if handle <= DEFAULT_STREAMS and current_device() != device:
+            uses += [(view.uses, True) for view in more if view.uses is not None]
+        if self._has_several and handle <= DEFAULT_STREAMS and current_device() != device:
             device = ~device
-        key = (handle, device, *pointers, *new)
-        if key not in route.plans and (not binds or route.try_bind(key) is None):
+        key = (handle, device, *pointers, *[view.pointer for view in more])
+        plan = route.plans.get(key) or (route.try_bind(key) if binds else None)
+        if plan is None:
             return None
-        return route, key, [*passed, *made], uses
+        return route, key, plan, [*passed, *made], number, uses
 
     def _launch(
         self,
         shape: _Shape,
         route: Route,
         key: PlanKey,
+        plan: BoundPlan,
         passed: Sequence[Any],
+        number: int | None,
         uses: Sequence[tuple[Uses, bool]],
     ) -> Sequence[Any]:
-        plan = route.plans.get(key) or route.bind(key)
         try:
             self._run(route, key, plan)
         except PallascError:
             with suppress(PallascError):  # of several steps some may be in the stream
-                _note(key, uses)
+                _note(key, number, uses)
             _mark_written(shape.written(passed))
             raise
-        _note(key, uses)
+        _note(key, number, uses)
         _mark_written(shape.written(passed))
         return passed
 
@@ -187,6 +198,7 @@ class _Shape:
         places: of each output, its number among inputs and results.
         tree: of the outputs.
         written: picks what is written from a sequence over inputs and results.
+        is_written: of each input and result.
     """
 
     def __init__(self, signature: Signature, trees: Sequence[Any]) -> None:
@@ -202,7 +214,7 @@ class _Shape:
         self._order = [trees.index(number) for number in range(self.input_count)]
         numbers = [*signature.updated, *range(self.input_count, len(signature.passed))]
         self.written = _picker(numbers)
-        self._numbers = frozenset(numbers)
+        self.is_written = [n in numbers for n in range(len(signature.passed))]
 
     @classmethod
     def of(cls, signature: Signature) -> _Shape | None:
@@ -223,14 +235,6 @@ class _Shape:
             if arguments[place] is not None and arguments[place] is not MISSING:
                 raise ValueError("something is given where nothing was compiled")
         return [arguments[place] for place in self._order]
-
-    def uses(self, adapters: Sequence[Adapter], passed: Sequence[Any]) -> list[tuple[Uses, bool]]:
-        """Return the uses of arrays that know them, and whether a launch writes each."""
-        return [
-            (adapter.uses(array), number in self._numbers)
-            for number, (adapter, array) in enumerate(zip(adapters, passed, strict=True))
-            if hasattr(adapter, "uses")
-        ]
 
     def results(self, out: Any, inputs: Sequence[Any]) -> list[Any]:
         """Return the arrays of `out` that results are written into.
@@ -277,16 +281,10 @@ def _types(bindings: Sequence[Binding]) -> _Types:
     return tuple(one.dtype for one in bindings), tuple(one.shape for one in bindings)
 
 
-def _must_wait(uses: Sequence[tuple[Uses, bool]], device: int, stream: int) -> bool:
-    """Tell whether work of other streams has to be waited for."""
-    number = number_of(get_device(device), stream)
-    return any(one.before(number, writes=writes) for one, writes in uses)
-
-
-def _note(key: PlanKey, uses: Sequence[tuple[Uses, bool]]) -> None:
+def _note(key: PlanKey, number: int | None, uses: Sequence[tuple[Uses, bool]]) -> None:
     """Note a launch with the arrays that know their uses."""
     if uses:
-        note_uses(get_device(key[1] if key[1] >= 0 else ~key[1]), key[0], uses)
+        note_uses(get_device(key[1] if key[1] >= 0 else ~key[1]), key[0], number, uses)
 
 
 def _mark_written(arrays: Sequence[Any]) -> None:
@@ -295,12 +293,6 @@ def _mark_written(arrays: Sequence[Any]) -> None:
         mark = getattr(known_adapter(array), "mark_written", None)
         if mark is not None:
             mark((array,))
-
-
-def _new_uses(made: Sequence[Any]) -> list[tuple[Uses, bool]]:
-    """Return the uses of new arrays that know them; all are written."""
-    adapters = [(known_adapter(one), one) for one in made]
-    return [(one.uses(array), True) for one, array in adapters if hasattr(one, "uses")]
 
 
 def _workspace(adapter: Adapter, size_bytes: int, device: int, stream: int) -> Any:
@@ -318,7 +310,8 @@ def _common_stream(
     adapters: Sequence[Adapter], told: Sequence[int | None], device: int, stream: Any
 ) -> int | None:
     """Return the stream that all arrays and the call name, None where they name several."""
-    found = {one for one in told if one is not None}
+    found = {*told}
+    found.discard(None)
     if stream is not None:
         found.add(stream_handle(stream))
     else:

@@ -47,7 +47,9 @@ class Order:
         self._others = [
             one for one in dict.fromkeys((*own, *named)) if not is_same_stream(one, stream)
         ]
-        self._uses = tracked_uses(passed, written)
+        is_written = [place in written for place in range(len(passed))]
+        self._uses = tracked_uses([one.view.uses for one in passed], is_written)
+        self._number: int | None = None
 
     def before(self) -> None:
         """Let the stream wait for the work that arrays come from.
@@ -68,7 +70,7 @@ class Order:
         for other in self._others:
             wait_for(self._device, self._stream, other)
         if self._uses:
-            number = number_of(self._device, self._stream)
+            number = self._number = number_of(self._device, self._stream)
             moments = [
                 one for uses, writes in self._uses for one in uses.before(number, writes=writes)
             ]
@@ -82,17 +84,14 @@ class Order:
         """
         for other in self._others:
             wait_for(self._device, other, self._stream)
-        note_uses(self._device, self._stream, self._uses)
+        note_uses(self._device, self._stream, self._number, self._uses)
 
 
-def tracked_uses(passed: Sequence[Passed], written: Collection[int]) -> list[tuple[Uses, bool]]:
+def tracked_uses(
+    uses: Sequence[Uses | None], is_written: Sequence[bool]
+) -> list[tuple[Uses, bool]]:
     """Return the uses of arrays that know them, and whether a launch writes each."""
-    found = []
-    for number, one in enumerate(passed):
-        uses = getattr(one.adapter, "uses", None)
-        if uses is not None:
-            found.append((uses(one.array), number in written))
-    return found
+    return [(one, writes) for one, writes in zip(uses, is_written, strict=False) if one is not None]
 
 
 def mark_written(passed: Sequence[Passed], written: Collection[int]) -> None:
@@ -103,11 +102,13 @@ def mark_written(passed: Sequence[Passed], written: Collection[int]) -> None:
             mark((passed[number].array,))
 
 
-def note_uses(device: Device, stream: int, uses: Sequence[tuple[Uses, bool]]) -> None:
+def note_uses(
+    device: Device, stream: int, number: int | None, uses: Sequence[tuple[Uses, bool]]
+) -> None:
     """Note what is in a stream by now as a use of memory; in a capture nothing is used yet."""
-    moment = record(device, stream) if uses else None
+    moment = record(device, stream, number) if uses else None
     if moment is not None:
-        for one, writes in sorted(uses, key=lambda use: use[1]):
+        for one, writes in uses:
             one.note(moment, writes=writes)
 
 

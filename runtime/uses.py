@@ -11,7 +11,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.devices import Device, active, is_legacy_blocked, outside_captures
-from pallasc.runtime.driver import Driver, forget_on_fork
+from pallasc.runtime.driver import forget_on_fork
 from pallasc.runtime.streams import own_stream
 
 _DISABLE_TIMING = 2
@@ -25,7 +25,7 @@ class Moment:
 
     Attributes:
         device: whose stream it was.
-        number: the stream's, see `stream_number`.
+        number: the stream's, see `number_of`.
         event: an event of the driver, used again when nothing refers to the moment any more.
     """
 
@@ -45,43 +45,42 @@ class Moment:
 _spare: dict[int, list[Any]] = {}
 
 
-def stream_number(driver: Driver, stream: int) -> int:
-    """Return what tells a stream of the current context from all others, also from later ones."""
+def number_of(device: Device, stream: int) -> int:
+    """Return what tells a stream of a device from all others, also from later ones.
+
+    Raises:
+        DriverError: there is no such stream.
+    """
     if stream < 2:
         return _LEGACY_NUMBER
-    what = f"stream {stream:#x} cannot be used"
-    return int(driver.call("cuStreamGetId", driver.bindings.CUstream(stream), what=what))
-
-
-def number_of(device: Device, stream: int) -> int:
-    """Return the number of a stream of a device.
-
-    Raises:
-        DriverError: there is no such stream.
-    """
     with active(device) as driver:
-        return stream_number(driver, stream)
+        what = f"stream {stream:#x} cannot be used"
+        return int(driver.call("cuStreamGetId", stream, what=what))
 
 
-def record(device: Device, stream: int) -> Moment | None:
+def record(device: Device, stream: int, number: int | None = None) -> Moment | None:
     """Return what is in a stream by now; None where it is captured: then it holds no work.
 
+    Args:
+        device: whose stream it is.
+        stream: its handle.
+        number: its number, where it is known.
+
     Raises:
         DriverError: there is no such stream.
     """
     with active(device) as driver:
-        handle = driver.bindings.CUstream(stream)
-        what = f"work in stream {stream:#x} cannot be noted"
-        if stream >= 2 and int(driver.call("cuStreamIsCapturing", handle, what=what)):
+        what = "work in a stream cannot be noted"
+        if stream >= 2 and int(driver.call("cuStreamIsCapturing", stream, what=what)):
             return None
-        number = stream_number(driver, stream)
+        number = number_of(device, stream) if number is None else number
         spare = _spare.setdefault(device.ordinal, [])
         try:
             event = spare.pop()
         except IndexError:
             event = driver.call("cuEventCreate", _DISABLE_TIMING, what=what)
         moment = Moment(device, number, event, spare)
-        driver.call("cuEventRecord", event, handle, what=what)
+        driver.call("cuEventRecord", event, stream, what=what)
         return moment
 
 
@@ -144,10 +143,10 @@ class Uses:
             number: the stream's; None for no stream in particular.
             writes: it writes; then it waits for reads as well as for the last write.
         """
-        found = [] if self._write is None else [self._write]
-        if writes:
-            found += list(self._reads.values())
-        found = [one for one in found if one.number != number]
+        write = self._write
+        found = [] if write is None or write.number == number else [write]
+        if writes and self._reads:
+            found += [one for one in list(self._reads.values()) if one.number != number]
         if not found:
             return found
         left = _unfinished(found)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pallasc.errors import ArgumentError
 from pallasc.specs.arrays import layout_of
+
+if TYPE_CHECKING:
+    from pallasc.runtime.uses import Uses
 
 FOREIGN_ERRORS = (
     *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
@@ -32,6 +35,7 @@ class ArrayView(NamedTuple):
         is_writable: it may be written.
         stream: the stream that its producer used last, None where nothing needs to be waited for.
         strides: in elements, where it is not row-major and they are known.
+        uses: what launches with it wait for and are noted in, None where it does not know them.
     """
 
     pointer: int
@@ -42,6 +46,7 @@ class ArrayView(NamedTuple):
     is_writable: bool = True
     stream: int | None = None
     strides: tuple[int, ...] | None = None
+    uses: Uses | None = None
 
     @property
     def layout(self) -> tuple[int, ...] | None:

@@ -32,6 +32,7 @@ class DeviceArray:
         pointer: its address.
         nbytes: its size.
         uses: the work that it is in, as far as pallasc put it there.
+        view: what launches look at.
 
     Raises:
         OutOfMemoryError: the GPU has no room for it.
@@ -47,6 +48,9 @@ class DeviceArray:
         owner = get_device(device)
         with active(owner) as driver, outside_captures(driver):
             self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
+        self.view = ArrayView(
+            self.pointer, self.dtype, self.shape, True, self.device, uses=self.uses
+        )
         weakref.finalize(self, _free, self.pointer, owner, self.uses)
 
     def __repr__(self) -> str:
@@ -202,13 +206,9 @@ class DeviceArrayAdapter(OwnMemory):
         """
         if not isinstance(array, DeviceArray):
             raise no_array(array)
-        return ArrayView(array.pointer, array.dtype, array.shape, True, array.device)
+        return array.view
 
     view_in_order = view
-
-    def uses(self, array: DeviceArray) -> Uses:
-        """Return what launches with an array have to wait for, and are noted in."""
-        return array.uses
 
 
 def make_adapter() -> DeviceArrayAdapter:

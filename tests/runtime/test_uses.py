@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Callable
 from typing import Any
 
 import made
@@ -149,6 +150,39 @@ def test_one_launch_is_noted_once_for_an_array_that_it_reads_and_writes(runtime:
     assert uses._write is moment
     assert uses._reads == {}
     assert uses.before(3, writes=True) == []
+
+
+def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
+    runtime.clear_log()
+    work()
+    return [one.name for one in runtime.calls()]
+
+
+def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> None:
+    inputs = dict.fromkeys("abc", "f32[4, 64]")
+    kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))
+    (a, b, c, out), stream = _arrays(4), _stream()
+
+    def default() -> None:
+        kernel.into(a, b, c, out=out)
+
+    def given() -> None:
+        kernel.into(a, b, c, out=out, stream=stream)
+
+    with active(get_device(0)):
+        for _ in range(2):  # bound, and two events that are used in turn
+            default()
+        assert _names(runtime, default) == [
+            "cuLaunchKernelEx", "cuCtxGetCurrent", "cuEventRecord",
+        ]  # fmt: skip
+        for _ in range(2):
+            given()
+        assert _names(runtime, given) == [
+            "cuCtxGetCurrent", "cuStreamGetId", "cuLaunchKernelEx",
+            "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
+        ]  # fmt: skip
+    changes = [one for one in _names(runtime, given) if one.startswith("cuCtxP")]
+    assert changes == ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"] * 2
 
 
 # ---- captures
