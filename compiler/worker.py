@@ -56,6 +56,7 @@ from pallasc.compiler.surroundings import Surroundings, read_flags
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
+from pallasc.specs.collector import collector_past
 from pallasc.specs.modules import module_name
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import spec_to_json, variant_from_json
@@ -132,10 +133,10 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
 
 def _import_compiler() -> None:
     """Import what every compilation needs, while the parent is still busy."""
-    import jax
-    import jax.experimental.pallas.mosaic_gpu
-    import llvmlite.binding
-
+    with collector_past():
+        import jax
+        import jax.experimental.pallas.mosaic_gpu
+        import llvmlite.binding
     del jax, llvmlite
 
 

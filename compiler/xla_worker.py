@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from pallasc.compiler import device_library, nvjitlink
 from pallasc.compiler.diagnose import captured_output
+from pallasc.specs.collector import collector_past
 
 LENGTH = struct.Struct(">Q")
 
@@ -61,7 +62,8 @@ def main(toolkit: str, folder: str) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     # Says where Mosaic's host code finds the runtime library, and takes long.
-    importlib.import_module("jax.experimental.mosaic.gpu")
+    with collector_past():
+        importlib.import_module("jax.experimental.mosaic.gpu")
     while True:
         try:
             request = receive(sys.stdin.buffer)

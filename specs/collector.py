@@ -21,3 +21,11 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def collector_past() -> Iterator[None]:
+    """Do not look for cycles meanwhile, nor ever walk what was made, which lasts."""
+    with collector_paused():
+        yield
+        gc.freeze()

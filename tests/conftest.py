@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import signal
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from pallasc.cache import stat_digest
 
 # Continuous integration machines are slow and shared; a deadline would only measure that.
 settings.register_profile("pallasc", deadline=None)
@@ -50,4 +55,25 @@ def _own_cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep every test, and every process it starts, out of the user's own store."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_files_are_hashed_once() -> Iterator[None]:
+    """Read a file of the toolchain once in this process, not once for each empty store.
+
+    Those are a gigabyte. Files elsewhere are read whenever the product asks for them.
+    """
+    hash_file, known = stat_digest._hash_file, {}
+
+    def hash_once(place: str) -> tuple[Any, str, Any]:
+        if not place.startswith(sys.prefix + os.sep):
+            return hash_file(place)
+        signature = stat_digest._signature(os.stat(place))
+        if (place, signature) not in known:
+            known[place, signature] = hash_file(place)
+        return known[place, signature]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stat_digest, "_hash_file", hash_once)
         yield

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -102,7 +104,6 @@ def test_system_calls_that_fail_or_lie_give_no_wrong_answer_and_fail_no_build(
     assert len(told["by_kind"]) >= 20
 
 
-@pytest.mark.once
 def test_a_real_build_whose_store_fails_or_lies_gives_the_right_artifact(
     run_program: Callable[..., str], fast_folder: Path, fault_library: Path
 ) -> None:

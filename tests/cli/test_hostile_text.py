@@ -123,7 +123,7 @@ COMMANDS = [
     "cache prune --dry-run",
     "cache pin {good}",
     "run {good}",
-    "bench {good}",
+    "bench {good} --repeats 1 --warmup 0",
     "targets",
     "doctor",
     "init {out}/i{name}",
