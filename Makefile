@@ -2,7 +2,7 @@
 # PYTHON is the interpreter at hand; CUDA chooses JAX's plugin and the assembler, 13 or 12.
 PYTHON ?= python3
 CUDA ?= 13
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist loadfile
 BENCHMARKS ?= cold_build store warm_build parallel_build launch start
 DEMO_SPEC ?= specs/library/jax_kernels.yaml
 

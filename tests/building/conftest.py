@@ -99,10 +99,10 @@ class Project:
         return expand(collect(paths, store=self.store))
 
     def build(self, *names: str, **options: Any) -> Report:
-        """Build spec files of the folder."""
+        """Build spec files of the folder; another worker would cost more than what it compiles."""
         self.events = []
         variants = self.variants(*names)
-        given = {"store": self.store, **options}
+        given = {"store": self.store, "jobs": 1, **options}
         return build(variants, on_event=self.events.append, **given)
 
     def context(self) -> Context:

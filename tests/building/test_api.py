@@ -152,6 +152,7 @@ def test_a_new_process_finds_in_the_store_what_another_compiled(
     assert compiled == ["triple"]
 
 
+@pytest.mark.once
 def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
     run_program: Callable[..., Any],
     make_project: Any,

@@ -110,7 +110,7 @@ def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any, result
     project.spec(*kernels)
     variants = project.variants()
     (project.folder / "table.txt").unlink()
-    found = results(building.build(variants, store=project.store))
+    found = results(building.build(variants, store=project.store, jobs=1))
     assert (found["reads"].status, found["other"].status) == ("failed", "compiled")
     assert "table.txt: no digest" in str(found["reads"].error)
     assert found["reads"].error.location == found["reads"].variant.location
@@ -166,7 +166,7 @@ def _check_uncached(project: Any, store: Store, note: str) -> None:
     project.spec(*write_kernels(project, a=61, b=62))
     variants = project.variants()
     for _ in range(2):
-        report = building.build(variants, store=Store(store.root))
+        report = building.build(variants, store=Store(store.root), jobs=1)
         assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")] * 2
         assert all(r.artifact.cubin() and r.artifact.plan.steps for r in report.results)
         assert report.exit_code == 0
@@ -175,6 +175,7 @@ def _check_uncached(project: Any, store: Store, note: str) -> None:
         assert note in found
 
 
+@pytest.mark.once
 def test_a_full_store_fails_no_build(
     project: Any, mount: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_full_store_fails_no_build(
     _check_uncached(project, Store(tmp_path / "full"), "No space left on device")
 
 
+@pytest.mark.once
 def test_a_read_only_store_fails_no_build(
     project: Any, mount: Callable[[Path, str], None], warm_store: Store, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_read_only_store_fails_no_build(
     _check_uncached(project, Store(place), "Read-only file system")
 
 
+@pytest.mark.once
 def test_a_store_that_is_required_must_be_writable(
     project: Any, mount: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -221,6 +224,7 @@ def test_a_store_that_is_required_must_be_writable(
     assert "--no-require-store" in str(refused.value)
 
 
+@pytest.mark.once
 def test_a_required_store_that_fills_up_fails_its_variants(
     project: Any, mount: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -235,6 +239,7 @@ def test_a_required_store_that_fills_up_fails_its_variants(
         assert "No space left on device" in str(result.error)
 
 
+@pytest.mark.once
 def test_a_store_that_cannot_be_made_fails_no_build(project: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     _check_uncached(project, Store(tmp_path / "file" / "store"), "Not a directory")

@@ -31,6 +31,8 @@ from pallasc.specs.spec import Variant
 KERNEL = """\
 from helper import twice
 
+pytestmark = pytest.mark.once
+
 
 def scaled(x, *, factor):
     return twice(x) * factor

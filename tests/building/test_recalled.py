@@ -18,6 +18,8 @@ from pallasc.compiler.recalled import recall, remember
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.lock import Lock
 
+pytestmark = pytest.mark.once
+
 COMPILER = ("jax", "jaxlib", "jax-cuda", "jax_cuda", "nvidia-", "llvmlite", "numpy", "ml_dtypes")
 
 

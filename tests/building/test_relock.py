@@ -16,6 +16,8 @@ from pallasc.compiler.relock import Updated, check_lock, update_lock
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Component, Entry, Lock
 
+pytestmark = pytest.mark.once
+
 FILE = Path("pallasc.lock")
 FIRST, SECOND = "scaled[n=128]@h100-sxm", "scaled[n=256]@h100-sxm"
 OTHER = Entry("a" * 64, "b" * 64, "c" * 64)

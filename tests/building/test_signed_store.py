@@ -25,6 +25,8 @@ import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+pytestmark = pytest.mark.once
+
 
 def _scaled(x, factor):
     def body(x_ref, out_ref):

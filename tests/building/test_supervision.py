@@ -18,6 +18,8 @@ from pallasc.compiler.pool import Answer, Pool, Task
 from pallasc.compiler.report import Report
 from pallasc.errors import Location
 
+pytestmark = pytest.mark.once
+
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_BYTES = 300_000_000
 TIMEOUT_S, PATIENCE_S = 3.0, 60.0

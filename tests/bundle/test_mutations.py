@@ -20,14 +20,14 @@ pytestmark = pytest.mark.once
 PROGRAM = Path(__file__).parent / "programs" / "mutations.py"
 
 
-def test_three_thousand_mutations_do_no_harm() -> None:
-    command = [sys.executable, "-P", str(PROGRAM), "3000", "1"]
+def test_a_thousand_mutations_do_no_harm() -> None:
+    command = [sys.executable, "-P", str(PROGRAM), "1000", "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAM.parent), *sys.path])}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     result = json.loads(answer.stdout)
     assert result["wrong"] == []
-    assert result["mutations"] == 3000
+    assert result["mutations"] == 1000
     assert result["slowest_s"] < 10
     assert 0 < result["peak_bytes"] < 100e6
 

@@ -19,18 +19,18 @@ PROGRAMS = Path(__file__).parent / "programs"
 def test_a_killed_publisher_leaves_no_wrong_answer_and_everything_heals(
     run_program: Callable[..., str], tmp_path: Path
 ) -> None:
-    told = json.loads(run_program("kill.py", tmp_path, 300, 1))
+    told = json.loads(run_program("kill.py", tmp_path, 100, 1))
     assert told["wrong"] == []
-    assert told["interrupted"] >= 50, "the kills must hit processes that are publishing"
+    assert told["interrupted"] >= 15, "the kills must hit processes that are publishing"
 
 
 def test_eight_processes_that_publish_spoil_and_evict_the_same_keys_see_no_wrong_answer(
     run_program: Callable[..., str], tmp_path: Path
 ) -> None:
-    told = json.loads(run_program("race.py", tmp_path, 8, 500))
+    told = json.loads(run_program("race.py", tmp_path, 8, 250))
     assert told["wrong"] == []
-    assert told["hits"] > 200
-    assert told["puts"] > 200
+    assert told["hits"] > 100
+    assert told["puts"] > 100
 
 
 def test_sixteen_processes_that_want_twenty_cold_keys_make_each_once(
@@ -116,15 +116,15 @@ def test_a_real_build_whose_store_fails_or_lies_gives_the_right_artifact(
 def test_every_damage_of_a_file_is_seen_put_away_and_heals(
     run_program: Callable[..., str], fast_folder: Path
 ) -> None:
-    told = json.loads(run_program("damage.py", fast_folder, 3000, 1))
+    told = json.loads(run_program("damage.py", fast_folder, 1000, 1))
     assert told["wrong"] == []
-    assert told["mutations"] == 3000
+    assert told["mutations"] == 1000
     assert len(told["done"]) == 6
 
 
 def test_a_damaged_index_says_what_the_records_say(
     run_program: Callable[..., str], fast_folder: Path
 ) -> None:
-    told = json.loads(run_program("index_damage.py", fast_folder, 100, 1))
+    told = json.loads(run_program("index_damage.py", fast_folder, 50, 1))
     assert told["wrong"] == []
     assert len(told["done"]) == 11

@@ -15,6 +15,8 @@ import standin_gpu
 
 sys.path.pop(0)
 
+pytestmark = pytest.mark.once
+
 RunCommand = Callable[..., Any]
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"

@@ -44,6 +44,8 @@ kernels:
 """
 DEADLINE_S = 120
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

@@ -7,7 +7,9 @@ pallasc's, so no test here imports JAX itself.
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,18 +78,34 @@ def build_once(
     command = [sys.executable, PROGRAMS / "build.py", output, targets, file, *names]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert answer.returncode == 0, answer.stderr
+    return read_results(output)
+
+
+def read_results(output: Path) -> dict[str, Result]:
+    """Return what a process has written, by case."""
     return {name: Result(name, data) for name, data in json.loads(output.read_text()).items()}
 
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """Return a function that compiles a file of `programs/` for targets, once a session."""
+    """Return a function that compiles a file of `programs/` for targets, once a session.
+
+    Whichever test process comes first does it, for the others too.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
     found: dict[tuple[str, str], dict[str, Result]] = {}
 
     def run(file: str, targets: str = "h100-sxm") -> dict[str, Result]:
         if (file, targets) not in found:
-            output = tmp_path_factory.mktemp("build") / "results.json"
-            found[file, targets] = build_once(output, PROGRAMS / f"{file}.py", targets)
+            output = folder / f"compiled-{file}-{targets}.json"
+            with output.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if output.is_file():
+                    found[file, targets] = read_results(output)
+                else:
+                    found[file, targets] = build_once(output, PROGRAMS / f"{file}.py", targets)
         return found[file, targets]
 
     return run

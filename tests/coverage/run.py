@@ -3,7 +3,7 @@
 Usage: run.py [--write | --merge] [--output FILE] [--sample] [--store FOLDER] [NAME...]. With
 `--write` the results of this JAX version, `results-<version>.json`, are written where every case is
 as declared; what is not is printed. `--merge` replaces those of the named cases alone. With
-`--sample` each case is built for the first of its architectures, and every second one for one more.
+`--sample` each case is built for one of its architectures: the first, or every second one another.
 A store that is named is kept, and `pallasc inspect` shows what is in it.
 """
 
@@ -49,7 +49,9 @@ def results(
         wanted = _sample(architectures)
         chosen = [one for one in chosen if one.target.arch in wanted[one.name]]
     with _interpreting(names, folder) as numbers:
-        report = build(chosen, store=Store(store), timeout_s=_MOST_S)
+        # A sample is built beside other tests: there one worker at a time costs least.
+        jobs = 1 if sample else None
+        report = build(chosen, store=Store(store), jobs=jobs, timeout_s=_MOST_S)
     version = exported.version()
     built = _by_case(report.results)
     found = _found(report.results)

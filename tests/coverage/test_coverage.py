@@ -1,8 +1,7 @@
 """Every entry of Pallas' reference has kernels, and they give what the checked-in results say.
 
 All kernels are built once a run of the tests, by whichever test process comes first: each for one
-of its architectures and every second one for another, or with `PALLASC_ALL_COVERAGE=1` each for all
-of them.
+of its architectures, or with `PALLASC_ALL_COVERAGE=1` each for all of them.
 """
 
 from __future__ import annotations

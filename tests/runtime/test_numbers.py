@@ -47,6 +47,7 @@ def _run(program: str, *arguments: Path | str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_numbers_are_right_from_numpy_jax_and_views(
     name: str, saved: tuple[Path, dict[str, Any]]
@@ -62,6 +63,7 @@ def test_the_numbers_are_right_from_numpy_jax_and_views(
     }
 
 
+@pytest.mark.once
 def test_the_numbers_are_right_from_torch(
     saved: tuple[Path, dict[str, Any]], torch_process: Any
 ) -> None:

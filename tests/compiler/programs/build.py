@@ -20,6 +20,7 @@ from typing import Any
 from pallasc.compiler.environment import compiler_variables, compiling_environment, tool_folder
 from pallasc.compiler.toolchain import find_toolchain
 from pallasc.errors import PallascError
+from pallasc.specs.collector import collector_past
 
 
 def parse_args(args: Any) -> Any:
@@ -94,7 +95,8 @@ def main(output: str, targets: str, file: str, *names: str) -> None:
     from pallasc.compiler.compile import Tools
 
     tools = Tools({"made": "by a test"}, toolchain.ptxas, {}, compiler_variables(os.environ))
-    cases = runpy.run_path(file)["CASES"]
+    with collector_past():  # it imports JAX
+        cases = runpy.run_path(file)["CASES"]
     results = {
         f"{name}" if "," not in targets else f"{name}@{target}": build(cases[name], target, tools)
         for target in targets.split(",")
