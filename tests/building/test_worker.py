@@ -150,6 +150,16 @@ def test_no_bytecode_is_left_beside_the_users_files(project: Any) -> None:
     assert list(project.folder.rglob("*.pyc")) == []
 
 
+def test_the_collector_walks_what_kernels_make_and_not_what_the_worker_imports(
+    project: Any,
+) -> None:
+    walks = "gc.isenabled() and gc.get_freeze_count() > 3 * len(gc.get_objects())"
+    project.write("kernel.py", f"import gc\ndef run(x):\n    assert {walks}\n    return x * 8\n")
+    project.spec({"name": "kernel", "entry": "kernel.py:run"})
+    (result,) = project.build().results
+    assert (result.status, result.error) == ("compiled", None)
+
+
 # ---- what modules do to themselves and to Python
 
 SCALE = "def scale(x): return x * {}\n"

@@ -1,0 +1,30 @@
+"""The garbage collector, while thousands of lasting objects are made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc
+from pallasc.specs.collector import collector_past
+
+with collector_past():
+    assert not gc.isenabled()
+    kept = [[number] for number in range(1000)]
+assert gc.isenabled()
+assert gc.get_freeze_count() > 1000
+known = {id(one) for one in gc.get_objects()}
+assert not any(id(one) in known for one in kept)
+cycle = []
+cycle.append(cycle)
+del cycle
+assert gc.collect() > 0
+"""
+
+
+def test_what_lasts_is_not_walked_and_what_comes_later_is_collected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
