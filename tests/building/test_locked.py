@@ -28,10 +28,10 @@ from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.lock import Component, Entry, Lock, write_lock
 from pallasc.specs.spec import Variant
 
+pytestmark = pytest.mark.once
+
 KERNEL = """\
 from helper import twice
-
-pytestmark = pytest.mark.once
 
 
 def scaled(x, *, factor):

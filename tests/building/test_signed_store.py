@@ -20,12 +20,12 @@ from pallasc.compiler.reproduce import judged, reproduce
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
+pytestmark = pytest.mark.once
+
 KERNEL = """\
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-
-pytestmark = pytest.mark.once
 
 
 def _scaled(x, factor):
