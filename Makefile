@@ -48,7 +48,7 @@ lint: $(VENV)/installed-dev ## look for mistakes and wrong formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(VENV)/installed-dev build/tree ## check the types
+types: $(VENV)/installed-dev ## check the types
 	@$(BIN)/mypy
 
 docs: $(VENV)/installed-dev ## write stale pages of docs/ again, and fail if there were any
@@ -89,11 +89,3 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@echo "Installing the tools for development into $(VENV)..."
 	$(call install,cuda$(CUDA)$(comma)dev)
 	@touch $@
-
-# Type checkers cannot follow an editable install, so the package is laid out with links.
-build/tree: remake
-	@rm -rf $@ && mkdir -p $@/pallasc
-	@cd $@/pallasc && ln -s ../../../api/* . && \
-		ln -s ../../../cache ../../../cli ../../../compiler ../../../hooks ../../../runtime \
-		../../../specs .
-	@rm -f $@/pallasc/__pycache__

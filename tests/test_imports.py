@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("api", "specs", "cache", "compiler", "runtime", "cli", "hooks")
+PARTS = ("pallasc", "specs", "cache", "compiler", "runtime", "cli", "hooks")
 
 # part -> parts of pallasc it may import; "errors" is pallasc.errors, "version" the one name
 # `pallasc.__version__`. The errors module and the library of kernels count as parts of their own.
@@ -33,7 +33,7 @@ MAY_IMPORT = {
 # part -> what it may import from outside, apart from the standard library.
 MAY_IMPORT_FROM_OUTSIDE = {
     "errors": set(),
-    "api": set(),
+    "pallasc": set(),
     "specs": {"yaml"},
     "bundle": {"cryptography", "zstandard"},
     "library": {"jax", "jaxlib", "numpy"},
@@ -115,7 +115,7 @@ def _imports(tree: ast.AST, package: str) -> tuple[Import, ...]:
 
 def _module_of(path: Path) -> Module:
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
-    dotted = ["pallasc", *parts[1:]] if parts[0] == "api" else ["pallasc", *parts]
+    dotted = parts if parts[0] == "pallasc" else ["pallasc", *parts]
     is_package = dotted[-1] == "__init__"
     name = ".".join(dotted[:-1] if is_package else dotted)
     package = name if is_package else ".".join(dotted[:-1])
@@ -145,7 +145,7 @@ def _violations(module: Module) -> list[str]:
         top = one.name.split(".")[0]
         if top == "pallasc":
             part = _imported_part(one.name)
-            allowed = module.part == "api" or part in {module.part, *MAY_IMPORT[module.part]}
+            allowed = module.part == "pallasc" or part in {module.part, *MAY_IMPORT[module.part]}
         else:
             allowed = top in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[module.part]
         if not allowed:
@@ -307,7 +307,7 @@ sys.addaudithook(watch)
 """
 
 
-@pytest.mark.parametrize("part", ["errors", "api", "specs", "cache", "runtime", "cli", "hooks"])
+@pytest.mark.parametrize("part", ["errors", "pallasc", "specs", "cache", "runtime", "cli", "hooks"])
 def test_importing_a_part_does_nothing(part: str) -> None:
     names = _named(part) + (_compiler_modules_of_the_command_line() if part == "cli" else [])
     assert (

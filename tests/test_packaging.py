@@ -58,7 +58,7 @@ def _metadata(wheel: Path, name: str) -> str:
 
 def _files_in_folders() -> set[str]:
     """Return every file that has to ship, by the name it is installed under."""
-    top_folders = {"": "api"} | {
+    top_folders = {"": "pallasc"} | {
         f"{name}/": name for name in ("specs", "cache", "compiler", "runtime", "cli", "hooks")
     }
     return {
