@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from pallasc.compiler.closure import COVERED, is_installed, is_standard, module_of
+from pallasc.compiler.modules import COVERED, is_installed, is_standard, module_of
 from pallasc.compiler.reads import of_module
 
 _LIBRARY = "pallasc.specs.library"

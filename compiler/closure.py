@@ -10,23 +10,27 @@ hide a module of Python or of a package.
 
 from __future__ import annotations
 
-import itertools
 import os
-import site
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any
 
+from pallasc.compiler import reads
+from pallasc.compiler.modules import (
+    COVERED,
+    hidden,
+    is_installed,
+    is_located,
+    is_pythons,
+    is_standard,
+    locate_module,
+    module_of,
+    namespace_of,
+)
 from pallasc.compiler.sources import Sources as Sources
 from pallasc.specs.modules import module_name
-
-COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
-"""Packages that the toolchain's identity covers."""
 
 _LIBRARY = "pallasc.specs.library"
 
@@ -34,13 +38,6 @@ edges: dict[str, set[str]] = {}
 asked_in_vain: dict[str, set[str]] = {}
 loaded: dict[str, ModuleType] = {}
 """Modules that were imported, or made from a spec; they need not be in `sys.modules` any more."""
-
-
-def module_of(globals: Mapping[str, Any]) -> str:
-    """Return the name of the module that a namespace belongs to, also where it pretends another."""
-    spec = globals.get("__spec__")
-    name = spec.name if type(spec) is ModuleSpec else globals.get("__name__")
-    return name if isinstance(name, str) else ""
 
 
 def closure(entries: Iterable[str]) -> set[str]:
@@ -54,7 +51,7 @@ def closure(entries: Iterable[str]) -> set[str]:
             continue
         found.add(name)
         parent = name.rpartition(".")[0]
-        waiting += [other for other in (parent, module_of(_vars(module))) if other]
+        waiting += [other for other in (parent, module_of(namespace_of(module))) if other]
         if name.split(".")[0] not in COVERED and not is_standard(name):
             waiting += edges.get(name, ())
     return found
@@ -66,23 +63,10 @@ def _module(name: str) -> Any:
     return loaded.get(name) if module is None else module
 
 
-def _vars(module: Any) -> Mapping[str, Any]:
-    """Return what a module has, without running code of its own."""
-    try:
-        found = object.__getattribute__(module, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
-
-
-def _is_located(spec: Any) -> TypeGuard[ModuleSpec]:
-    return type(spec) is ModuleSpec and bool(spec.has_location)
-
-
 def _file(module: Any) -> str:
     """Return the file that a module was loaded from, "" if none or if it names another one."""
-    file, spec = _vars(module).get("__file__"), _vars(module).get("__spec__")
-    origin = spec.origin if _is_located(spec) else file
+    file, spec = namespace_of(module).get("__file__"), namespace_of(module).get("__spec__")
+    origin = spec.origin if is_located(spec) else file
     if not isinstance(file, str) or not isinstance(origin, str) or "\0" in file + origin:
         return ""
     if file == origin or (is_installed(file) and is_installed(origin)):
@@ -140,7 +124,7 @@ def _owner(name: str) -> str:
 
 def _is_namespace(name: str) -> bool:
     """Tell whether a module is a folder without `__init__.py`, which may get one."""
-    has = _vars(_module(name))
+    has = namespace_of(_module(name))
     return has.get("__file__") is None and bool(has.get("__path__"))
 
 
@@ -151,8 +135,6 @@ def _asked_for(names: Iterable[str]) -> set[str]:
 
 
 def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
-    from pallasc.compiler import reads
-
     read = reads.reads_of(names)
     found.unseen |= read.unseen
     sources = {os.path.realpath(path) for path in found.files.values()}
@@ -176,8 +158,6 @@ def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:
 
 def _line(place: str, base_dir: str) -> str:
     """Return `file:line` with a name for the file that does not tell where the specs lie."""
-    from pallasc.compiler import reads
-
     file, colon, line = place.rpartition(":")
     return f"{reads.name_of(reads.label_of(reads.FILE, file, base_dir))}{colon}{line}"
 
@@ -200,85 +180,6 @@ def _package(name: str) -> str:
     return next(p for p in prefixes if getattr(sys.modules.get(p), "__file__", None) or p == name)
 
 
-def locate(label: str, base_dir: str, folders: Sequence[str] | None = None) -> Path | None:
-    """Return the file that a label of `sources` names now, without importing anything."""
-    kind, _, name = label.partition(":")
-    if kind == "file":
-        return Path(base_dir) / name
-    return locate_module(name, folders or (base_dir,))
-
-
-def locate_module(name: str, folders: Sequence[str]) -> Path | None:
-    """Return the source file of a module, looked for in `folders` and where workers look."""
-    path: list[str] | None = None
-    found = None
-    parts = name.split(".")
-    for length in range(1, len(parts) + 1):
-        found = _find(".".join(parts[:length]), path, folders)
-        if found is None:
-            return None
-        path = list(found.submodule_search_locations or ())
-    return Path(found.origin) if found and found.origin and found.has_location else None
-
-
-def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
-    """Find a module as Python does, with the finders of editable installs, but import nothing."""
-    for finder in sys.meta_path:
-        if finder is PathFinder:
-            places = [*folders, *_workers_path()] if path is None else path
-            # By its last part: for a namespace it would look for the parent in `sys.modules`.
-            found = PathFinder.find_spec(name.rpartition(".")[2], places)
-        else:
-            find = getattr(finder, "find_spec", None)
-            found = find(name, path) if find else None
-        if found is not None:
-            return found
-    return None
-
-
-def _workers_path() -> list[str]:
-    """Return `sys.path` as workers have it: without the folder of the script in front."""
-    if _has_safe_path():
-        return sys.path
-    main = sys.modules.get("__main__")
-    script = getattr(main, "__file__", None)
-    by_name = getattr(main, "__spec__", None) is not None
-    unsafe = os.getcwd() if by_name or not script else str(Path(script).resolve().parent)
-    named = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    return [p for p in sys.path if p and (p != unsafe or p in set(named))]
-
-
-def _has_safe_path() -> bool:
-    """Tell whether this process was started with `-P`."""
-    return sys.flags.safe_path
-
-
-def hidden(folders: Sequence[str]) -> list[str]:
-    """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
-    places = [*folders, *itertools.takewhile(_is_before_pythons, _workers_path())]
-    names = {name for place in places for name in _names_in(place)}
-    found = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
-    return [name for name, place in found if place is not None and not is_pythons(str(place))]
-
-
-def _is_before_pythons(place: str) -> bool:
-    """Tell whether a folder on the path is not yet one of Python's own library."""
-    return not is_pythons(os.path.join(place, "_"))
-
-
-def _names_in(folder: str) -> frozenset[str]:
-    try:
-        return _listed(folder, os.stat(folder).st_mtime_ns)
-    except OSError:
-        return frozenset()
-
-
-@lru_cache(maxsize=64)
-def _listed(folder: str, changed_ns: int) -> frozenset[str]:
-    """Return what could be modules in a folder, as it was when it changed last."""
-    return frozenset(name.partition(".")[0] for name in os.listdir(folder))
-
-
 def is_users(name: str) -> bool:
     """Tell whether a loaded module is not Python's, nor pallasc's, nor an installed package's."""
     installed = is_installed(_file(_module(name)))
@@ -288,42 +189,3 @@ def is_users(name: str) -> bool:
 def _is_own(name: str) -> bool:
     """Tell whether a module is part of pallasc that its identity covers or that has no effect."""
     return name.split(".")[0] == "pallasc" and not name.startswith(_LIBRARY)
-
-
-def is_standard(name: str) -> bool:
-    """Tell whether a module belongs to Python itself; one that shadows such a module does not."""
-    top = name.split(".")[0]
-    if top not in sys.stdlib_module_names:
-        return top == "__main__"
-    has = _vars(sys.modules.get(top))
-    spec = has.get("__spec__")
-    file = spec.origin if _is_located(spec) else has.get("__file__")
-    return file is None or (isinstance(file, str) and is_pythons(file))
-
-
-@cache
-def site_folders() -> tuple[str, ...]:
-    """Return the folders of installed packages, as they are named and as they lie, with a slash."""
-    paths = sysconfig.get_paths()
-    folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
-    folders.append(site.getusersitepackages())
-    return tuple({place + os.sep for f in folders for place in (f, os.path.realpath(f))})
-
-
-@cache
-def _python_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple(os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib"))
-
-
-@cache
-def is_pythons(file: str) -> bool:
-    """Tell whether a file belongs to Python's own library."""
-    return os.path.realpath(file).startswith(_python_folders()) and not is_installed(file)
-
-
-@cache
-def is_installed(file: str) -> bool:
-    """Tell whether a file is an installed package's, also where it is a link to elsewhere."""
-    path = os.path.abspath(file)
-    return path.startswith(site_folders()) or os.path.realpath(path).startswith(site_folders())

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pallasc.compiler.diagnose import (
     captured_output,
@@ -48,9 +48,6 @@ from pallasc.specs.plan_rules import check_ranges
 from pallasc.specs.spec import Args
 from pallasc.specs.targets import Target
 
-if TYPE_CHECKING:
-    from pallasc.compiler.xla_process import XlaProcess
-
 _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 
 
@@ -81,6 +78,16 @@ class Job:
             )
 
 
+class ModuleCompiler(Protocol):
+    """Another process, in which XLA compiles instead of this one (`xla_process`)."""
+
+    def compile(self, call: Any, target: Target, count: int) -> bytes:
+        """Compile a prepared call for so many devices; return the serialised executable."""
+
+    def isa_version(self) -> AbstractContextManager[None]:
+        """Have Mosaic ask that process for the newest PTX that its assembler reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What compiles: the toolchain's record and digests, and the assembler.
@@ -98,10 +105,10 @@ class Tools:
     variables: Mapping[str, str]
     toolkit: Path | None = None
     reports: Reports | None = None
-    process: XlaProcess | None = None
+    process: ModuleCompiler | None = None
 
 
-def lower_job(job: Job, process: XlaProcess | None = None) -> Lowered:
+def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
     """Trace and lower a job; `process` is the one that will compile it, if this one will not.
 
     Raises:

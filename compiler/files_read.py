@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.cache.store import Store
-from pallasc.compiler.closure import is_installed, locate
 from pallasc.compiler.manifest import import_folders
+from pallasc.compiler.modules import is_installed, locate
 from pallasc.compiler.reads import FILE, path_of
 from pallasc.compiler.report import VariantResult
 from pallasc.specs.spec import Variant

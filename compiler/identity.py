@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from pathlib import Path
 
+from pallasc.compiler.modules import locate_module
 from pallasc.compiler.toolchain import Toolchain, toolchain_files
 from pallasc.errors import ToolError
 
@@ -162,8 +163,6 @@ def package_digest(
         folders: where it is looked for before the usual places.
         without: names of folders in it whose contents do not count.
     """
-    from pallasc.compiler.closure import locate_module
-
     place = locate_module(name, folders)
     if place is None:
         return None

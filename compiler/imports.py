@@ -19,15 +19,8 @@ from typing import Any
 
 from pallasc.compiler.callers import say
 from pallasc.compiler.chance import watch_numpy
-from pallasc.compiler.closure import (
-    asked_in_vain,
-    edges,
-    is_installed,
-    is_pythons,
-    is_standard,
-    loaded,
-    module_of,
-)
+from pallasc.compiler.closure import asked_in_vain, edges, loaded
+from pallasc.compiler.modules import is_installed, is_pythons, is_standard, module_of
 from pallasc.compiler.recorders import record_reads
 
 _UNRECORDED = (

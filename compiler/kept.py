@@ -22,8 +22,8 @@ from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler import compile as compiling
 from pallasc.compiler.compile import Job, Tools, action_fields, lower_job
+from pallasc.compiler.context import Context
 from pallasc.compiler.lookup import stored_artifact
-from pallasc.compiler.manifest import Context
 from pallasc.compiler.setup import Setup
 from pallasc.specs.artifact import Artifact
 from pallasc.specs.canonical import labelled_key

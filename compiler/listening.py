@@ -21,7 +21,6 @@ from functools import cache
 from types import FrameType
 from typing import Any, TextIO
 
-from pallasc.compiler.closure import module_of
 from pallasc.compiler.diagnostics import (
     STDERR,
     STDOUT,
@@ -31,6 +30,7 @@ from pallasc.compiler.diagnostics import (
     merged,
     stable,
 )
+from pallasc.compiler.modules import module_of
 
 _OURS = "pallasc.compiler."
 _KINDS = {1: STDOUT, 2: STDERR}

@@ -38,9 +38,10 @@ from typing import TYPE_CHECKING, Any
 from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.components import package_components
+from pallasc.compiler.context import Context
 from pallasc.compiler.diagnostics import stored_for_action
 from pallasc.compiler.lookup import Found, Keys, Lookup, not_believed, stored_artifact
-from pallasc.compiler.manifest import Context, fields_in
+from pallasc.compiler.manifest import fields_in
 from pallasc.compiler.report import NOT_COMPILED, VariantResult
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.lock import (

@@ -17,8 +17,8 @@ from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.cache.stored import StoredArtifact
+from pallasc.compiler.context import Context
 from pallasc.compiler.manifest import (
-    Context,
     changed_source,
     data_digests,
     folder_key,

@@ -18,7 +18,8 @@ from pallasc.compiler.instructions import check_instructions
 from pallasc.compiler.jax_0_10 import adapt_before_hopper
 from pallasc.compiler.jax_0_11 import name_dumps_alike
 from pallasc.compiler.locations import source_locations
-from pallasc.compiler.profiles import Regions, profiles_kept
+from pallasc.compiler.profiles import Regions
+from pallasc.compiler.profiling import profiles_kept
 from pallasc.compiler.topology import devices_for, devices_present
 from pallasc.compiler.trees import abstract, arrays_tell_order, bind, leaves
 from pallasc.errors import CompileError, SpecError

@@ -33,17 +33,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.closure import hidden, locate, locate_module
+from pallasc.compiler.context import Context
 from pallasc.compiler.environment import declared_fields
 from pallasc.compiler.identity import package_digest
 from pallasc.compiler.installed import version_of
+from pallasc.compiler.modules import hidden, locate, locate_module
 from pallasc.compiler.reads import change_of, digest_of, package_in, path_of
 from pallasc.compiler.sources import Sources
 from pallasc.errors import PallascError
@@ -54,31 +54,11 @@ from pallasc.specs.spec import Variant, plain_args
 from pallasc.specs.targets import Target
 
 if TYPE_CHECKING:
-    from pallasc.specs.lock import Component
+    pass
 
 MANIFEST_SCHEMA = 3
 _PLAIN = (str, int, float, type(None), ArraySpec)
 _LONGEST_FIELD = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What all variants of a build share: the toolchain's identity and the digests of files.
-
-    `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
-    change, and their names are put there.
-    """
-
-    identity: Mapping[str, str]
-    variables: Mapping[str, str]
-    digests: FileDigests
-    unchecked: set[str] | None = None
-
-    def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
-        """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
-        from pallasc.compiler.components import components
-
-        return components(self.identity, versions, self.variables)
 
 
 def request_key(variant: Variant, context: Context) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pallasc.compiler.closure import site_folders
+from pallasc.compiler.modules import site_folders
 from pallasc.errors import PallascError
 
 FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"

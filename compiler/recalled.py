@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.components import components
+from pallasc.compiler.context import Context
 from pallasc.compiler.environment import compiler_variables, settled
 from pallasc.compiler.identity import JAX, own_digest, python_name, recorded
-from pallasc.compiler.manifest import Context
 from pallasc.compiler.setup import Setup, prepare
 from pallasc.compiler.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError

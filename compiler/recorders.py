@@ -25,8 +25,8 @@ from typing import Any
 from pallasc.compiler import reads, seclusion
 from pallasc.compiler.callers import functions_between, is_importing, line_of, reader, say, watch
 from pallasc.compiler.chance import watch_chance
-from pallasc.compiler.closure import COVERED, is_installed, is_standard
 from pallasc.compiler.environment import is_withheld
+from pallasc.compiler.modules import COVERED, is_installed, is_standard
 from pallasc.compiler.reads import FILE, FOLDER, IS, LINK, of_module
 
 _OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})

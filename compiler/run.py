@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
 from pallasc.compiler.lookup import Keys, Lookup
-from pallasc.compiler.report import Event, OnEvent, Tick, VariantResult, check_budget
+from pallasc.compiler.report import Event, OnEvent, Tick, VariantResult
 from pallasc.compiler.withheld import Withheld, diagnostics_of
 from pallasc.errors import PallascError
+from pallasc.specs.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
+from pallasc.compiler.context import Context
 from pallasc.compiler.environment import (
     compiler_variables,
     compiling_environment,
     tool_folder,
 )
 from pallasc.compiler.identity import toolchain_identity
-from pallasc.compiler.manifest import Context
 from pallasc.compiler.toolchain import Toolchain, find_toolchain, toolchain_record
 
 if TYPE_CHECKING:

@@ -10,16 +10,11 @@ from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.compiler.components import TOOL, components_in
+from pallasc.compiler.context import Context
 from pallasc.compiler.lookup import Lookup
-from pallasc.compiler.manifest import (
-    Context,
-    changed_sources,
-    fields_in,
-    request_fields,
-    short_fields,
-)
-from pallasc.compiler.report import check_budget
+from pallasc.compiler.manifest import changed_sources, fields_in, request_fields, short_fields
 from pallasc.specs.artifact import Artifact
+from pallasc.specs.budgets import check_budget
 from pallasc.specs.lock import VARIABLE
 from pallasc.specs.lock import differences as lock_differences
 from pallasc.specs.spec import Variant

@@ -20,7 +20,8 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler.build import build
 from pallasc.compiler.collect import collect
-from pallasc.compiler.manifest import Context, request_key
+from pallasc.compiler.context import Context
+from pallasc.compiler.manifest import request_key
 from pallasc.compiler.report import Report, VariantResult
 from pallasc.compiler.setup import prepare
 from pallasc.specs.matrix import expand

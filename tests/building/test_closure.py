@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler import closure
-from pallasc.compiler.closure import Sources, is_standard, locate, locate_module
+from pallasc.compiler import modules
+from pallasc.compiler.closure import Sources
+from pallasc.compiler.modules import is_standard, locate, locate_module
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_entry, parse_entry
 
@@ -269,12 +270,12 @@ def test_the_worker_does_not_see_the_folder_of_the_script(
     monkeypatch.syspath_prepend(tmp_path)
     assert locate_module("only_here", ()) == tmp_path / "only_here.py"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(closure, "_has_safe_path", lambda: False)
+    monkeypatch.setattr(modules, "_has_safe_path", lambda: False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("tool", None))
     monkeypatch.setenv("PYTHONPATH", "")
-    assert closure.locate_module("only_here", ()) is None
+    assert locate_module("only_here", ()) is None
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert closure.locate_module("only_here", ()) == tmp_path / "only_here.py"
+    assert locate_module("only_here", ()) == tmp_path / "only_here.py"
 
 
 def test_a_submodule_that_only_an_editable_finder_knows_is_found(

@@ -15,9 +15,9 @@ import pytest
 from pallasc.cache import stat_digest
 from pallasc.cache.store import Store
 from pallasc.compiler import lookup
+from pallasc.compiler.context import Context
 from pallasc.compiler.lookup import blob_reader, find
 from pallasc.compiler.manifest import (
-    Context,
     changed_source,
     folder_key,
     import_folders,

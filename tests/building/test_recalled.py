@@ -50,12 +50,12 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for place in ("toolchain", "components", "installed"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.find_package", find_package)
-    for place in ("closure", "manifest"):
+    for place in ("identity", "manifest"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.locate_module", locate_module)
 
 
 def recalled_locate() -> Any:
-    from pallasc.compiler.closure import locate_module
+    from pallasc.compiler.modules import locate_module
 
     return locate_module
 

@@ -70,7 +70,7 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str | None, clause: str
 ) -> None:
     site = tmp_path / "site-packages"
-    monkeypatch.setattr("pallasc.compiler.closure.site_folders", lambda: (f"{site}/",))
+    monkeypatch.setattr("pallasc.compiler.modules.site_folders", lambda: (f"{site}/",))
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
     from pallasc.compiler.manifest import changed_sources, make_manifest
     from pallasc.compiler.sources import Sources

@@ -21,12 +21,13 @@ from typing import Any, cast
 import pytest
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler import closure
+from pallasc.compiler import modules
 from pallasc.compiler.compile import Job, Tools, action_fields
+from pallasc.compiler.context import Context
 from pallasc.compiler.environment import compiler_variables, compiling_environment
 from pallasc.compiler.identity import toolchain_identity
 from pallasc.compiler.lower import Lowered, Signature
-from pallasc.compiler.manifest import Context, changed_sources, import_folders, request_key
+from pallasc.compiler.manifest import changed_sources, import_folders, request_key
 from pallasc.compiler.toolchain import Package, Toolchain
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.matrix import expand
@@ -245,7 +246,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(self.site)
             patch.setattr(site, "USER_SITE", str(self.site))
-            closure.site_folders.cache_clear()
+            modules.site_folders.cache_clear()
             variant, digests = self.variant(), DIGESTS
             identity = toolchain_identity(self.toolchain(), digests.digest)
             context = Context(identity, compiler_variables(environment), digests)
@@ -256,7 +257,7 @@ class World:
                 labelled_key(self.action_fields(variant, context)),
                 tuple(changed),
             )
-        closure.site_folders.cache_clear()
+        modules.site_folders.cache_clear()
         return answers
 
     def action_fields(self, variant: Variant, context: Context) -> dict[str, str]:
@@ -324,7 +325,7 @@ def world(baseline: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Return a copy of the unchanged world, in a folder of its own."""
     shutil.copytree(baseline.root, tmp_path / "copy")
     yield World(tmp_path / "copy", monkeypatch)
-    closure.site_folders.cache_clear()
+    modules.site_folders.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.closure import site_folders
+from pallasc.compiler.modules import site_folders
 from pallasc.compiler.reads import (
     FILE,
     FOLDER,

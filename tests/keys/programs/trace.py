@@ -12,7 +12,7 @@ import site
 import sys
 import tempfile
 
-from pallasc.compiler import closure, imports, seclusion
+from pallasc.compiler import imports, modules, seclusion
 from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
 _, spec, fake_site, given = sys.argv
@@ -21,7 +21,7 @@ sys.path.insert(0, fake_site)
 declared = json.loads(given)
 scratch = tempfile.TemporaryDirectory()
 seclusion.seclude(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
-closure.site_folders.cache_clear()
+modules.site_folders.cache_clear()
 imports.record_imports()
 imports.read_sources_afresh()
 

@@ -1,0 +1,156 @@
+"""Find modules without importing them, and say whose they are: Python's, installed, the user's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, TypeGuard
+
+COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
+"""Packages that the toolchain's identity covers."""
+
+
+def module_of(globals: Mapping[str, Any]) -> str:
+    """Return the name of the module that a namespace belongs to, also where it pretends another."""
+    spec = globals.get("__spec__")
+    name = spec.name if type(spec) is ModuleSpec else globals.get("__name__")
+    return name if isinstance(name, str) else ""
+
+
+def namespace_of(module: Any) -> Mapping[str, Any]:
+    """Return what a module has, without running code of its own."""
+    try:
+        found = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
+    """Tell whether a module's spec names the file that it came from."""
+    return type(spec) is ModuleSpec and bool(spec.has_location)
+
+
+def locate(label: str, base_dir: str, folders: Sequence[str] | None = None) -> Path | None:
+    """Return the file that a label of `sources` names now, without importing anything."""
+    kind, _, name = label.partition(":")
+    if kind == "file":
+        return Path(base_dir) / name
+    return locate_module(name, folders or (base_dir,))
+
+
+def locate_module(name: str, folders: Sequence[str]) -> Path | None:
+    """Return the source file of a module, looked for in `folders` and where workers look."""
+    path: list[str] | None = None
+    found = None
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        found = _find(".".join(parts[:length]), path, folders)
+        if found is None:
+            return None
+        path = list(found.submodule_search_locations or ())
+    return Path(found.origin) if found and found.origin and found.has_location else None
+
+
+def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
+    """Find a module as Python does, with the finders of editable installs, but import nothing."""
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            places = [*folders, *_workers_path()] if path is None else path
+            # By its last part: for a namespace it would look for the parent in `sys.modules`.
+            found = PathFinder.find_spec(name.rpartition(".")[2], places)
+        else:
+            find = getattr(finder, "find_spec", None)
+            found = find(name, path) if find else None
+        if found is not None:
+            return found
+    return None
+
+
+def _workers_path() -> list[str]:
+    """Return `sys.path` as workers have it: without the folder of the script in front."""
+    if _has_safe_path():
+        return sys.path
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    by_name = getattr(main, "__spec__", None) is not None
+    unsafe = os.getcwd() if by_name or not script else str(Path(script).resolve().parent)
+    named = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return [p for p in sys.path if p and (p != unsafe or p in set(named))]
+
+
+def _has_safe_path() -> bool:
+    """Tell whether this process was started with `-P`."""
+    return sys.flags.safe_path
+
+
+def hidden(folders: Sequence[str]) -> list[str]:
+    """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
+    places = [*folders, *itertools.takewhile(_is_before_pythons, _workers_path())]
+    names = {name for place in places for name in _names_in(place)}
+    found = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
+    return [name for name, place in found if place is not None and not is_pythons(str(place))]
+
+
+def _is_before_pythons(place: str) -> bool:
+    """Tell whether a folder on the path is not yet one of Python's own library."""
+    return not is_pythons(os.path.join(place, "_"))
+
+
+def _names_in(folder: str) -> frozenset[str]:
+    try:
+        return _listed(folder, os.stat(folder).st_mtime_ns)
+    except OSError:
+        return frozenset()
+
+
+@lru_cache(maxsize=64)
+def _listed(folder: str, changed_ns: int) -> frozenset[str]:
+    """Return what could be modules in a folder, as it was when it changed last."""
+    return frozenset(name.partition(".")[0] for name in os.listdir(folder))
+
+
+def is_standard(name: str) -> bool:
+    """Tell whether a module belongs to Python itself; one that shadows such a module does not."""
+    top = name.split(".")[0]
+    if top not in sys.stdlib_module_names:
+        return top == "__main__"
+    has = namespace_of(sys.modules.get(top))
+    spec = has.get("__spec__")
+    file = spec.origin if is_located(spec) else has.get("__file__")
+    return file is None or (isinstance(file, str) and is_pythons(file))
+
+
+@cache
+def site_folders() -> tuple[str, ...]:
+    """Return the folders of installed packages, as they are named and as they lie, with a slash."""
+    paths = sysconfig.get_paths()
+    folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
+    folders.append(site.getusersitepackages())
+    return tuple({place + os.sep for f in folders for place in (f, os.path.realpath(f))})
+
+
+@cache
+def _python_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib"))
+
+
+@cache
+def is_pythons(file: str) -> bool:
+    """Tell whether a file belongs to Python's own library."""
+    return os.path.realpath(file).startswith(_python_folders()) and not is_installed(file)
+
+
+@cache
+def is_installed(file: str) -> bool:
+    """Tell whether a file is an installed package's, also where it is a link to elsewhere."""
+    path = os.path.abspath(file)
+    return path.startswith(site_folders()) or os.path.realpath(path).startswith(site_folders())
