@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pallasc.cache import files, format
 from pallasc.cache.about import about_from_json, cubin_bytes, pack_blobs, seconds_of
@@ -17,8 +17,6 @@ from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
-
-    from pallasc.cache.index import Index
 
 _BATCH = 5000
 
@@ -68,7 +66,17 @@ class Refreshed:
         return not self.faults
 
 
-def refresh(index: Index, folders: Folders) -> Refreshed:
+class Tables(Protocol):
+    """The index, as far as it is brought up to date."""
+
+    def read(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+
+    def write(self, work: Callable[[Database], None]) -> None:
+        """Do something in one transaction."""
+
+
+def refresh(index: Tables, folders: Folders) -> Refreshed:
     """Make the tables say what the files of a store say.
 
     Raises:
@@ -86,7 +94,7 @@ Row = tuple[str, files.Identity, dict[str, Any]]
 
 
 def _refresh_area(
-    index: Index,
+    index: Tables,
     folders: Folders,
     area: str,
     found: Refreshed,

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pallasc.errors import CorruptError
 
-if TYPE_CHECKING:
-    from pallasc.cache.store import Store
+
+class Source(Protocol):
+    """The store, as far as records read from it."""
+
+    def get_blob(self, digest: str) -> bytes | None:
+        """Return a blob, verified; None if it is not there."""
+
+    def get_artifact(self, action_key: str, *, verify: bool = ...) -> Any:
+        """Read a record; a corrupt one is put away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class StoredArtifact:
     key: str
     record: dict[str, Any]
     digest: str
-    _store: Store = field(repr=False, compare=False)
+    _store: Source = field(repr=False, compare=False)
     _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
     artifact_digest: str | None = field(default=None, compare=False)
 

@@ -207,7 +207,7 @@ def _run(
     warnings: bool,
 ) -> tuple[Report, Reproduction | None]:
     """Load, build and perhaps reproduce, and say how it goes and how it went."""
-    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.live import stderr_progress
     from pallasc.cli.reading import Reading
     from pallasc.cli.result_text import failure_lines
     from pallasc.cli.selection import load_variants

@@ -95,7 +95,7 @@ def command(
                   variants (their ids)
       provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
     """
-    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.live import stderr_progress
     from pallasc.cli.reading import Reading
     from pallasc.cli.remarks import remarks
     from pallasc.cli.selection import open_store

@@ -104,7 +104,7 @@ def command(
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
-    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.live import stderr_progress
     from pallasc.cli.reading import Reading
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.cli.summary import summary

@@ -201,7 +201,7 @@ def build_missing(
         ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
             `require_store` is given.
     """
-    from pallasc.cli.progress import stderr_progress
+    from pallasc.cli.live import stderr_progress
     from pallasc.cli.summary import summary
     from pallasc.compiler.build import build
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pallasc.cli.letters import width
 from pallasc.cli.progress import Progress
 from pallasc.cli.result_text import failure_lines, result_line
-from pallasc.cli.screen import STATUS_COLOURS, Screen
+from pallasc.cli.screen import STATUS_COLOURS, Screen, stderr_screen
 from pallasc.cli.status import Line, Status, status_lines
 from pallasc.compiler.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import printable
@@ -24,6 +24,14 @@ _INTERVAL_S = 0.1
 _QUIET_S = 0.3
 """A look through the store that is over sooner shows no status."""
 _FEW_HITS = 20
+
+
+def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.monotonic) -> Progress:
+    """Return the progress for this process's standard error output."""
+    screen = stderr_screen()
+    if not screen.live:
+        return Progress(screen, hits=hits, clock=clock)
+    return Live(screen, hits=hits, clock=clock)
 
 
 class Live(Progress):

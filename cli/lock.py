@@ -94,8 +94,8 @@ def command(
       changes    a list by id; of each: id, change (added, changed, dropped, unknown), reason,
                  before and after (each action, artifact and request, or null)
     """
+    from pallasc.cli.live import stderr_progress
     from pallasc.cli.output import json_text
-    from pallasc.cli.progress import stderr_progress
     from pallasc.cli.reading import Reading
     from pallasc.cli.selection import load_variants, open_store
     from pallasc.specs.lock import LOCK_FILE
@@ -158,7 +158,7 @@ class _Run:
         return _NOT_AS_LOCKED
 
     def update(self, options: Mapping[str, Any]) -> int:
-        from pallasc.cli.progress import stderr_progress
+        from pallasc.cli.live import stderr_progress
         from pallasc.cli.remarks import remarks
         from pallasc.compiler.relock import update_lock
         from pallasc.specs.lock import read_lock, write_lock

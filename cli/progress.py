@@ -1,6 +1,6 @@
 """Say on the standard error output what a build does: one line for each variant that is done.
 
-What a terminal shows instead is in `live`, which is loaded for terminals alone.
+What a terminal shows instead is in `live`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import TracebackType
 
 from pallasc.cli.remarks import facts as remark_facts
 from pallasc.cli.result_text import counter, failure_lines, result_line
-from pallasc.cli.screen import Screen, stderr_screen
+from pallasc.cli.screen import Screen
 from pallasc.cli.times import Heartbeat, about, elapsed, time_left_s
 from pallasc.compiler.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import one_line, printable
@@ -106,16 +106,6 @@ class Progress:
         self._write()
         if self._heartbeat.is_due(self._clock()):
             self.say(heartbeat(tick))
-
-
-def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Return the progress for this process's standard error output."""
-    screen = stderr_screen()
-    if not screen.live:
-        return Progress(screen, hits=hits, clock=clock)
-    from pallasc.cli.live import Live
-
-    return Live(screen, hits=hits, clock=clock)
 
 
 def heartbeat(tick: Tick) -> str:

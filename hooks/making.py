@@ -208,7 +208,8 @@ def _failures(report: Report, setting: Setting) -> Sequence[str]:
 
 def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
     """Return a bundle with a signature by the key of the environment, where there is one."""
-    from pallasc.specs.bundle.signature import parse_private_key, signed
+    from pallasc.specs.bundle.rearrange import signed
+    from pallasc.specs.bundle.signature import parse_private_key
 
     name = environ.get(SIGN_KEY)
     if not name:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pallasc.errors import ArgumentError, PallascError, SelectionError
 from pallasc.runtime.adapters.arrays import find_adapter
@@ -28,15 +28,13 @@ from pallasc.runtime.checks import (
 from pallasc.runtime.devices import current_device, get_device
 from pallasc.runtime.driver import is_driver_open
 from pallasc.runtime.host import run_on_host
+from pallasc.runtime.launchable import Launchable
 from pallasc.runtime.order import Order, mark_written
 from pallasc.runtime.routes import Route
 from pallasc.runtime.signature import Signature
 from pallasc.runtime.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.trees import flatten, unflatten
 from pallasc.specs.arrays import strides_of
-
-if TYPE_CHECKING:
-    from pallasc.runtime.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Call:
         allocates: the results are to be allocated, and `out` does not count.
     """
 
-    kernel: Kernel
+    kernel: Launchable
     arrays: Sequence[Any]
     out: Any
     stream: Any

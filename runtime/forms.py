@@ -11,28 +11,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.candidates import ArrayType, Candidate
 from pallasc.runtime.front import BUILTINS, Function, compile_function, parameter_names
+from pallasc.runtime.launchable import Launchable
 from pallasc.runtime.selection import may_run, several_fit
 from pallasc.runtime.signature import input_names
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.plan import tree_leaves
 
-if TYPE_CHECKING:
-    from pallasc.runtime.kernel import Kernel
+K = TypeVar("K", bound=Launchable)
+"""The class of a kernel."""
 
 _MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitting:
+class _Fitting(Generic[K]):
     """A form that arguments have, of it the variants with their parameters, and the arrays."""
 
-    form: Kernel
-    chosen: Kernel
+    form: K
+    chosen: K
     leaves: Sequence[Any]
 
 
@@ -57,7 +58,7 @@ def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
     return canonical_json([plan.input_tree, list(plan.parameters)])
 
 
-class Forms:
+class Forms(Generic[K]):
     """The forms of one kernel.
 
     Args:
@@ -69,20 +70,20 @@ class Forms:
         kernels: as given.
     """
 
-    def __init__(self, name: str, kernels: Sequence[Kernel], types: Types) -> None:
+    def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:
         self._name = name
         self.kernels = tuple(kernels)
         self._types = types
 
-    def choose(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Kernel:
+    def choose(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> K:
         """Return the kernel whose form arguments have.
 
         Raises:
             ArgumentError: none has that form.
             SelectionError: several have, and take arrays of these types.
         """
-        reasons: list[tuple[Kernel, PallascError]] = []
-        fitting: list[_Fitting] = []
+        reasons: list[tuple[K, PallascError]] = []
+        fitting: list[_Fitting[K]] = []
         for form in self.kernels:
             try:
                 leaves, params = form.bind(arrays, named)
@@ -101,8 +102,8 @@ class Forms:
         return fitting[0].form
 
     def _of_types(
-        self, fitting: Sequence[_Fitting], reasons: list[tuple[Kernel, PallascError]]
-    ) -> list[_Fitting]:
+        self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
+    ) -> list[_Fitting[K]]:
         """Return those that take arrays of the given dtypes and shapes."""
         kept = []
         for one in fitting:
@@ -113,7 +114,7 @@ class Forms:
                 reasons.append((one.form, error))
         return kept
 
-    def _none_fits(self, reasons: Sequence[tuple[Kernel, PallascError]]) -> ArgumentError:
+    def _none_fits(self, reasons: Sequence[tuple[K, PallascError]]) -> ArgumentError:
         messages = {error.message for _, error in reasons}
         if len(messages) == 1:
             hints = {error.hint for _, error in reasons}
@@ -150,13 +151,13 @@ class Forms:
             if 0 < sum(name in own for own in with_arrays) < len(with_arrays)
         ]
 
-    def by_given(self) -> dict[tuple[bool, ...], Kernel]:
+    def by_given(self) -> dict[tuple[bool, ...], K]:
         """Return the form for each set of optional parameters that are given, where there is one.
 
         A form counts only if it knows all parameters.
         """
         names, optional = set(self.parameters() or []), self.optional()
-        found: dict[tuple[bool, ...], list[Kernel]] = {}
+        found: dict[tuple[bool, ...], list[K]] = {}
         for form in self.kernels:
             own = self._with_arrays(form)
             found.setdefault(tuple(name in own for name in optional), []).append(form)
@@ -179,12 +180,12 @@ class Forms:
             return {}
         return {kind: _front(names, self.optional(), table, kind, slow[kind]) for kind in slow}
 
-    def _with_arrays(self, kernel: Kernel) -> set[str]:
+    def _with_arrays(self, kernel: K) -> set[str]:
         trees = input_names(kernel.signature)
         return {str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))}
 
 
-def _told(kernel: Kernel) -> list[str]:
+def _told(kernel: Launchable) -> list[str]:
     """Return the parameters whose order a form tells: without arrays at the end, it does not."""
     trees = input_names(kernel.signature)
     if kernel.signature.parameters:
@@ -195,7 +196,7 @@ def _told(kernel: Kernel) -> list[str]:
 def _front(
     names: Sequence[str],
     optional: Sequence[str],
-    table: Mapping[tuple[bool, ...], Kernel],
+    table: Mapping[tuple[bool, ...], K],
     kind: str,
     slow: Function,
 ) -> Function:
@@ -229,7 +230,7 @@ def _front(
     return compile_function(source, {**BUILTINS, **forms, "_slow": slow}, kind)
 
 
-def _example(kernel: Kernel) -> str:
+def _example(kernel: Launchable) -> str:
     first = kernel.variants[0].id
     others = len(kernel.variants) - 1
     return f"{first} and {others} more" if others else first

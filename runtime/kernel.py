@@ -191,7 +191,7 @@ class Kernel:
         """
         from pallasc.runtime.adapters.torch_operator import register
 
-        return register(self, name)
+        return register(self, self.forms, name)
 
     @cached_property
     def signature(self) -> Signature:
@@ -273,7 +273,7 @@ class Kernel:
         return self._call
 
     @property
-    def forms(self) -> Forms | None:
+    def forms(self) -> Forms[Kernel] | None:
         """The structures that arguments may have, None where there is one only."""
         return self._forms
 
@@ -290,7 +290,7 @@ class Kernel:
     # ---- on the way to a route
 
     @cached_property
-    def _forms(self) -> Forms | None:
+    def _forms(self) -> Forms[Kernel] | None:
         groups = by_structure(self.variants)
         if len(groups) == 1:
             return None

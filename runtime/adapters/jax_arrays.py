@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.arrays import ArrayView
@@ -19,13 +19,11 @@ from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
 from pallasc.runtime.arguments import MISSING
 from pallasc.runtime.call import Call
 from pallasc.runtime.candidates import ArrayType, array_type
+from pallasc.runtime.launchable import Launchable
 from pallasc.runtime.program import lay_out
 from pallasc.runtime.trees import unflatten
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.plan import Binding
-
-if TYPE_CHECKING:
-    from pallasc.runtime.kernel import Kernel
 
 
 class JaxAdapter:
@@ -92,7 +90,7 @@ def _is_on_host(array: Any) -> bool:
     return all(device.platform == "cpu" for device in array.devices())
 
 
-def _traced(kernel: Kernel, *arrays: Any) -> Any:
+def _traced(kernel: Launchable, *arrays: Any) -> Any:
     """Return the results of the callback in a traced function."""
     from jax.experimental.buffer_callback import buffer_callback
 
@@ -126,7 +124,7 @@ def _traced(kernel: Kernel, *arrays: Any) -> Any:
     return unflatten(signature.output_tree, leaves)
 
 
-def _types(kernel: Kernel, arrays: Sequence[Any]) -> list[ArrayType]:
+def _types(kernel: Launchable, arrays: Sequence[Any]) -> list[ArrayType]:
     """Return the types of arrays; as XLA lays them out as is asked, their layouts are a variant's.
 
     A variant whose arrays are row-major goes first.
@@ -146,7 +144,7 @@ def _in_memory(array: Any, binding: Binding) -> Any:
     return array.transpose(tuple(reversed(binding.layout)))
 
 
-def _load(kernel: Kernel, types: Sequence[ArrayType]) -> None:
+def _load(kernel: Launchable, types: Sequence[ArrayType]) -> None:
     """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
 
     What hinders it is for the callback to say: the function may be traced for other devices.
@@ -180,7 +178,7 @@ def _result(name: str, binding: Binding) -> Any:
     return jax.ShapeDtypeStruct(binding.shape, dtype)
 
 
-def _workspace_bytes(kernel: Kernel, types: Sequence[ArrayType]) -> int:
+def _workspace_bytes(kernel: Launchable, types: Sequence[ArrayType]) -> int:
     """Return the bytes for temporaries that any variant for these arrays needs."""
     return max(
         (
@@ -223,7 +221,7 @@ def _guarded(name: str, callback: Any) -> Any:
 
 
 def _launch(
-    kernel: Kernel,
+    kernel: Launchable,
     context: Any,
     types: Sequence[ArrayType],
     arrays: Any,
@@ -242,7 +240,9 @@ def _launch(
     route.enqueue(int(context.stream), ordinal, pointers, place)
 
 
-def _launch_on_host(kernel: Kernel, types: Sequence[ArrayType], arrays: Any, results: Any) -> None:
+def _launch_on_host(
+    kernel: Launchable, types: Sequence[ArrayType], arrays: Any, results: Any
+) -> None:
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy
 

@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.candidates import ArrayType, array_type
+from pallasc.runtime.forms import Forms
 from pallasc.runtime.front import parameter_names
+from pallasc.runtime.launchable import Launchable
 from pallasc.runtime.signature import input_names
 from pallasc.runtime.trees import flatten, is_flat
 from pallasc.specs.arrays import layout_of
 
-if TYPE_CHECKING:
-    from pallasc.runtime.kernel import Kernel
-
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
-# Kernel, library and operator by name. A library is gone with its object, and its operators too.
-_registered: dict[str, tuple[Kernel, Any, Any]] = {}
+# Launchable, library and operator by name. A library is gone with its object, and its operators too.
+_registered: dict[str, tuple[Launchable, Any, Any]] = {}
 
 
-def register(kernel: Kernel, name: str) -> Any:
+def register(kernel: Launchable, forms: Forms[Any] | None, name: str) -> Any:
     """Register a kernel as `namespace::name` and return the operator; once more, return it again.
 
     Raises:
@@ -48,7 +47,7 @@ def register(kernel: Kernel, name: str) -> Any:
     namespace, _, own = name.partition("::")
     if hasattr(getattr(torch.ops, namespace), own):
         raise _taken(name, "exists already")
-    operator = _Operator(kernel)
+    operator = _Operator(kernel, forms)
     try:
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(f"{own}{operator.schema()}")
@@ -72,9 +71,8 @@ def _taken(name: str, what: str) -> ArgumentError:
 class _Operator:
     """The functions behind one operator; a parameter that is None in some variants is optional."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Launchable, forms: Forms[Any] | None) -> None:
         self._kernel = kernel
-        forms = kernel.forms
         order: Sequence[str | None] = [name for name, _ in input_names(kernel.signature)]
         optional: Sequence[str] = ()
         self._forms: Mapping[tuple[bool, ...], _Form] = {(): _Form(kernel)}
@@ -175,7 +173,7 @@ class _Form:
         is_flat: all arrays lie in parameters of their own.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Launchable) -> None:
         self.kernel = kernel
         self.signature = kernel.signature
         trees = input_names(self.signature)

@@ -283,7 +283,8 @@ class Bundle:
         from pallasc.specs.bundle.verify import verify
 
         with self._reader.naming:
-            verify(self)
+            verify(self._reader, self.entries(), self.artifact)
+            _ = self.provenance, self.codec
 
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
         """Return the trusted keys that signed the bundle, at least one.

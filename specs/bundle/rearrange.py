@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.items import Item
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.signature import pack_signatures, sign
 from pallasc.specs.select import select
 from pallasc.specs.spec import Variant
 from pallasc.specs.templates import Scalar
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.signature import Ed25519PrivateKey
 
 
 def merged_items(choices: Iterable[tuple[Bundle, Sequence[Entry]]]) -> Iterator[Item]:
@@ -96,3 +100,16 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
     ]
     chosen: Sequence[Any] = select(cast("list[Variant]", views), expression)
     return [view.entry for view in chosen]
+
+
+def signed(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
+    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
+
+    Raises:
+        CorruptError: the bundle is damaged; nobody should sign that.
+    """
+    with open_bundle(data) as bundle:
+        bundle.verify()
+        head = bundle.reader.head
+        signatures = [*bundle.signatures, sign(head.root, private_key)]
+        return data[: head.body_end] + pack_signatures(signatures)

@@ -174,21 +174,6 @@ def sign(root: bytes, private_key: Ed25519PrivateKey) -> Signature:
     return Signature(public_key(private_key).id, root, signature)
 
 
-def signed(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
-    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
-
-    Raises:
-        CorruptError: the bundle is damaged; nobody should sign that.
-    """
-    from pallasc.specs.bundle.bundle import open_bundle
-
-    with open_bundle(data) as bundle:
-        bundle.verify()
-        head = bundle.reader.head
-        signatures = [*bundle.signatures, sign(head.root, private_key)]
-        return data[: head.body_end] + pack_signatures(signatures)
-
-
 def generate_key() -> Ed25519PrivateKey:
     """Return a new private key.
 

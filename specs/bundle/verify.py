@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 from pallasc.errors import CorruptError
+from pallasc.specs.artifact import Artifact
 from pallasc.specs.bundle.format import MINOR, Extent
 from pallasc.specs.bundle.manifest import Entry, content_digest
-
-if TYPE_CHECKING:
-    from pallasc.specs.bundle.bundle import Bundle
-    from pallasc.specs.bundle.reader import Reader
+from pallasc.specs.bundle.reader import Reader
 
 _CHUNK_BYTES = 2**20
 
 
-def verify(bundle: Bundle) -> None:
-    """Verify a bundle, signatures aside.
+def verify(reader: Reader, entries: Iterable[Entry], artifact: Callable[[Entry], Artifact]) -> None:
+    """Verify a bundle, signatures and provenance aside.
+
+    Args:
+        reader: of the bundle.
+        entries: all that it has.
+        artifact: returns the artifact of one.
 
     Raises:
         CorruptError: the first thing that is wrong, without the name of the file.
     """
-    reader = bundle.reader
     # What a later minor version adds, to entries or as parts of its own, is not known here.
     is_known = reader.head.minor <= MINOR
     if is_known:
@@ -31,7 +32,7 @@ def verify(bundle: Bundle) -> None:
     _check_keys(reader)
     used: dict[int, str] = {}
     contents = set()
-    content = content_digest(_entries(bundle, used))
+    content = content_digest(_used(reader, entries, artifact, used))
     if is_known and content != reader.head.content:
         raise CorruptError("its manifest is not what its head says that it holds")
     for number in range(reader.catalog.blobs):
@@ -44,7 +45,6 @@ def verify(bundle: Bundle) -> None:
             raise CorruptError(f"{error.message}; {used[number]} has it") from error
     if len(contents) != reader.catalog.blobs:
         raise CorruptError("it has a blob twice")
-    _ = bundle.provenance, bundle.codec
     _check_body(reader)  # last, as the others say which part is wrong
 
 
@@ -90,12 +90,16 @@ def _check_keys(reader: Reader) -> None:
             last = key
 
 
-def _entries(bundle: Bundle, used: dict[int, str]) -> Iterator[tuple[Entry, list[str | None]]]:
+def _used(
+    reader: Reader,
+    entries: Iterable[Entry],
+    artifact: Callable[[Entry], Artifact],
+    used: dict[int, str],
+) -> Iterator[tuple[Entry, list[str | None]]]:
     """Yield each entry with the digests of its blobs; note who uses which blob."""
-    reader = bundle.reader
-    for entry in bundle.entries():
-        artifact = bundle.artifact(entry)
-        _ = artifact.plan, artifact.kernels
+    for entry in entries:
+        held = artifact(entry)
+        _ = held.plan, held.kernels
         for number in (entry.record, *entry.blobs):
             if number is not None:
                 used.setdefault(number, entry.id)

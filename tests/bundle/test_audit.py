@@ -10,7 +10,8 @@ from made_bundles import make_artifact, make_items
 from pallasc.specs.bundle.audit import Finding, Rules, Severity, audit
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.items import Item, item_of
-from pallasc.specs.bundle.signature import generate_key, public_key, signed
+from pallasc.specs.bundle.rearrange import signed
+from pallasc.specs.bundle.signature import generate_key, public_key
 from pallasc.specs.bundle.writer import build_bundle
 
 KEY = generate_key()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.progress import Progress, heartbeat, stderr_progress
+from pallasc.cli.live import stderr_progress
+from pallasc.cli.progress import Progress, heartbeat
 from pallasc.cli.screen import Screen
 from pallasc.compiler.report import Event, Tick
 

@@ -262,13 +262,16 @@ def test_where_structures_look_alike_dtypes_and_shapes_choose(
 def test_an_operator_has_an_optional_tensor(
     fused: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator = _Operator(fused)
+    operator = _Operator(fused, fused.forms)
     assert operator.schema() == "(Tensor x, Tensor? bias, Tensor y) -> Tensor"
     x, y, bias = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
     for _ in range(2):
         assert (operator.launch(x, None, y).numpy() == 3).all()
         assert (operator.launch(x, bias, y).numpy() == 33).all()
-    assert _Operator(fused.variant(bias=None)).schema() == "(Tensor x, Tensor y) -> Tensor"
+    assert (
+        _Operator(fused.variant(bias=None), fused.variant(bias=None).forms).schema()
+        == "(Tensor x, Tensor y) -> Tensor"
+    )
 
 
 def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: Any) -> None:
@@ -279,7 +282,7 @@ def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: 
                       input_tree={"x": 0, "y": 1, "z": None}),
     ]  # fmt: skip
     kernel = Kernels([("k", {"n": n}, plan) for n, plan in enumerate(plans)])["k"]
-    operator = _Operator(kernel)
+    operator = _Operator(kernel, kernel.forms)
     assert operator.schema() == "(Tensor x, Tensor? y=None) -> Tensor"
     updating = made.artifact(
         made.launch("three", 0, 1, 2), inputs={"x": TEXT, "y": TEXT}, outputs=["x", TEXT],
@@ -287,7 +290,7 @@ def test_an_optional_tensor_at_the_end_may_be_left_out_of_an_operator(launches: 
     )  # fmt: skip
     kernel = Kernels([("k", {"n": 0}, plans[0]), ("k", {"n": 1}, updating)])["k"]
     with pytest.raises(ArgumentError, match="gives other results, or updates other arrays, with y"):
-        _Operator(kernel)
+        _Operator(kernel, kernel.forms)
 
 
 def test_a_name_that_is_no_word_of_python_can_be_optional(launches: Any, framework: Any) -> None:

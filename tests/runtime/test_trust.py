@@ -14,7 +14,8 @@ import pytest
 import pallasc
 from pallasc.errors import CorruptError, SpecError, ToolError
 from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.signature import PublicKey, generate_key, public_key, signed
+from pallasc.specs.bundle.rearrange import signed
+from pallasc.specs.bundle.signature import PublicKey, generate_key, public_key
 from pallasc.specs.bundle.trust import REQUIRE, TRUSTED, machine_keys, read_keys, read_policy
 from pallasc.specs.bundle.writer import build_bundle
 

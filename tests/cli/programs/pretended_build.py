@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from pallasc.cli.progress import stderr_progress
+from pallasc.cli.live import stderr_progress
 from pallasc.cli.summary import summary
 from pallasc.compiler.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
