@@ -24,16 +24,16 @@ import zstandard
 from harness import Figure, run_benchmark
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.collect import collect
-from pallasc.compiler.report import VariantResult
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.collect import collect
+from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.items import Item, item_of
 from pallasc.specs.bundle.strip import strip_debug
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
 
 LIBRARY = Path(__file__).resolve().parent.parent / "specs" / "library"
 LEVEL = 19

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from harness import Figure, median_ratio, paired, run_benchmark, timed_process
 
-from pallasc.compiler.setup import prepare
-from pallasc.specs.matrix import expand
-from pallasc.specs.select import select
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.select import select
+from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
-from pallasc.specs.yaml_loader import load_specs
 
 LIBRARY = Path(__file__).resolve().parent.parent / "specs" / "library"
 SELECTION = "target=h100-sxm"
@@ -33,8 +33,8 @@ RIVAL = """
 import json, sys
 import jax
 from jax.experimental import topologies
-from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.topology import target_config
+from pallasc.compiler.lowering.entry import import_function, static_value
+from pallasc.compiler.lowering.topology import target_config
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.wire import variant_from_json
 

@@ -46,8 +46,8 @@ from harness import Figure, run_benchmark
 
 import pallasc
 from pallasc.compiler import api
-from pallasc.compiler.replaced import replaced
-from pallasc.compiler.topology import devices_for
+from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.lowering.topology import devices_for
 from pallasc.specs.targets import resolve_target
 
 TARGET = "sm_90a"

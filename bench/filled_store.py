@@ -17,13 +17,13 @@ from typing import Any
 from unittest import mock
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.lookup import Lookup
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.build.build import build
+from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.canonical import digest
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
-from pallasc.specs.yaml_loader import load_yaml
 
 KERNEL = '''\
 """Adds two arrays."""

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.report import VariantResult
-from pallasc.specs.matrix import expand
-from pallasc.specs.yaml_loader import load_yaml
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.report import VariantResult
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "jax_tuning.json"

@@ -40,7 +40,7 @@ _READY = """
 import sys
 from pathlib import Path
 import json
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.runtime.opening import open_artifact
 folder = Path(sys.argv[1])
 record = json.loads((folder / "record.json").read_text())

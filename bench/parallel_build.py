@@ -29,10 +29,10 @@ from harness import Figure, median_ratio, paired, run_benchmark, timed_process
 from library_mix import write_mix
 
 from pallasc.cache.store import Store
-from pallasc.compiler.setup import prepare
-from pallasc.specs.matrix import expand
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.wire import variant_to_json
-from pallasc.specs.yaml_loader import load_yaml
 
 MEASURED = """
 import json, resource, sys

@@ -23,9 +23,9 @@ from store_rivals import DAMAGES, Rival, rivals, serves_damaged
 
 from pallasc.cache import format
 from pallasc.cache.index import open_index
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import prune
 
 SIZE = 65_536
 KEYS = 64

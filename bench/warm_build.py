@@ -26,10 +26,10 @@ from filled_store import fill, write_spec
 from harness import Figure, run_benchmark, timed_process
 
 from pallasc.cache.store import Store
-from pallasc.compiler.setup import prepare
-from pallasc.specs.matrix import expand
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.wire import variant_to_json
-from pallasc.specs.yaml_loader import load_yaml
 
 BASELINE = [sys.executable, "-c", "import click, yaml, sqlite3"]
 FEW = 24

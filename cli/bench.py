@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.launching import launch_options
-from pallasc.cli.layout import Command
-from pallasc.cli.options import (
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
     compile_options,
     json_option,
     require_store_option,
@@ -17,7 +16,8 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
-from pallasc.cli.output import echo
+from pallasc.cli.launching.launching import launch_options
+from pallasc.cli.terminal.output import echo
 
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
@@ -98,13 +98,13 @@ def command(
                memory_share (of the model's bandwidth; null where that is not known, or the
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.bench_text import bench_json, bench_text
-    from pallasc.cli.figures import check_flops
-    from pallasc.cli.launching import check_single, collect, parse_inputs
-    from pallasc.cli.meant import read_meant
-    from pallasc.cli.measurements import Conditions, measure
-    from pallasc.cli.output import json_text
-    from pallasc.runtime.devices import get_device
+    from pallasc.cli.launching.bench_text import bench_json, bench_text
+    from pallasc.cli.launching.figures import check_flops
+    from pallasc.cli.launching.launching import check_single, collect, parse_inputs
+    from pallasc.cli.launching.measurements import Conditions, measure
+    from pallasc.cli.launching.request import read_meant
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.runtime.device.devices import get_device
 
     files = parse_inputs(inputs)
     meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)

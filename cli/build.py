@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import (
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
     compile_options,
     fail_on_warning_option,
     json_option,
@@ -22,13 +22,13 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
-from pallasc.cli.output import echo
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.cli.progress import Progress
-    from pallasc.compiler.report import Report
-    from pallasc.compiler.reproduce import Reproduction
+    from pallasc.cli.render.progress import Progress
+    from pallasc.compiler.build.report import Report
+    from pallasc.compiler.build.reproduce import Reproduction
     from pallasc.specs.spec import Variant
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -177,8 +177,8 @@ def command(
       error        what ended the whole build before it began, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
-    from pallasc.cli.build_outputs import Outputs
-    from pallasc.cli.selection import open_store
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.render.build_outputs import Outputs
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
@@ -187,7 +187,7 @@ def command(
     with outputs.telling_of_errors():
         build = {**options, "compile": not dry_run, "frozen": frozen}
         if frozen or locked or lock_path is not None:
-            from pallasc.compiler.locked import load_locked
+            from pallasc.compiler.build.locked import load_locked
 
             build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
         store = open_store(store_root, require_signed=require_signed)
@@ -207,11 +207,11 @@ def _run(
     warnings: bool,
 ) -> tuple[Report, Reproduction | None]:
     """Load, build and perhaps reproduce, and say how it goes and how it went."""
-    from pallasc.cli.live import stderr_progress
-    from pallasc.cli.reading import Reading
-    from pallasc.cli.result_text import failure_lines
-    from pallasc.cli.selection import load_variants
-    from pallasc.cli.summary import summary
+    from pallasc.cli.arguments.selection import load_variants
+    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.reading import Reading
+    from pallasc.cli.render.result_text import failure_lines
+    from pallasc.cli.render.summary import summary
     from pallasc.specs.plain_text import one_line
 
     found = None
@@ -250,11 +250,11 @@ def _run(
 def _build(
     variants: list[Variant], store: Store, options: dict[str, Any], progress: Progress
 ) -> Report:
-    from pallasc.compiler.build import build
+    from pallasc.compiler.build.build import build
 
     report = build(variants, store=store, on_event=progress, **options)
     if options["explain"]:
-        from pallasc.cli.why_text import explanation_text
+        from pallasc.cli.render.why_text import explanation_text
 
         for result in report.results:
             if result.explanation is not None:
@@ -271,7 +271,7 @@ def _reproduce(
     progress: Progress,
 ) -> tuple[Report, Reproduction]:
     """Compile some variants twice; those that differ have failed in the report."""
-    from pallasc.compiler.reproduce import judged, reproduce
+    from pallasc.compiler.build.reproduce import judged, reproduce
 
     shared = {name: options[name] for name in ("jobs", "ptxas", "timeout_s", "memory_bytes")}
     stored = {r.variant.id: r.artifact for r in report.results if r.artifact is not None}

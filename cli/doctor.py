@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import json_option, traceback_option
-from pallasc.cli.output import echo
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.compiler.inventory import Item
+    from pallasc.compiler.toolchain.inventory import Item
 
 
 @click.command("doctor", cls=Command, short_help="Check that everything is here that compiles.")
@@ -48,8 +48,8 @@ def command(ptxas: Path | None, as_json: bool) -> None:
       items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
     What there is not is an empty text.
     """
-    from pallasc.cli.output import json_text
-    from pallasc.compiler.inventory import inventory, only_runs, problem_of
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
     from pallasc.errors import ToolError
 
     items = inventory(ptxas)
@@ -69,7 +69,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
 def _runs() -> list[str]:
     """Return the architectures of the GPUs here; none where there is no driver."""
     from pallasc.errors import PallascError
-    from pallasc.runtime.devices import capabilities
+    from pallasc.runtime.device.devices import capabilities
     from pallasc.specs.targets import DEFAULT_MODELS
 
     try:
@@ -86,14 +86,14 @@ def running_text(archs: Sequence[str]) -> str:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
     else:
         lines.append("No GPU is found here: kernels run where there is one, with NVIDIA's driver.")
-    from pallasc.compiler.toolchain import INSTALL
+    from pallasc.compiler.toolchain.toolchain import INSTALL
 
     return "\n".join([*lines, f"To compile here, too: {INSTALL}"])
 
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
     """Return what was found as a table, and below it the commands that install what is missing."""
-    from pallasc.cli.output import table
+    from pallasc.cli.terminal.output import table
 
     rows = [[item.name, item.version or "-", _state(item), item.path] for item in items]
     text = table(["NAME", "VERSION", "STATE", "PATH"], rows)

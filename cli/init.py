@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import traceback_option
-from pallasc.cli.output import echo
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import traceback_option
+from pallasc.cli.terminal.output import echo
 from pallasc.errors import SpecError
 
 SPEC = """\

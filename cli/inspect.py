@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import (
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
     compile_options,
     require_store_option,
     selection_options,
@@ -19,11 +19,11 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
-from pallasc.cli.output import echo
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.compiler.report import Report, VariantResult
-    from pallasc.specs.artifact import Artifact
+    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.specs.artifacts.artifact import Artifact
 
 SUFFIXES = {
     "summary": ".txt",
@@ -104,11 +104,11 @@ def command(
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
-    from pallasc.cli.live import stderr_progress
-    from pallasc.cli.reading import Reading
-    from pallasc.cli.selection import load_variants, open_store
-    from pallasc.cli.summary import summary
-    from pallasc.compiler.build import build
+    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.reading import Reading
+    from pallasc.cli.render.summary import summary
+    from pallasc.compiler.build.build import build
 
     views = chosen_views(click.get_current_context())
     store = open_store(store_root)
@@ -152,7 +152,7 @@ def chosen_views(ctx: click.Context) -> list[str]:
 
 def show(report: Report, views: list[str], output: str | None) -> None:
     """Print or write the views of every variant that has an artifact."""
-    from pallasc.cli.output import write_text
+    from pallasc.cli.terminal.output import write_text
 
     shown = [result for result in report.results if result.artifact is not None]
     if output is not None and is_folder(output):
@@ -178,7 +178,7 @@ def is_folder(path: str) -> bool:
 def document(results: list[VariantResult], views: list[str]) -> str:
     """Return views of some variants as one text; where there are several, each gets a heading."""
     if views == ["json"]:
-        from pallasc.cli.output import json_text
+        from pallasc.cli.terminal.output import json_text
 
         return json_text({"artifacts": [_record(result) for result in results]}) + "\n"
     headed = len(results) * len(views) > 1 or views == ["summary"]
@@ -205,14 +205,14 @@ def warnings_text(result: VariantResult) -> str:
 
 def printed_view(result: VariantResult) -> str:
     """Return what a variant printed while it was traced and lowered, and prints when it runs."""
-    from pallasc.compiler.printed import unpack
+    from pallasc.compiler.lowering.kernel_output import unpack
 
     parts = [unpack(result.printed).rstrip("\n"), *_launch_prints(result.artifact)]
     return "\n".join(part for part in parts if part) or NOTHING_PRINTED
 
 
 def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
-    from pallasc.compiler.printed import formats
+    from pallasc.compiler.lowering.kernel_output import formats
 
     if artifact is None:
         return
@@ -224,8 +224,8 @@ def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
 
 def view_text(artifact: Artifact, view: str) -> str:
     """Return one view of an artifact as text."""
-    from pallasc.cli import artifact_text
-    from pallasc.cli.plan_text import plan_text
+    from pallasc.cli.render import artifact_text
+    from pallasc.cli.render.plan_text import plan_text
 
     views: dict[str, Callable[[Artifact], str]] = {
         "summary": artifact_text.summary_text,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import (
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
     json_option,
     reading_options,
     selection_options,
@@ -16,7 +16,7 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
-from pallasc.cli.output import echo
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
@@ -51,8 +51,8 @@ def command(
       variants  a list; of each: id, name, params, target, arch, entry, args (arrays in their
                 notation), arrays (path: array), static, reference, file, line
     """
-    from pallasc.cli.output import json_text
-    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.terminal.output import json_text
 
     store = open_store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
@@ -64,7 +64,7 @@ def command(
 
 def variants_table(variants: list[Variant]) -> str:
     """Return the variants as a table: id, architecture, entry, arrays."""
-    from pallasc.cli.output import table
+    from pallasc.cli.terminal.output import table
 
     rows = [
         [

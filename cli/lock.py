@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import (
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
     compile_options,
     fail_on_warning_option,
     json_option,
@@ -21,11 +21,11 @@ from pallasc.cli.options import (
     supervision_options,
     traceback_option,
 )
-from pallasc.cli.output import echo
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.compiler.relock import Updated
+    from pallasc.compiler.build.relock import Updated
     from pallasc.specs.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -94,10 +94,10 @@ def command(
       changes    a list by id; of each: id, change (added, changed, dropped, unknown), reason,
                  before and after (each action, artifact and request, or null)
     """
-    from pallasc.cli.live import stderr_progress
-    from pallasc.cli.output import json_text
-    from pallasc.cli.reading import Reading
-    from pallasc.cli.selection import load_variants, open_store
+    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.reading import Reading
+    from pallasc.cli.terminal.output import json_text
     from pallasc.specs.lock import LOCK_FILE
 
     store = open_store(store_root, require_signed=require_signed)
@@ -132,8 +132,8 @@ class _Run:
         self.data: dict[str, Any] | None = None
 
     def check(self, ptxas: Path | None) -> int:
-        from pallasc.compiler.locked import Locked
-        from pallasc.compiler.relock import check_lock
+        from pallasc.compiler.build.locked import Locked
+        from pallasc.compiler.build.relock import check_lock
         from pallasc.errors import NotCachedError
         from pallasc.specs.lock import read_lock, update_command
 
@@ -158,9 +158,9 @@ class _Run:
         return _NOT_AS_LOCKED
 
     def update(self, options: Mapping[str, Any]) -> int:
-        from pallasc.cli.live import stderr_progress
-        from pallasc.cli.remarks import remarks
-        from pallasc.compiler.relock import update_lock
+        from pallasc.cli.render.live import stderr_progress
+        from pallasc.cli.render.remarks import remarks
+        from pallasc.compiler.build.relock import update_lock
         from pallasc.specs.lock import read_lock, write_lock
 
         old = read_lock(self._path)
@@ -189,7 +189,7 @@ class _Run:
         return 0
 
     def _incomplete(self, updated: Updated) -> int:
-        from pallasc.cli.summary import summary
+        from pallasc.cli.render.summary import summary
 
         echo(summary(updated.report), err=True)
         echo(f"{self._path} is left as it is.", err=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from pallasc.cli.interrupts import as_interrupts
-from pallasc.cli.layout import Group
-from pallasc.cli.options import Talk, traceback_option
-from pallasc.cli.streams import discard_output, replace_closed_streams
+from pallasc.cli.arguments.layout import Group
+from pallasc.cli.arguments.options import Talk, traceback_option
+from pallasc.cli.terminal.interrupts import as_interrupts
+from pallasc.cli.terminal.streams import discard_output, replace_closed_streams
 from pallasc.errors import PallascError
 
 COMMANDS = (
@@ -66,7 +66,7 @@ class LazyGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that goes away, as `head` does, ends it without a word."""
-        from pallasc.cli.failures import CLOSED_PIPE
+        from pallasc.cli.render.failures import CLOSED_PIPE
 
         try:
             code = super().invoke(ctx)
@@ -80,7 +80,7 @@ class LazyGroup(Group):
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from pallasc import __version__
-        from pallasc.cli.output import echo
+        from pallasc.cli.terminal.output import echo
 
         echo(f"pallasc {__version__}")
         ctx.exit()
@@ -125,7 +125,7 @@ def root(ctx: click.Context) -> int:
       130  interrupted
     """
     if ctx.invoked_subcommand is None:
-        from pallasc.cli.output import echo
+        from pallasc.cli.terminal.output import echo
 
         echo(ctx.get_help(), err=True)
         return 2
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PallascError, click.ClickException, click.Abort) as error:
         return _end(error, talk)
     except OSError as error:
-        from pallasc.cli.failures import is_output_error
+        from pallasc.cli.render.failures import is_output_error
 
         if not is_output_error(error):
             raise
@@ -158,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _end(error: PallascError | click.ClickException | click.Abort | OSError, talk: Talk) -> int:
     """Say why the run ends, where that can still be said, and return its exit code."""
-    from pallasc.cli.failures import failure, output_failure
-    from pallasc.cli.output import echo
+    from pallasc.cli.render.failures import failure, output_failure
+    from pallasc.cli.terminal.output import echo
 
     found = output_failure(error) if isinstance(error, OSError) else failure(error)
     try:

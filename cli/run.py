@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.launching import launch_options
-from pallasc.cli.layout import Command
-from pallasc.cli.options import (
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
     compile_options,
     json_option,
     require_store_option,
@@ -17,7 +16,8 @@ from pallasc.cli.options import (
     store_option,
     traceback_option,
 )
-from pallasc.cli.output import echo
+from pallasc.cli.launching.launching import launch_options
+from pallasc.cli.terminal.output import echo
 
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
@@ -91,12 +91,12 @@ def command(
                outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.launching import check_single, collect, parse_inputs
-    from pallasc.cli.meant import read_meant
-    from pallasc.cli.outcome_text import outcome_json, outcome_text
-    from pallasc.cli.outcomes import Launcher, check, launch_all
-    from pallasc.cli.profile_trace import TraceFile
-    from pallasc.runtime.devices import get_device
+    from pallasc.cli.launching.launching import check_single, collect, parse_inputs
+    from pallasc.cli.launching.outcome_text import outcome_json, outcome_text
+    from pallasc.cli.launching.outcomes import Launcher, check, launch_all
+    from pallasc.cli.launching.profile_trace import TraceFile
+    from pallasc.cli.launching.request import read_meant
+    from pallasc.runtime.device.devices import get_device
 
     files = parse_inputs(inputs)
     meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)
@@ -114,8 +114,8 @@ def command(
     if traces is not None:
         traces.write()
     if as_json:
-        from pallasc.cli.chip import device_json
-        from pallasc.cli.output import json_text
+        from pallasc.cli.launching.chip import device_json
+        from pallasc.cli.terminal.output import json_text
 
         results = [outcome_json(one, seed) for one in outcomes]
         echo(json_text({"device": device_json(device), "results": results}))

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.layout import Command
-from pallasc.cli.options import json_option, specs_argument, store_option, traceback_option
-from pallasc.cli.output import echo
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
+    json_option,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.targets import Target
@@ -46,7 +51,7 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
                      block may ask for), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
     """
-    from pallasc.cli.output import json_text, table
+    from pallasc.cli.terminal.output import json_text, table
     from pallasc.specs.targets import DEFAULT_MODELS, MODELS
 
     models = [*MODELS.values(), *_added(specs, store_root)]
@@ -82,8 +87,8 @@ def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
     """Return the models that specs add."""
     if not specs:
         return []
-    from pallasc.cli.selection import open_store
-    from pallasc.compiler.collect import collect
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.compiler.build.collect import collect
 
     found: dict[str, Target] = {}
     for spec in collect(specs, store=open_store(store_root)):

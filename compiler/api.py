@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.given import array_tree, as_written, with_calls_made
-from pallasc.compiler.ptxas_reports import Reports, first_on_path
-from pallasc.compiler.setup import Setup, prepare
+from pallasc.compiler.build.arrays import array_tree, as_written, with_calls_made
+from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
+from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
-from pallasc.specs.artifact import Artifact
-from pallasc.specs.decorator import spec_of
-from pallasc.specs.matrix import expand
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.loading.decorator import spec_of
+from pallasc.specs.loading.matrix import expand
 from pallasc.specs.meshes import Mesh, checked_mesh
 from pallasc.specs.spelling import show
 from pallasc.specs.targets import Target, resolve_target
 
 if TYPE_CHECKING:
-    from pallasc.compiler.xla_process import XlaProcess
+    from pallasc.compiler.workers.xla_process import XlaProcess
 
 
 def compile(
@@ -100,10 +100,10 @@ def _compile_here(
     setup: Setup,
     store: Store | None,
 ) -> Artifact:
-    from pallasc.compiler import nvjitlink
-    from pallasc.compiler.compile import Job, Tools, compile_job, lower_job
-    from pallasc.compiler.device_library import other_library
-    from pallasc.compiler.makers import OtherAssemblerError
+    from pallasc.compiler.lowering.compile import Job, Tools, compile_job, lower_job
+    from pallasc.compiler.lowering.device_library import other_library
+    from pallasc.compiler.lowering.makers import OtherAssemblerError
+    from pallasc.compiler.toolchain import nvjitlink
 
     # `JAX_PLATFORMS` is left alone: the process may have devices of its own.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
@@ -116,7 +116,7 @@ def _compile_here(
 
     def run(tools: Tools) -> Artifact:
         if store is not None:
-            from pallasc.compiler.kept import compile_kept
+            from pallasc.compiler.build.compile_kept import compile_kept
 
             return compile_kept(job, setup, store, tools)
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)
@@ -144,7 +144,7 @@ _processes_lock = threading.Lock()
 
 def _process(setup: Setup, target: Target) -> XlaProcess:
     """Return the process in which XLA compiles for a target, where this one cannot."""
-    from pallasc.compiler.xla_process import XlaProcess
+    from pallasc.compiler.workers.xla_process import XlaProcess
 
     key = (setup.toolchain.ptxas, target.arch)
     with _processes_lock:
@@ -186,7 +186,7 @@ def _compile_isolated(
     ptxas: Path | None,
     store: Store | None,
 ) -> Artifact:
-    from pallasc.compiler.build import build
+    from pallasc.compiler.build.build import build
 
     notation = [as_written(item, f"array {index}") for index, item in enumerate(args)]
     spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))

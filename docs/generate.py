@@ -20,11 +20,11 @@ from pathlib import Path
 import click
 
 from pallasc import errors
-from pallasc.cli.failures import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.main import COMMANDS, root
+from pallasc.cli.render.failures import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.targets import COLUMNS, rows
 from pallasc.errors import PallascError
-from pallasc.specs.json_schema import json_schema_text
+from pallasc.specs.loading.json_schema import json_schema_text
 from pallasc.specs.targets import MODELS
 
 DOCS = Path(__file__).resolve().parent

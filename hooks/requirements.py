@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pallasc.cache import signing
-from pallasc.compiler.installed import find_package
-from pallasc.compiler.toolchain import is_compiler_installed
+from pallasc.compiler.toolchain.installed import find_package
+from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import PallascError
 from pallasc.hooks.making import SIGN_KEY
 from pallasc.hooks.settings import Setting, compiler_extra, read_settings
@@ -52,8 +52,8 @@ def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> 
 def _is_in_store(setting: Setting, root: Path) -> bool:
     """Tell whether a bundle can be made without compiling; if that cannot be told, it cannot."""
     from pallasc.cache.store import Store
-    from pallasc.compiler.build import build
-    from pallasc.compiler.wanted import read_wanted
+    from pallasc.compiler.build.build import build
+    from pallasc.compiler.build.selection import read_wanted
 
     store = Store()
     try:

@@ -25,13 +25,13 @@ SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
 _KEYS = (_TABLE[-1], "compiler", "env")
-"""What may stand in the table of pallasc; `env` is for the specs (`specs/project`)."""
+"""What may stand in the table of pallasc; `env` is for the specs (`specs/loading/project`)."""
 _EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
 
 From = Literal["compile", "store", "frozen"]
-"""Where kernels come from; as `source` of `pallasc.compiler.bundling.make_bundle`."""
+"""Where kernels come from; as `source` of `pallasc.compiler.build.bundling.make_bundle`."""
 
 
 @dataclass(frozen=True, slots=True)

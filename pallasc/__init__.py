@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     )
     from pallasc.runtime.kernel import Kernel
     from pallasc.runtime.opening import Kernels, load, open_artifact, open_bundle
-    from pallasc.specs.artifact import Artifact
-    from pallasc.specs.decorator import Call, Ref, declare, kernel
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.loading.decorator import Call, Ref, declare, kernel
 
     __version__: str
 
@@ -62,9 +62,9 @@ __all__ = [
 
 _MODULE_OF = {
     "ArgumentError": "pallasc.errors",
-    "Artifact": "pallasc.specs.artifact",
+    "Artifact": "pallasc.specs.artifacts.artifact",
     "BudgetError": "pallasc.errors",
-    "Call": "pallasc.specs.decorator",
+    "Call": "pallasc.specs.loading.decorator",
     "CheckError": "pallasc.errors",
     "CompileError": "pallasc.errors",
     "CorruptError": "pallasc.errors",
@@ -76,14 +76,14 @@ _MODULE_OF = {
     "NotCachedError": "pallasc.errors",
     "OutOfMemoryError": "pallasc.errors",
     "PallascError": "pallasc.errors",
-    "Ref": "pallasc.specs.decorator",
+    "Ref": "pallasc.specs.loading.decorator",
     "SelectionError": "pallasc.errors",
     "SpecError": "pallasc.errors",
     "ToolError": "pallasc.errors",
     "UnsupportedError": "pallasc.errors",
     "compile": "pallasc.compiler.api",
-    "declare": "pallasc.specs.decorator",
-    "kernel": "pallasc.specs.decorator",
+    "declare": "pallasc.specs.loading.decorator",
+    "kernel": "pallasc.specs.loading.decorator",
     "load": "pallasc.runtime.opening",
     "open_artifact": "pallasc.runtime.opening",
     "open_bundle": "pallasc.runtime.opening",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import DeviceError, SelectionError
-from pallasc.runtime.candidates import Candidate
-from pallasc.runtime.devices import device_count, device_ordinal, look_at_device
-from pallasc.runtime.selection import fitting_candidates
+from pallasc.runtime.device.devices import device_count, device_ordinal, look_at_device
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.runtime.matching.selection import fitting_candidates
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.errors import SelectionError
-from pallasc.runtime.candidates import Candidate, Facts, Origin
 from pallasc.runtime.discovery import Found
-from pallasc.specs.artifact import Artifact
+from pallasc.runtime.matching.candidates import Candidate, Facts, Origin
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Entry, is_name
 from pallasc.specs.bundle.source import MemorySource

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
-from pallasc.runtime.candidates import Origin
+from pallasc.runtime.matching.candidates import Origin
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

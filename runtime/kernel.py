@@ -8,23 +8,23 @@ from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import Adapter, find_adapter
-from pallasc.runtime.arguments import MISSING, Arguments
 from pallasc.runtime.availability import Availability, availability
-from pallasc.runtime.call import Call
-from pallasc.runtime.candidates import ArrayType, Candidate, array_type
-from pallasc.runtime.checks import check_types
-from pallasc.runtime.devices import current_device, device_ordinal, get_device
-from pallasc.runtime.driver import open_driver
-from pallasc.runtime.forms import Forms, by_structure
-from pallasc.runtime.front import Dialect, Function
-from pallasc.runtime.front_table import FrontTable
-from pallasc.runtime.nearest import no_variant_for, no_variant_with
-from pallasc.runtime.program import load_program
-from pallasc.runtime.routes import Route
-from pallasc.runtime.selection import fitting_candidates, may_run, select, several_fit
-from pallasc.runtime.signature import Signature
-from pallasc.runtime.tracing import skip_frames, untraced
+from pallasc.runtime.calls.call import Call
+from pallasc.runtime.calls.fast_path import Dialect, Function
+from pallasc.runtime.calls.fast_path_table import FrontTable
+from pallasc.runtime.calls.forms import Forms, by_structure
+from pallasc.runtime.calls.program import load_program
+from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.calls.tracing import skip_frames, untraced
+from pallasc.runtime.device.devices import current_device, device_ordinal, get_device
+from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.matching.arguments import MISSING, Arguments
+from pallasc.runtime.matching.arrays import Adapter, find_adapter
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.checks import check_types
+from pallasc.runtime.matching.nearest import no_variant_for, no_variant_with
+from pallasc.runtime.matching.selection import fitting_candidates, may_run, select, several_fit
+from pallasc.runtime.matching.signature import Signature
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property

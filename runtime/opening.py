@@ -8,9 +8,9 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.candidates import Candidate, Origin
 from pallasc.runtime.kernel import Kernel
-from pallasc.specs.artifact import Artifact
+from pallasc.runtime.matching.candidates import Candidate, Origin
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar

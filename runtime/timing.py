@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.devices import Device, active
-from pallasc.runtime.driver import Driver
-from pallasc.runtime.routes import Route
+from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.device.devices import Device, active
+from pallasc.runtime.device.driver import Driver
 
 _STREAM = 0
 _STEPS_FOR_EACH_FLUSH = 4

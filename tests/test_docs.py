@@ -37,15 +37,15 @@ from pallasc.cli.main import main
 from pallasc.errors import SpecError
 from pallasc.hooks.settings import read_settings
 from pallasc.specs.dtypes import DTYPES
-from pallasc.specs.kernel_fields import (
+from pallasc.specs.loading.kernel_fields import (
     BUDGET_FIELDS,
     FILE_FIELDS,
     KERNEL_FIELDS,
     MODEL_FIELDS,
     TOLERANCE_FIELDS,
 )
-from pallasc.specs.matrix import expand
-from pallasc.specs.yaml_loader import load_specs, parse_yaml
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -384,7 +384,7 @@ def named_paths(page: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_that_a_page_names_exists(page: str) -> None:
-    # Modules stand without their suffix: `compiler/pool`.
+    # Modules stand without their suffix: `compiler/workers/pool`.
     missing = [
         name
         for name in named_paths(page)

@@ -53,7 +53,7 @@ class Carried:
 
     def opened(self) -> Any:
         """Return the artifact."""
-        from pallasc.specs.artifact import Artifact
+        from pallasc.specs.artifacts.artifact import Artifact
 
         return Artifact(self.record, read_blobs(self.folder))
 
@@ -107,7 +107,7 @@ def write_artifact(folder: Path, artifact: Any) -> str:
 
 def read_artifact(folder: Path, digest: str) -> Any:
     """Return an artifact that `write_artifact` wrote."""
-    from pallasc.specs.artifact import Artifact
+    from pallasc.specs.artifacts.artifact import Artifact
 
     return Artifact(json.loads((folder / digest).read_text()), read_blobs(folder))
 
@@ -120,7 +120,7 @@ def is_asked(variant: Carried, options: Mapping[str, Any]) -> bool:
 
 def why_not(variant: Carried, major: int, minor: int) -> str | None:
     """Return why a variant cannot be launched on such a GPU, None where it can."""
-    from pallasc.runtime.selection import arch_refusal
+    from pallasc.runtime.matching.selection import arch_refusal
 
     if variant.devices > 1:
         return f"it is for {variant.devices} GPUs, and such kernels are compiled, not launched"

@@ -28,7 +28,7 @@ def jitted(variant: Carried) -> Callable[..., Any]:
     """Return the function that a variant was compiled from, to be compiled by JAX when called."""
     import jax
 
-    from pallasc.compiler.entry import import_function, static_value
+    from pallasc.compiler.lowering.entry import import_function, static_value
 
     function = import_function(variant.entry, "")
     static = {name: static_value(value, "") for name, value in variant.static.items()}
@@ -60,8 +60,8 @@ def mosaic_cubins(executable: bytes) -> list[bytes]:
 
     Wherever the calls lie: XLA may have put them into a graph.
     """
-    from pallasc.compiler.executable import parse_executable
-    from pallasc.compiler.xla_schema import message_type
+    from pallasc.compiler.executable.serialized import parse_executable
+    from pallasc.compiler.executable.xla_schema import message_type
 
     kind = message_type("MosaicGpuKernelProto")
     found = map(kind.FromString, _states(parse_executable(executable)))
@@ -82,7 +82,7 @@ def _states(message: Any) -> Iterator[bytes]:
 
 def code(cubins: Sequence[bytes]) -> list[list[bytes]]:
     """Return the instructions in cubins, without names, tables of lines and the like."""
-    from pallasc.specs.elf import parse_elf
+    from pallasc.specs.artifacts.elf import parse_elf
 
     return [
         [one.content for one in parse_elf(data).sections if one.name.startswith(".text.")]

@@ -9,7 +9,7 @@ def wait() -> None:
     Raises:
         DriverError: what ran before has failed.
     """
-    from pallasc.runtime.devices import active, current_device, get_device
+    from pallasc.runtime.device.devices import active, current_device, get_device
 
     with active(get_device(current_device())) as driver:
         driver.call("cuCtxSynchronize", what="the GPU does not come to rest")

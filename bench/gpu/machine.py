@@ -28,7 +28,7 @@ _TOOLKITS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
 
 def describe_machine() -> dict[str, Any]:
     """Return what this machine is."""
-    from pallasc.runtime.devices import get_device
+    from pallasc.runtime.device.devices import get_device
 
     device = get_device(0)
     return {

@@ -42,9 +42,9 @@ def compiled(
 ) -> list[tuple[Any, Any]]:
     """Build the chosen variants of some specs; return each with its artifact."""
     from pallasc.cache.store import Store
-    from pallasc.compiler.build import build
-    from pallasc.specs.matrix import expand
-    from pallasc.specs.yaml_loader import load_yaml
+    from pallasc.compiler.build.build import build
+    from pallasc.specs.loading.matrix import expand
+    from pallasc.specs.loading.yaml_loader import load_yaml
 
     variants = [one for file in files for one in expand(load_yaml(file))]
     report = build([one for one in variants if choose(one)], store=Store(store))
@@ -158,7 +158,7 @@ def _versions() -> dict[str, str]:
     """Return the versions of what has compiled the kernels."""
     from machine import ptxas_version
 
-    from pallasc.compiler.toolchain import find_toolchain
+    from pallasc.compiler.toolchain.toolchain import find_toolchain
 
     found = {"ptxas": ptxas_version(str(find_toolchain().ptxas))}
     for name in ("pallasc", "jax", "jaxlib", "nvidia-cuda-nvcc", "cuda-bindings"):

@@ -151,7 +151,7 @@ def driver_graph(desk: Desk) -> Row:
     import numpy as np
     from arrays import device_arrays, from_device, results
 
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     kernel = _open(desk)
     kernel.preload()

@@ -127,7 +127,7 @@ def unloaded_capture(desk: Desk) -> Steps:
     """Capture a kernel that is not loaded."""
     from arrays import device_arrays, results
 
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     kernel = _kernel(desk)
     held, out = device_arrays({"x": _ones(), "y": _ones()}), results(kernel)

@@ -119,8 +119,8 @@ def _raw(kernel: Any) -> Callable[[], object]:
 
 def _make_current() -> None:
     """Make the GPU's context current, as every program has it that has used the GPU before."""
-    from pallasc.runtime.devices import get_device
-    from pallasc.runtime.driver import open_driver
+    from pallasc.runtime.device.devices import get_device
+    from pallasc.runtime.device.driver import open_driver
 
     open_driver().call("cuCtxSetCurrent", get_device(0).context, what="the context")
 
@@ -177,7 +177,7 @@ def _tensor_maps(timer: Timer, desk: Desk) -> str:
 
 def _graph(timer: Timer, desk: Desk) -> str:
     """Launch a captured graph that holds one launch of ours."""
-    from pallasc.runtime.driver import open_driver
+    from pallasc.runtime.device.driver import open_driver
 
     _make_current()
     kind, arrays = _either(("float32", "f32"), (4, 64))
@@ -267,7 +267,7 @@ def _jax(timer: Timer, desk: Desk) -> str:
 
 
 def _capability() -> tuple[int, int]:
-    from pallasc.runtime.devices import get_device
+    from pallasc.runtime.device.devices import get_device
 
     device = get_device(0)
     return device.major, device.minor

@@ -76,8 +76,8 @@ def spread(times_us: Sequence[float]) -> Row:
 def copy_peak(desk: Desk) -> Row:
     """Return the bytes that a large copy reads and writes, by the second."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
-    from pallasc.runtime.devices import get_device
-    from pallasc.runtime.driver import open_driver
+    from pallasc.runtime.device.devices import get_device
+    from pallasc.runtime.device.driver import open_driver
     from pallasc.runtime.timing import time_calls
 
     size_bytes = desk.options["copied_bytes"] or _COPIED_BYTES
@@ -104,7 +104,7 @@ def matmul_peak(desk: Desk, dtype: str) -> Row:
 
 def torch_times(call: Callable[[], Any], *, repeats: int, cold: bool = False) -> list[float]:
     """Return the times of calls of torch, which is on the default stream."""
-    from pallasc.runtime.devices import get_device
+    from pallasc.runtime.device.devices import get_device
     from pallasc.runtime.timing import time_calls
 
     return time_calls(
@@ -149,7 +149,7 @@ class Timed:
         }
 
     def _events(self, *, cold: bool) -> list[float]:
-        from pallasc.runtime.devices import get_device
+        from pallasc.runtime.device.devices import get_device
         from pallasc.runtime.timing import time_launches
 
         route = self._kernel.route(0, self._kernel.variants[0].arrays)
@@ -259,7 +259,7 @@ def _flusher() -> Callable[[], object]:
     from jax_way import FLUSH_BYTES
 
     from pallasc.runtime.adapters.device_arrays import DeviceArray
-    from pallasc.runtime.driver import open_driver
+    from pallasc.runtime.device.driver import open_driver
 
     driver, memory = open_driver(), DeviceArray((FLUSH_BYTES,), "u8")
 

@@ -32,10 +32,10 @@ def run(desk: Desk) -> None:
     from references import make_inputs
     from work import flop
 
-    from pallasc.cli.figures import moved_bytes
-    from pallasc.cli.operands import Operands, Value
+    from pallasc.cli.launching.figures import moved_bytes
+    from pallasc.cli.launching.operands import Operands, Value
     from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
-    from pallasc.runtime.devices import get_device
+    from pallasc.runtime.device.devices import get_device
     from pallasc.runtime.timing import time_launches
 
     variant, options = desk.variant(desk.name, "tunings"), desk.options

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pallasc.runtime.adapters import arrays
-from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.devices import current_device, get_device
-from pallasc.runtime.driver import open_driver
-from pallasc.runtime.front import Dialect
+from pallasc.runtime.calls.fast_path import Dialect
+from pallasc.runtime.device.devices import current_device, get_device
+from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.matching import arrays
+from pallasc.runtime.matching.arrays import ArrayView
 
 
 class Array:

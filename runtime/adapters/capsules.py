@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView, is_row_major
+from pallasc.runtime.matching.arrays import ArrayView, is_row_major
 from pallasc.specs.dtypes import parse_dtype
 
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13

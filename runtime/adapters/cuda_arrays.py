@@ -11,11 +11,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError, DriverError
-from pallasc.runtime.adapters.arrays import FOREIGN_ERRORS, ArrayView, is_row_major
 from pallasc.runtime.adapters.device_arrays import OwnMemory
 from pallasc.runtime.adapters.dlpack import DlpackAdapter
-from pallasc.runtime.devices import device_of
-from pallasc.runtime.driver import open_driver
+from pallasc.runtime.device.devices import device_of
+from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, ArrayView, is_row_major
 
 _KINDS = {"b": "bool", "i": "i", "u": "u", "f": "f", "c": "c"}
 _FIELDS = ("data", "typestr", "shape")

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView, no_array
 from pallasc.runtime.adapters.numpy_dtypes import element_strides, numpy_dtype, short_dtype
-from pallasc.runtime.devices import current_device
-from pallasc.runtime.front import Dialect
+from pallasc.runtime.calls.fast_path import Dialect
+from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.matching.arrays import ArrayView, no_array
 from pallasc.specs.dtypes import DTYPES
 
 

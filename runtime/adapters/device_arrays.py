@@ -8,11 +8,11 @@ import weakref
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView, no_array
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
-from pallasc.runtime.devices import Device, active, get_device, is_open, outside_captures
-from pallasc.runtime.streams import own_stream
-from pallasc.runtime.uses import Uses, wait_for_moments, work_stream
+from pallasc.runtime.device.devices import Device, active, get_device, is_open, outside_captures
+from pallasc.runtime.device.streams import own_stream
+from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
+from pallasc.runtime.matching.arrays import ArrayView, no_array
 from pallasc.specs.dtypes import parse_dtype
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import FOREIGN_ERRORS, ArrayView
 from pallasc.runtime.adapters.capsules import CPU, CUDA, CUDA_MANAGED, read_capsule
 from pallasc.runtime.adapters.device_arrays import OwnMemory
+from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, ArrayView
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
 

@@ -13,17 +13,17 @@ from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError, PallascError
-from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
-from pallasc.runtime.arguments import MISSING
-from pallasc.runtime.call import Call
-from pallasc.runtime.candidates import ArrayType, array_type
-from pallasc.runtime.launchable import Launchable
-from pallasc.runtime.program import lay_out
-from pallasc.runtime.trees import unflatten
+from pallasc.runtime.calls.call import Call
+from pallasc.runtime.calls.launchable import Launchable
+from pallasc.runtime.calls.program import lay_out
+from pallasc.runtime.matching.arguments import MISSING
+from pallasc.runtime.matching.arrays import ArrayView
+from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.runtime.matching.trees import unflatten
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
-from pallasc.specs.plan import Binding
 
 
 class JaxAdapter:
@@ -246,8 +246,8 @@ def _launch_on_host(
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy
 
-    from pallasc.runtime.devices import current_device
-    from pallasc.runtime.host import run_on_host
+    from pallasc.runtime.calls.host import run_on_host
+    from pallasc.runtime.device.devices import current_device
 
     inputs = [numpy.asarray(buffer) for buffer in arrays]
     outputs = [numpy.asarray(buffer) for buffer in results]

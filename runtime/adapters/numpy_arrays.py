@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.numpy_dtypes import (
     check_unpacked,
     element_strides,
     numpy_dtype,
     short_dtype,
 )
+from pallasc.runtime.matching.arrays import ArrayView
 
 
 class NumpyAdapter:

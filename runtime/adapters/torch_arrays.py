@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import ArrayView, no_array
-from pallasc.runtime.front import Dialect
-from pallasc.runtime.tracing import TRACED
+from pallasc.runtime.calls.fast_path import Dialect
+from pallasc.runtime.calls.tracing import TRACED
+from pallasc.runtime.matching.arrays import ArrayView, no_array
 from pallasc.specs.dtypes import ALIASES, DTYPES
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}

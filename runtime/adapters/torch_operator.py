@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import find_adapter
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
-from pallasc.runtime.candidates import ArrayType, array_type
-from pallasc.runtime.forms import Forms
-from pallasc.runtime.front import parameter_names
-from pallasc.runtime.launchable import Launchable
-from pallasc.runtime.signature import input_names
-from pallasc.runtime.trees import flatten, is_flat
+from pallasc.runtime.calls.fast_path import parameter_names
+from pallasc.runtime.calls.forms import Forms
+from pallasc.runtime.calls.launchable import Launchable
+from pallasc.runtime.matching.arrays import find_adapter
+from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.runtime.matching.signature import input_names
+from pallasc.runtime.matching.trees import flatten, is_flat
 from pallasc.specs.arrays import layout_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.provenance import differing
 from pallasc.specs.bundle.signature import PublicKey
 from pallasc.specs.bundle.strip import debug_bytes
-from pallasc.specs.cubin import parse_cubin
 
 Severity = Literal["note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")

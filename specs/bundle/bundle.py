@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CorruptError, SelectionError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.blobs import BlobRow, Kind
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
 from pallasc.specs.bundle.manifest import Entry, entry_key, is_name, variant_id

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.records import (

@@ -11,7 +11,7 @@ from pallasc.specs.bundle.items import Item
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.provenance import Provenance
 from pallasc.specs.bundle.signature import pack_signatures, sign
-from pallasc.specs.select import select
+from pallasc.specs.loading.select import select
 from pallasc.specs.spec import Variant
 from pallasc.specs.templates import Scalar
 
@@ -89,7 +89,7 @@ class _Selectable:
 
 
 def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
-    """Return the entries that an expression means (`specs/select.py`), in their order.
+    """Return the entries that an expression means (`specs/loading/select.py`), in their order.
 
     Raises:
         SpecError: the expression is wrong, or means none of them.

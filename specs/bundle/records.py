@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import ARTIFACT_SCHEMA, KernelResources
+from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Array, parse_array
 from pallasc.specs.bundle.text import parse_json

@@ -1,6 +1,6 @@
 """Take variants out of a bundle into a folder, as files that other tools read.
 
-    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`specs/artifact.py`)
+    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`specs/artifacts/artifact.py`)
     FOLDER/VARIANT/plan.json         its launch plan
     FOLDER/VARIANT/KERNEL.cubin
     FOLDER/VARIANT/KERNEL.ptx        where the bundle has it
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pallasc.errors import SpecError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import digest

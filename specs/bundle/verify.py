@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.format import MINOR, Extent
 from pallasc.specs.bundle.manifest import Entry, content_digest
 from pallasc.specs.bundle.reader import Reader

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.collect import collect
-from pallasc.compiler.context import Context
-from pallasc.compiler.manifest import request_key
-from pallasc.compiler.report import Report, VariantResult
-from pallasc.compiler.setup import prepare
-from pallasc.specs.matrix import expand
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.collect import collect
+from pallasc.compiler.build.report import Report, VariantResult
+from pallasc.compiler.inputs.manifest import request_key
+from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -176,9 +176,11 @@ def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
 def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from pallasc.compiler import api, compile, device_library, nvjitlink
-    from pallasc.compiler.makers import OtherAssemblerError
-    from pallasc.compiler.ptxas_reports import Reports
+    from pallasc.compiler import api
+    from pallasc.compiler.lowering import compile, device_library
+    from pallasc.compiler.lowering.makers import OtherAssemblerError
+    from pallasc.compiler.lowering.ptxas_reports import Reports
+    from pallasc.compiler.toolchain import nvjitlink
 
     compiled: list[str] = []
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler import build as building
-from pallasc.compiler.report import Event
+from pallasc.compiler.build import build as building
+from pallasc.compiler.build.report import Event
 from pallasc.errors import ToolError
 
 

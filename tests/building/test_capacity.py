@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.capacity import (
+from pallasc.compiler.workers.capacity import (
     Capacity,
     default_jobs,
     default_memory_bytes,

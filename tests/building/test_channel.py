@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallasc.compiler import channel
-from pallasc.compiler.channel import Channel, Frames, key_line, make_key, read_key
+from pallasc.compiler.workers import channel
+from pallasc.compiler.workers.channel import Channel, Frames, key_line, make_key, read_key
 
 MESSAGES = [{"pid": 7}, {"ok": True, "value": ["\n", "é", 1.5, None]}, {"ok": False}]
 KEY = make_key()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler import modules
-from pallasc.compiler.closure import Sources
-from pallasc.compiler.modules import is_standard, locate, locate_module
+from pallasc.compiler.inputs.closure import Sources
+from pallasc.compiler.toolchain import modules
+from pallasc.compiler.toolchain.modules import is_standard, locate, locate_module
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_entry, parse_entry
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler import collect as collecting
-from pallasc.compiler.collect import collect
+from pallasc.compiler.build import collect as collecting
+from pallasc.compiler.build.collect import collect
 from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
 from pallasc.specs.wire import spec_to_json
 
 SPEC = """

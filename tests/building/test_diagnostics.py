@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.diagnostics import (
+from pallasc.compiler.build.locked import Locked
+from pallasc.compiler.build.relock import update_lock
+from pallasc.compiler.workers.diagnostics import (
     LONGEST_TEXT,
     MOST,
     Diagnostic,
@@ -20,8 +22,6 @@ from pallasc.compiler.diagnostics import (
     stable,
     store_for_action,
 )
-from pallasc.compiler.locked import Locked
-from pallasc.compiler.relock import update_lock
 from pallasc.specs.lock import Lock
 
 KERNELS = """\

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler import toolchain
-from pallasc.compiler.disassemble import sass
+from pallasc.compiler.toolchain import toolchain
+from pallasc.compiler.toolchain.disassemble import sass
 from pallasc.errors import CorruptError, ToolError
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pallasc.compiler import endings
+from pallasc.compiler.workers import failures
 from pallasc.errors import Location
 
 STACK = """before
@@ -33,7 +33,7 @@ after
     ],
 )
 def test_an_exit_code_is_put_into_words(code: int, words: str) -> None:
-    assert endings.exit_in_words(code) == words
+    assert failures.exit_in_words(code) == words
 
 
 @pytest.mark.parametrize(
@@ -48,20 +48,20 @@ def test_an_exit_code_is_put_into_words(code: int, words: str) -> None:
     ],
 )  # fmt: skip
 def test_the_last_word_of_a_dying_process_is_told(output: str, last: str) -> None:
-    error = endings.died("the reader", "ended with exit code 1", output)
+    error = failures.died("the reader", "ended with exit code 1", output)
     assert error.message == f"the reader ended with exit code 1{last}"
 
 
 def test_the_place_is_the_innermost_in_the_users_folders() -> None:
     output = STACK.format(rest="")
-    assert endings.place(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
-    assert endings.place(output, ["/spec", ""]) is None
-    assert endings.place("", ["/specs"]) is None
+    assert failures.place(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
+    assert failures.place(output, ["/spec", ""]) is None
+    assert failures.place("", ["/specs"]) is None
 
 
 def test_a_long_stack_is_shortened_at_its_far_end() -> None:
     rest = "\n".join(f'  File "/jax/{n}.py", line {n} in call' for n in range(50))
-    lines = endings.shortened(STACK.format(rest=rest)).splitlines()
+    lines = failures.shortened(STACK.format(rest=rest)).splitlines()
     assert lines[0] == "before"
     assert lines[6] == '  File "/specs/caller.py", line 9 in call'
     assert lines[11:] == ['  File "/jax/4.py", line 4 in call', "  …", "after"]
@@ -72,15 +72,15 @@ def test_a_long_stack_is_shortened_at_its_far_end() -> None:
     [(999, "999 bytes"), (1000, "1 kB"), (2_150_000, "2.1 MB"), (2_000_000_000, "2 GB")],
 )
 def test_sizes_are_for_people(count: int, text: str) -> None:
-    assert endings.size(count) == text
+    assert failures.size(count) == text
 
 
 def test_a_limit_is_named_with_what_to_do() -> None:
-    slow = endings.too_slow("the compiling process", 30.0)
+    slow = failures.too_slow("the compiling process", 30.0)
     assert slow.message == (
         "the compiling process took longer than 30 s (--timeout) and was stopped"
     )
-    large = endings.too_large("the compiling process", 2_100_000_000, 2_000_000_000)
+    large = failures.too_large("the compiling process", 2_100_000_000, 2_000_000_000)
     assert large.message == (
         "the compiling process held 2.1 GB of memory, more than the 2 GB that one may hold "
         "(--memory), and was stopped"
@@ -91,11 +91,11 @@ def test_a_limit_is_named_with_what_to_do() -> None:
 
 def test_an_allocation_that_the_kernel_refused_is_explained() -> None:
     message = {"ok": False, "error": {"message": "MemoryError: 64 GB", "hint": None}}
-    endings.explain_memory(message, None)
+    failures.explain_memory(message, None)
     assert message["error"] == {"message": "MemoryError: 64 GB", "hint": None}
-    endings.explain_memory(message, 2_000_000_000)
+    failures.explain_memory(message, 2_000_000_000)
     assert "may hold 2 GB of memory" in str(message["error"])
     other = {"ok": False, "error": {"message": "ValueError", "hint": None}}
-    endings.explain_memory(other, 2_000_000_000)
+    failures.explain_memory(other, 2_000_000_000)
     assert other["error"]["hint"] is None  # type: ignore[index]
-    endings.explain_memory({"ok": True}, 2_000_000_000)
+    failures.explain_memory({"ok": True}, 2_000_000_000)

@@ -13,8 +13,8 @@ import pytest
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler import identity
-from pallasc.compiler.identity import (
+from pallasc.compiler.toolchain import identity
+from pallasc.compiler.toolchain.identity import (
     differing,
     own_digest,
     package_digest,
@@ -22,8 +22,8 @@ from pallasc.compiler.identity import (
     toolchain_identity,
     tree_digest,
 )
-from pallasc.compiler.setup import prepare
-from pallasc.compiler.toolchain import toolchain_files
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.toolchain.toolchain import toolchain_files
 
 
 @pytest.fixture

@@ -13,17 +13,17 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.compiler import identity
-from pallasc.compiler.locked import (
+from pallasc.compiler.build.locked import (
     Locked,
     LockedLookup,
     load_locked,
     require_toolchain,
 )
-from pallasc.compiler.lookup import Lookup
-from pallasc.compiler.relock import update_lock
-from pallasc.compiler.report import VariantResult
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.build.relock import update_lock
+from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.toolchain import identity
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.lock import Component, Entry, Lock, write_lock
 from pallasc.specs.spec import Variant

@@ -14,10 +14,9 @@ import pytest
 
 from pallasc.cache import stat_digest
 from pallasc.cache.store import Store
-from pallasc.compiler import lookup
-from pallasc.compiler.context import Context
-from pallasc.compiler.lookup import blob_reader, find
-from pallasc.compiler.manifest import (
+from pallasc.compiler.inputs import lookup
+from pallasc.compiler.inputs.lookup import blob_reader, find
+from pallasc.compiler.inputs.manifest import (
     changed_source,
     folder_key,
     import_folders,
@@ -26,10 +25,11 @@ from pallasc.compiler.manifest import (
     request_key,
     short_fields,
 )
+from pallasc.compiler.toolchain.context import Context
 from pallasc.errors import ToolError
+from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Variant
 from pallasc.specs.targets import resolve_target
-from pallasc.specs.yaml_loader import parse_yaml
 
 KERNEL = "import helper\n\n\ndef run(x):\n    return helper.scale(x)\n"
 HELPER = "def scale(x):\n    return x * 3\n"
@@ -208,7 +208,7 @@ kernels:
 @pytest.fixture
 def variant(tmp_path: Path) -> Variant:
     """Return a variant with everything."""
-    from pallasc.specs.matrix import expand
+    from pallasc.specs.loading.matrix import expand
 
     for name in ("kernel.py", "sub/made.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallasc.compiler.messages import (
+from pallasc.compiler.workers.messages import (
     blobs_from_json,
     blobs_to_json,
     decode,

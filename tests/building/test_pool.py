@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.pool import Answer, Pool, Task
-from pallasc.compiler.worker_process import Worker
+from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import SpecError, ToolError
 
 PROGRAMS = Path(__file__).parent / "programs"

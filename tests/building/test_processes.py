@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pallasc.compiler.processes import (
+from pallasc.compiler.workers.processes import (
     descendants,
     held_bytes,
     held_together_bytes,

@@ -13,8 +13,9 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
-from pallasc.compiler import installed, recalled
-from pallasc.compiler.recalled import recall, remember
+from pallasc.compiler.inputs import recalled
+from pallasc.compiler.inputs.recalled import recall, remember
+from pallasc.compiler.toolchain import installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.lock import Lock
 
@@ -55,7 +56,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recalled_locate() -> Any:
-    from pallasc.compiler.modules import locate_module
+    from pallasc.compiler.toolchain.modules import locate_module
 
     return locate_module
 
@@ -159,7 +160,7 @@ def test_a_lock_is_compared_without_a_compiler(
 def identity(name: str) -> dict[str, str]:
     """Return the identity of a toolchain of this Python and this pallasc."""
     from pallasc.cache.stat_digest import FileDigests
-    from pallasc.compiler.identity import own_digest, python_name
+    from pallasc.compiler.toolchain.identity import own_digest, python_name
 
     own = own_digest(FileDigests().digest)
     return {"python": f"{python_name()}, starts with this", "pallasc": own, "jax": name * 64}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.report import Report, VariantResult
+from pallasc.compiler.build.report import Report, VariantResult
 from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError
-from pallasc.specs.artifact import KernelResources
-from pallasc.specs.budgets import check_budget
+from pallasc.specs.artifacts.artifact import KernelResources
+from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Budget
 
 KERNEL = KernelResources(

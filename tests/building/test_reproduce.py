@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.reproduce import (
+from pallasc.compiler.build.reproduce import (
     Reproduced,
     Reproduction,
     chosen,
     differences,
     reproduce,
 )
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import digest
 
 KERNELS = '''

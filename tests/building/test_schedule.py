@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.schedule import Pace, Queue
-from pallasc.compiler.tasks import Group, Task
+from pallasc.compiler.workers.schedule import Pace, Queue
+from pallasc.compiler.workers.tasks import Group, Task
 
 
 def group(name: str) -> Group:

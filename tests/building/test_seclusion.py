@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.printed import unpack
-from pallasc.compiler.withheld import Withheld
+from pallasc.compiler.build.withheld import Withheld
+from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.errors import SpecError
-from pallasc.specs.yaml_loader import load_specs
+from pallasc.specs.loading.yaml_loader import load_specs
 
 SETTINGS = """
 import os
@@ -112,7 +112,10 @@ def test_kernels_see_the_same_in_another_environment(
     assert seen["home"] == []
     assert seen["is home"] is True
     assert seen["user"] == ["pallasc"] * 3
-    assert seen["arguments"] == [["pallasc.compiler.worker"], ["pallasc.compiler.worker"]]
+    assert seen["arguments"] == [
+        ["pallasc.compiler.workers.worker"],
+        ["pallasc.compiler.workers.worker"],
+    ]
     assert seen["folder"] == "."
     assert seen["terminal"] == [[80, 24], False, False]
     assert (seen["input"], seen["text"], seen["settings"]) == ("", "written\n", {})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
 
 

@@ -12,11 +12,11 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
-from pallasc.cache.verify import verify
-from pallasc.compiler.lookup import stored_artifact
-from pallasc.compiler.manifest import folder_key, request_key
-from pallasc.compiler.relock import update_lock
-from pallasc.compiler.reproduce import judged, reproduce
+from pallasc.cache.upkeep.verify import verify
+from pallasc.compiler.build.relock import update_lock
+from pallasc.compiler.build.reproduce import judged, reproduce
+from pallasc.compiler.inputs.lookup import stored_artifact
+from pallasc.compiler.inputs.manifest import folder_key, request_key
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -206,7 +206,7 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
     assert statuses(kernels.build(store=Store(kernels.store.root), frozen=True)) == ["hit", "hit"]
 
-    from pallasc.compiler.locked import Locked
+    from pallasc.compiler.build.locked import Locked
 
     shutil.rmtree(kernels.store.folder / "man")
     held = Locked("pallasc.lock", updated.lock, True)

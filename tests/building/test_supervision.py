@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.cli.annotations import github_commands
-from pallasc.cli.junit import junit_xml
-from pallasc.cli.report_json import report_json
-from pallasc.compiler import supervision, worker_process
-from pallasc.compiler.pool import Answer, Pool, Task
-from pallasc.compiler.report import Report
+from pallasc.cli.render.annotations import github_commands
+from pallasc.cli.render.junit import junit_xml
+from pallasc.cli.render.report_json import report_json
+from pallasc.compiler.build.report import Report
+from pallasc.compiler.workers import supervision, worker_process
+from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import Location
 
 pytestmark = pytest.mark.once

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.pool import Answer, Pool, Task
+from pallasc.compiler.workers.pool import Answer, Pool, Task
 
 PROGRAMS = Path(__file__).parent / "programs"
 

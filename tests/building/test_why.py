@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.why_text import explanation_text
-from pallasc.compiler.installed import version_of
-from pallasc.compiler.setup import prepare
-from pallasc.compiler.why import Explanation, explain_variants
+from pallasc.cli.render.why_text import explanation_text
+from pallasc.compiler.inputs.why import Explanation, explain_variants
+from pallasc.compiler.toolchain.installed import version_of
+from pallasc.compiler.toolchain.setup import prepare
 
 DIGEST = re.compile("[0-9a-f]{64}")
 MADE = "scale@h100-sxm"
@@ -70,10 +70,10 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str | None, clause: str
 ) -> None:
     site = tmp_path / "site-packages"
-    monkeypatch.setattr("pallasc.compiler.modules.site_folders", lambda: (f"{site}/",))
+    monkeypatch.setattr("pallasc.compiler.toolchain.modules.site_folders", lambda: (f"{site}/",))
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    from pallasc.compiler.manifest import changed_sources, make_manifest
-    from pallasc.compiler.sources import Sources
+    from pallasc.compiler.inputs.manifest import changed_sources, make_manifest
+    from pallasc.compiler.inputs.sources import Sources
 
     def install(version: str | None, text: str) -> None:
         for place in sorted(site.rglob("*"), reverse=True):

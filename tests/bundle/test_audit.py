@@ -87,7 +87,7 @@ def test_spills_that_are_not_known_are_noted() -> None:
     artifact = make_artifact(1, spills=24)
     record = {**artifact.record}
     record["kernels"] = [{**record["kernels"][0], "spill_load_bytes": None}]
-    from pallasc.specs.artifact import Artifact
+    from pallasc.specs.artifacts.artifact import Artifact
 
     items = [item_of("k", {}, Artifact(record, artifact.blob))]
     text = "k has a stack of 24 bytes, spills among it or not"

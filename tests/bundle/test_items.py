@@ -8,7 +8,7 @@ import pytest
 from made_bundles import make_artifact
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.items import item_of, pack_item
 from pallasc.specs.bundle.strip import debug_bytes

@@ -9,7 +9,7 @@ import pytest
 from made_bundles import make_artifact
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.bundle.records import (

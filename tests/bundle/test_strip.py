@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from made_bundles import make_cubin, make_elf
 
 from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.cubin import parse_cubin
+from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.bundle.strip import debug_bytes, strip_debug
-from pallasc.specs.cubin import parse_cubin
-from pallasc.specs.elf import parse_elf
 
 KERNELS = Path(__file__).parents[1] / "specs" / "kernels.ptx"
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -54,7 +54,7 @@ def _check(before: bytes, after: bytes) -> None:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
     """Return a function that assembles real kernels with line information."""
-    from pallasc.compiler.toolchain import find_toolchain
+    from pallasc.compiler.toolchain.toolchain import find_toolchain
 
     folder = tmp_path_factory.mktemp("cubins")
 
@@ -119,7 +119,7 @@ def test_sections_stay_aligned(compiled: Callable[[str], bytes], arch: str) -> N
 def test_the_disassembler_sees_the_same_code(
     compiled: Callable[[str], bytes], arch: str, tmp_path: Path
 ) -> None:
-    from pallasc.compiler.toolchain import find_disassembler
+    from pallasc.compiler.toolchain.toolchain import find_disassembler
 
     tool = find_disassembler() or shutil.which("nvdisasm")
     if tool is None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache.evict import Entry, Inventory, Manifest, Plan, decide
-from pallasc.cache.kept import Kept
 from pallasc.cache.leases import Held
-from pallasc.cache.limits import Limits
+from pallasc.cache.upkeep.evict import Entry, Inventory, Manifest, Plan, decide
+from pallasc.cache.upkeep.kept import Kept
+from pallasc.cache.upkeep.limits import Limits
 
 S = 10**9
 NOW = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cache.limits import (
+from pallasc.cache.upkeep.limits import (
     DEFAULT_BYTES,
     Limits,
     limits_from_environment,

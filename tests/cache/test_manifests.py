@@ -9,12 +9,12 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.index import open_index
 from pallasc.cache.manifests import check_manifest
-from pallasc.cache.pins import pin, pins
-from pallasc.cache.prune import prune
-from pallasc.cache.stats import artifacts, stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.pins import pin, pins
+from pallasc.cache.upkeep.prune import prune
+from pallasc.cache.upkeep.stats import artifacts, stats
+from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import decode_events, decode_totals
-from pallasc.cache.verify import verify
 from pallasc.errors import CorruptError
 
 NAME, KEY = "ab" * 32, "cd" * 32

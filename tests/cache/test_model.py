@@ -17,14 +17,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pallasc.cache import pins
 from pallasc.cache.format import sha256
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import Pruned, clear, prune
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep import pins
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import Pruned, clear, prune
+from pallasc.cache.upkeep.stats import stats
+from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
-from pallasc.cache.verify import verify
 from pallasc.errors import NotCachedError
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cache.pins import Pin, held_by_pins, pin, pins, unpin
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.pins import Pin, held_by_pins, pin, pins, unpin
 from pallasc.errors import CorruptError, NotCachedError, ToolError
 
 Publish = Callable[..., str]

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pallasc.cache import files
-from pallasc.cache import prune as prune_module
 from pallasc.cache.about import About
 from pallasc.cache.folders import Folders
-from pallasc.cache.limits import Limits
-from pallasc.cache.pins import pin
-from pallasc.cache.prune import TIDY_EVERY_S, clear, prune, tidy
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep import prune as prune_module
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.pins import pin
+from pallasc.cache.upkeep.prune import TIDY_EVERY_S, clear, prune, tidy
+from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.uses import Session
 from pallasc.errors import ToolError
 

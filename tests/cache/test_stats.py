@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from pallasc.cache.about import About
-from pallasc.cache.limits import Limits
-from pallasc.cache.pins import pin
-from pallasc.cache.prune import prune
-from pallasc.cache.stats import artifacts, stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.pins import pin
+from pallasc.cache.upkeep.prune import prune
+from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.uses import Session
 from pallasc.errors import SpecError
 

@@ -14,8 +14,8 @@ from pallasc.cache import lock, uses
 from pallasc.cache.about import About
 from pallasc.cache.folders import Folders
 from pallasc.cache.index import open_index
-from pallasc.cache.stats import artifacts, stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.uses import Session, Totals, fold
 
 Publish = Callable[..., str]

@@ -16,13 +16,13 @@ from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
 from pallasc.cache.index import open_index
-from pallasc.cache.pins import Pin, held_by_pins, pin, pins
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.pins import Pin, held_by_pins, pin, pins
+from pallasc.cache.upkeep.stats import stats
+from pallasc.cache.upkeep.verify import Verified, verify
 from pallasc.cache.uses import Session
-from pallasc.cache.verify import Verified, verify
-from pallasc.compiler.toolchain import find_toolchain, tool_version
+from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 
 Publish = Callable[..., str]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallasc.cli.artifact_text import ptx_text, resources_text, sass_text, summary_text
-from pallasc.specs.artifact import Artifact
+from pallasc.cli.render.artifact_text import ptx_text, resources_text, sass_text, summary_text
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Copy, Fill, LaunchPlan
+from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.canonical import digest
-from pallasc.specs.plan import Copy, Fill, LaunchPlan
-from pallasc.specs.plan_json import plan_to_json
 
 PTX = b".version 9.0\n.target sm_90a\n"
 CUBINS = [b"first", b"second"]

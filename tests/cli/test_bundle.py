@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.lookup import stored_artifact
+from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.specs.bundle.bundle import open_bundle
 
 RunCommand = Callable[..., Any]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.why_text import excerpts
+from pallasc.cli.render.why_text import excerpts
 
 RunCommand = Callable[..., Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cli.doctor import items_text
-from pallasc.compiler.inventory import Item, only_runs
+from pallasc.compiler.toolchain.inventory import Item, only_runs
 
 RunCommand = Callable[..., Any]
 
@@ -104,12 +104,14 @@ def test_an_environment_that_only_runs_kernels_has_the_runtime_and_nothing_of_a_
 def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
     run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallasc.compiler.inventory.inventory", lambda ptxas: RUNTIME)
+    monkeypatch.setattr("pallasc.compiler.toolchain.inventory.inventory", lambda ptxas: RUNTIME)
     for found, said in (
         ({(9, 0), (8, 0)}, "The GPUs here run kernels for sm_80, sm_90a.\n"),
         (set(), "No GPU is found here: kernels run where there is one, with NVIDIA's driver.\n"),
     ):
-        monkeypatch.setattr("pallasc.runtime.devices.capabilities", lambda found=found: found)
+        monkeypatch.setattr(
+            "pallasc.runtime.device.devices.capabilities", lambda found=found: found
+        )
         result = run("doctor")
         assert (result.code, result.err) == (0, "")
         assert result.out.endswith(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.highlights import highlights
-from pallasc.cli.letters import width
+from pallasc.cli.render.highlights import highlights
+from pallasc.cli.terminal.text_width import width
 from pallasc.errors import CompileError, Location
 
 

@@ -11,8 +11,8 @@ from itertools import product
 
 import pytest
 
-from pallasc.cli import interrupts
-from pallasc.cli.interrupts import as_interrupts
+from pallasc.cli.terminal import interrupts
+from pallasc.cli.terminal.interrupts import as_interrupts
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = """
 import atexit, os, sys
 first, second = map(int, sys.argv[1:])
-import pallasc.compiler.collect
+import pallasc.compiler.build.collect
 from pallasc.cli.main import main
 
 def again(place, kill=os.kill, this=os.getpid(), number=second, write=os.write):
@@ -37,7 +37,7 @@ class Last:
     def __del__(self, again=again):
         again("at the very end")
 
-pallasc.compiler.collect.collect = collect
+pallasc.compiler.build.collect.collect = collect
 sys.last = Last()
 atexit.register(again, "at exit")
 code = main(["list", "kernels.yaml"])

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.cli.junit import junit_xml, write_junit
+from pallasc.cli.render.junit import junit_xml, write_junit
 from pallasc.errors import BudgetError, CompileError, Location, SpecError
 
 # Jenkins' junit-10.xsd, the part of it that is used: element -> required and other attributes,

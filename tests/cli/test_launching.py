@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.chip import limits_of, model_of
-from pallasc.cli.launching import fitting
+from pallasc.cli.launching.chip import limits_of, model_of
+from pallasc.cli.launching.launching import fitting
 from pallasc.errors import Location, SelectionError, SpecError
-from pallasc.runtime.devices import Device
+from pallasc.runtime.device.devices import Device
 from pallasc.specs.spec import Budget, Variant
 from pallasc.specs.targets import MODELS, resolve_target
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.live import Live
-from pallasc.cli.screen import Screen
-from pallasc.compiler.report import Tick
+from pallasc.cli.render.live import Live
+from pallasc.cli.terminal.screen import Screen
+from pallasc.compiler.build.report import Tick
 
 
 class Terminal(io.StringIO):

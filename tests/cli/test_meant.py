@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.cli.meant import Meant
+from pallasc.cli.launching.request import Meant
 from pallasc.errors import ArgumentError, Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.spec import Budget, Variant

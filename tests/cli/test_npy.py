@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.cli.npy import npy_bytes, pack, parse_npy, read_array, unpack
+from pallasc.cli.launching.npy import npy_bytes, pack, parse_npy, read_array, unpack
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import DTYPES
 

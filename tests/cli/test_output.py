@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.layout import keep_layout
-from pallasc.cli.output import count, json_text, table, write_text
+from pallasc.cli.arguments.layout import keep_layout
+from pallasc.cli.terminal.output import count, json_text, table, write_text
 from pallasc.errors import SpecError
 
 

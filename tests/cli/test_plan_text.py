@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pallasc.cli.plan_text import array_text, launch_text, plan_text
-from pallasc.specs.plan import (
+from pallasc.cli.render.plan_text import array_text, launch_text, plan_text
+from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
     Bytes,

@@ -19,13 +19,13 @@ import pytest
 from pallasc.cache import process
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import FOLDERS
-from pallasc.cache.limits import Limits
-from pallasc.cache.pins import pin, pins
-from pallasc.cache.prune import clear, prune, tidy
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.pins import pin, pins
+from pallasc.cache.upkeep.prune import clear, prune, tidy
+from pallasc.cache.upkeep.stats import stats
+from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
-from pallasc.cache.verify import verify
 from pallasc.errors import PallascError
 
 RunCommand = Callable[..., Any]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from pallasc.cli.launching.profile_trace import TraceFile, decode_profile, earliest, trace_events
 from pallasc.cli.main import main
-from pallasc.cli.profile_trace import TraceFile, decode_profile, earliest, trace_events
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.profile import EXIT, Profile
+from pallasc.specs.artifacts.profile import EXIT, Profile
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 import standin_gpu

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.live import stderr_progress
-from pallasc.cli.progress import Progress, heartbeat
-from pallasc.cli.screen import Screen
-from pallasc.compiler.report import Event, Tick
+from pallasc.cli.render.live import stderr_progress
+from pallasc.cli.render.progress import Progress, heartbeat
+from pallasc.cli.terminal.screen import Screen
+from pallasc.compiler.build.report import Event, Tick
 
 
 class Writes(io.StringIO):
@@ -229,7 +229,7 @@ def test_the_heartbeat_names_the_slowest_and_what_is_left(
 def test_without_a_terminal_the_live_display_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "pallasc.cli.live", raising=False)
+    monkeypatch.delitem(sys.modules, "pallasc.cli.render.live", raising=False)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert type(stderr_progress()) is Progress
-    assert "pallasc.cli.live" not in sys.modules
+    assert "pallasc.cli.render.live" not in sys.modules

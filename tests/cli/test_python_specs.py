@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.selection import load_variants, open_store
+from pallasc.cli.arguments.selection import load_variants, open_store
 from pallasc.errors import NotCachedError, SpecError
 
 STARTERS = {
-    "pallasc.compiler.pool",
-    "pallasc.compiler.warden",
-    "pallasc.compiler.worker_process",
+    "pallasc.compiler.workers.pool",
+    "pallasc.compiler.workers.warden",
+    "pallasc.compiler.workers.worker_process",
     "subprocess",
 }
 KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
@@ -28,7 +28,7 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     result = process("build", *built.arguments, modules=modules)
     assert result.code == 0
     loaded = {*modules.read_text().splitlines()}
-    assert "pallasc.compiler.collect" in loaded
+    assert "pallasc.compiler.build.collect" in loaded
     assert loaded & STARTERS == set()
     assert built.modules >= STARTERS, "the names are those of the modules that do"
 

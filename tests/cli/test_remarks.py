@@ -10,16 +10,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.cli.annotations import github_commands
-from pallasc.cli.junit import junit_xml
-from pallasc.cli.progress import Progress
-from pallasc.cli.remarks import remarks
-from pallasc.cli.report_json import report_json
-from pallasc.cli.result_text import result_line
-from pallasc.cli.screen import Screen
-from pallasc.cli.summary import summary
-from pallasc.compiler.diagnostics import Diagnostic
-from pallasc.specs.artifact import Artifact
+from pallasc.cli.render.annotations import github_commands
+from pallasc.cli.render.junit import junit_xml
+from pallasc.cli.render.progress import Progress
+from pallasc.cli.render.remarks import remarks
+from pallasc.cli.render.report_json import report_json
+from pallasc.cli.render.result_text import result_line
+from pallasc.cli.render.summary import summary
+from pallasc.cli.terminal.screen import Screen
+from pallasc.compiler.workers.diagnostics import Diagnostic
+from pallasc.specs.artifacts.artifact import Artifact
 
 MISS = Diagnostic("lower", "UserWarning", "k.py:4", "cache miss: 100 %", 2)
 NOISE = Diagnostic("compile", "stderr", "", "ptxas warning : it\x1b[31m spills\n  here")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.letters import width
-from pallasc.cli.result_text import artifact_facts, counter, failure_lines, result_line
+from pallasc.cli.render.result_text import artifact_facts, counter, failure_lines, result_line
+from pallasc.cli.terminal.text_width import width
 from pallasc.errors import CompileError, Location
 
 LONG = {"m": 1024, "n": 4096, "dtype": "bf16"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.letters import width
-from pallasc.cli.status import Status, status_lines
+from pallasc.cli.terminal.status import Status, status_lines
+from pallasc.cli.terminal.text_width import width
 
 COUNTS = {"hit": 88, "compiled": 23, "failed": 1, "missing": 0, "skipped": 0}
 

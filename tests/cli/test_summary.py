@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.report_json import report_json
-from pallasc.cli.screen import Screen
-from pallasc.cli.summary import summary
+from pallasc.cli.render.report_json import report_json
+from pallasc.cli.render.summary import summary
+from pallasc.cli.terminal.screen import Screen
 
 
 class Terminal(io.StringIO):
@@ -101,6 +101,6 @@ def test_a_narrow_terminal_does_without_the_time_saved(
 def test_a_build_of_hits_alone_loads_nothing_more(
     pretended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "pallasc.cli.highlights", raising=False)
+    monkeypatch.delitem(sys.modules, "pallasc.cli.render.highlights", raising=False)
     summary(pretended.report_of([pretended.hit()] * 30))
-    assert "pallasc.cli.highlights" not in sys.modules
+    assert "pallasc.cli.render.highlights" not in sys.modules

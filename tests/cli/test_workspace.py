@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.workspace import relative_file, workspace_root
+from pallasc.cli.terminal.workspace import relative_file, workspace_root
 
 
 @pytest.mark.parametrize("name", ["GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE"])

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.artifact import Artifact
-from pallasc.specs.plan import LaunchPlan
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import LaunchPlan
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.allocations import constant_bytes, number_buffers, output_allocations
-from pallasc.compiler.xla_schema import message_type
+from pallasc.compiler.executable.allocations import (
+    constant_bytes,
+    number_buffers,
+    output_allocations,
+)
+from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError
 
 

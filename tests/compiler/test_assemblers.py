@@ -16,7 +16,7 @@ import pytest
 
 from pallasc.cache.format import FOLDER
 from pallasc.cache.stat_digest import PLACE
-from pallasc.compiler.toolchain import Toolchain, find_toolchain, tool_version
+from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, tool_version
 
 PROGRAM = Path(__file__).parent / "programs" / "assembled.py"
 FAKE = """\

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.compile import build_plan, check_architecture, minimum_driver_of
-from pallasc.compiler.lower import Signature
-from pallasc.compiler.translate import Translation
+from pallasc.compiler.executable.translate import Translation
+from pallasc.compiler.lowering.compile import build_plan, check_architecture, minimum_driver_of
+from pallasc.compiler.lowering.lower import Signature
 from pallasc.errors import CompileError, CorruptError
-from pallasc.specs.artifact import KernelResources
+from pallasc.specs.artifacts.artifact import KernelResources
+from pallasc.specs.artifacts.cubin import parse_cubin
+from pallasc.specs.artifacts.plan import Binding, Buffer
 from pallasc.specs.canonical import digest
-from pallasc.specs.cubin import parse_cubin
-from pallasc.specs.plan import Binding, Buffer
 
 _X = Binding("x", "f32", (4,), 0)
 _OUT = Binding("out", "f32", (4,), 0)

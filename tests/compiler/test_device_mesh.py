@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.peers import Peers, PeerTable
-from pallasc.specs.plan import Bytes, Launch
+from pallasc.specs.artifacts.peers import Peers, PeerTable
+from pallasc.specs.artifacts.plan import Bytes, Launch
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.diagnose import (
+from pallasc.compiler.lowering.diagnose import (
     captured_output,
     definition,
     explain,
@@ -90,7 +90,7 @@ def test_a_kernel_of_the_library_is_named_where_nobody_calls_it(build: Any) -> N
 
 
 def test_what_calls_the_compiler_is_not_named() -> None:
-    from pallasc.compiler import lower
+    from pallasc.compiler.lowering import lower
 
     around, inside = (__file__, 1), ("/home/me/kernels.py", 2)
     library = Path(lower.__file__).resolve().parents[1] / "specs" / "library" / "elementwise.py"

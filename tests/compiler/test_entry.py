@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.entry import import_entry, import_function, static_value
+from pallasc.compiler.lowering.entry import import_entry, import_function, static_value
 from pallasc.errors import SpecError
 
 

@@ -6,8 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from pallasc.compiler.environment import compiler_variables, compiling_environment, tool_folder
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.toolchain.environment import (
+    compiler_variables,
+    compiling_environment,
+    tool_folder,
+)
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.variables import SYSTEM_PATH
 
 

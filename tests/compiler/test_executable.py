@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler import riegeli
-from pallasc.compiler import translate as translating
-from pallasc.compiler.executable import parse_executable
-from pallasc.compiler.mosaic_kernel import read_mosaic_kernel
-from pallasc.compiler.translate import translate
-from pallasc.compiler.xla_schema import message_type
+from pallasc.compiler.executable import riegeli
+from pallasc.compiler.executable import translate as translating
+from pallasc.compiler.executable.mosaic_kernel import read_mosaic_kernel
+from pallasc.compiler.executable.serialized import parse_executable
+from pallasc.compiler.executable.translate import translate
+from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError, CorruptError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.plan import Bytes, Copy, Fill, Launch, Pointer
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, Pointer
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.inventory import Item, inventory, jax_problem, problem_of
+from pallasc.compiler.toolchain.inventory import Item, inventory, jax_problem, problem_of
 
 
 def _by_name(items: list[Item]) -> dict[str, Item]:

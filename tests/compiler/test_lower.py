@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.trees import leaves
+from pallasc.compiler.lowering.trees import leaves
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.plan import Copy
+from pallasc.specs.artifacts.plan import Copy
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable import parse_executable
-from pallasc.compiler.mosaic_kernel import read_mosaic_kernel
-from pallasc.compiler.xla_schema import message_type
+from pallasc.compiler.executable.mosaic_kernel import read_mosaic_kernel
+from pallasc.compiler.executable.serialized import parse_executable
+from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError, CorruptError
-from pallasc.specs.cubin import parse_cubin
+from pallasc.specs.artifacts.cubin import parse_cubin
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pallasc.compiler.host_stub import Argument, Recorded, TiledMap, sentinel
-from pallasc.compiler.peer_tables import PeerSentinels, join_ranks
+from pallasc.compiler.executable.host_stub import Argument, Recorded, TiledMap, sentinel
+from pallasc.compiler.executable.peer_tables import PeerSentinels, join_ranks
 from pallasc.errors import CompileError
-from pallasc.specs.peers import PeerTable
+from pallasc.specs.artifacts.peers import PeerTable
 
 _SENTINELS = PeerSentinels(arrays=3, ranks=2)
 

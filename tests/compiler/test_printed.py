@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
-from pallasc.compiler.printed import LONGEST_LETTERS, formats, pack, printed_text, unpack
+from pallasc.compiler.lowering.kernel_output import (
+    LONGEST_LETTERS,
+    formats,
+    pack,
+    printed_text,
+    unpack,
+)
 
 
 def test_what_is_printed_is_kept_and_goes_where_it_went(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.plan import Pointer
-from pallasc.specs.profile import Profile
+from pallasc.specs.artifacts.plan import Pointer
+from pallasc.specs.artifacts.profile import Profile
 
 
 @pytest.fixture(scope="module")

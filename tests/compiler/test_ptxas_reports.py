@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.ptxas_reports import Reports, first_on_path
-from pallasc.compiler.resources import Spills, parse_warnings
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
+from pallasc.compiler.lowering.resources import Spills, parse_warnings
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 OPTIONS = ("-arch=sm_90a", "--warn-on-spills", "-maxrregcount=32")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.replaced import replaced
+from pallasc.compiler.lowering.patches import replaced
 
 
 def _module() -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.resources import Spills, kernel_resources, parse_report
-from pallasc.compiler.toolchain import find_toolchain
-from pallasc.compiler.translate import Translation
+from pallasc.compiler.executable.translate import Translation
+from pallasc.compiler.lowering.resources import Spills, kernel_resources, parse_report
+from pallasc.compiler.toolchain.toolchain import find_toolchain
+from pallasc.specs.artifacts.plan import Buffer, Launch
 from pallasc.specs.canonical import digest
-from pallasc.specs.plan import Buffer, Launch
 
 REPORT = """\
 ptxas info    : 0 bytes gmem, 16 bytes cmem[3]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.host_stub import TiledMap
-from pallasc.compiler.tensor_maps import check_tensor_map, from_mosaic, from_xla
-from pallasc.compiler.xla_schema import message_type
+from pallasc.compiler.executable.host_stub import TiledMap
+from pallasc.compiler.executable.tensor_maps import check_tensor_map, from_mosaic, from_xla
+from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError
-from pallasc.specs.plan import Bytes, TensorMap
+from pallasc.specs.artifacts.plan import Bytes, TensorMap
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 

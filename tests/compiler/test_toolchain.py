@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.toolchain import (
+from pallasc.compiler.toolchain.toolchain import (
     Package,
     check_versions,
     find_toolchain,

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler import translate as module
-from pallasc.compiler.launch_parameters import check_signature
-from pallasc.compiler.translate import translate
-from pallasc.compiler.unknown_fields import refuse_unknown_fields
-from pallasc.compiler.xla_schema import message_type
+from pallasc.compiler.executable import translate as module
+from pallasc.compiler.executable.launch_parameters import check_signature
+from pallasc.compiler.executable.translate import translate
+from pallasc.compiler.executable.unknown_fields import refuse_unknown_fields
+from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError, UnsupportedError
-from pallasc.specs.cubin import Kernel, Parameter, parse_cubin
-from pallasc.specs.plan import Bytes, Copy, Fill, Launch, Pointer
+from pallasc.specs.artifacts.cubin import Kernel, Parameter, parse_cubin
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, Pointer
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 CONSTANTS = runpy.run_path(str(Path(__file__).parent / "programs" / "constants.py"))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.unsupported import describe_call, describe_thunk, source_frames
-from pallasc.compiler.xla_schema import message_type
+from pallasc.compiler.executable.unsupported import describe_call, describe_thunk, source_frames
+from pallasc.compiler.executable.xla_schema import message_type
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "refused.py"
@@ -75,7 +75,7 @@ def test_custom_calls_are_named(target: str, words: str) -> None:
 
 
 def test_every_kind_of_thunk_has_words() -> None:
-    from pallasc.compiler.xla_schema import fields
+    from pallasc.compiler.executable.xla_schema import fields
 
     for kind, _, _, _ in fields()["Thunk"]:
         assert describe_thunk(kind)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler import xla_schema
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.executable import xla_schema
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 

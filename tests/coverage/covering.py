@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pallasc.specs.artifact import Artifact
-    from pallasc.specs.plan import LaunchPlan
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.plan import LaunchPlan
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ class Found:
     @cached_property
     def sass(self) -> str:
         """The disassembly of all kernels."""
-        from pallasc.compiler.disassemble import sass
+        from pallasc.compiler.toolchain.disassemble import sass
 
         names = dict.fromkeys(kernel.name for kernel in self.artifact.kernels)
         return "\n".join(sass(self.artifact.cubin(name)) for name in names)

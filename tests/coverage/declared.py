@@ -10,8 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pallasc.specs.decorator import collect_python
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.decorator import collect_python
+from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant
 
 FOLDER = Path(__file__).parent

@@ -12,7 +12,7 @@ from architectures import BEFORE_HOPPER
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallasc.specs.plan import Copy, Fill, Pointer
+from pallasc.specs.artifacts.plan import Copy, Fill, Pointer
 
 NO_BLOCKS = {
     "0.10": "assert all(bm.has_trivial_window() for bm in grid_mapping.block_mappings)",

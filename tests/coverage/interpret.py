@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from covering import CASES
 
-from pallasc.compiler.assertions import failed_line
-from pallasc.compiler.device_mesh import jax_mesh, on_one_device
-from pallasc.compiler.entry import import_entry, import_function, static_value
+from pallasc.compiler.lowering.assertions import failed_line
+from pallasc.compiler.lowering.device_mesh import jax_mesh, on_one_device
+from pallasc.compiler.lowering.entry import import_entry, import_function, static_value
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.spec import Variant

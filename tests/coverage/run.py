@@ -31,9 +31,9 @@ import outcomes
 from covering import CASES, Case, Found
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.printed import unpack
-from pallasc.compiler.report import VariantResult
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.specs.spec import Variant
 
 _MOST_S = 300

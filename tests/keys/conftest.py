@@ -21,19 +21,19 @@ from typing import Any, cast
 import pytest
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler import modules
-from pallasc.compiler.compile import Job, Tools, action_fields
-from pallasc.compiler.context import Context
-from pallasc.compiler.environment import compiler_variables, compiling_environment
-from pallasc.compiler.identity import toolchain_identity
-from pallasc.compiler.lower import Lowered, Signature
-from pallasc.compiler.manifest import changed_sources, import_folders, request_key
-from pallasc.compiler.toolchain import Package, Toolchain
+from pallasc.compiler.inputs.manifest import changed_sources, import_folders, request_key
+from pallasc.compiler.lowering.compile import Job, Tools, action_fields
+from pallasc.compiler.lowering.lower import Lowered, Signature
+from pallasc.compiler.toolchain import modules
+from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.environment import compiler_variables, compiling_environment
+from pallasc.compiler.toolchain.identity import toolchain_identity
+from pallasc.compiler.toolchain.toolchain import Package, Toolchain
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.matrix import expand
-from pallasc.specs.plan import Binding
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Variant
-from pallasc.specs.yaml_loader import load_specs
 
 PROGRAMS = Path(__file__).parent / "programs"
 CASE = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"

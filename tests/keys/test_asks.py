@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.callers import Asked
-from pallasc.compiler.reads import digest_of
-from pallasc.compiler.recorders import absolute
+from pallasc.compiler.inputs.attribution import Asked
+from pallasc.compiler.inputs.reads import digest_of
+from pallasc.compiler.inputs.recorders import absolute
 from pallasc.errors import ToolError
 
 NOTES = "HERE / 'notes.txt'"

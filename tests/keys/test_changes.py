@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler import compile as compile_module
-from pallasc.compiler import identity, manifest
+from pallasc.compiler.inputs import manifest
+from pallasc.compiler.lowering import compile as compile_module
+from pallasc.compiler.toolchain import identity
 from pallasc.specs import canonical
 
 Change = Callable[[Any], object]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pallasc.compiler import identity
+from pallasc.compiler.toolchain import identity
 
 Change = Callable[[Any], object]
 

@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.environment import compiler_variables, compiling_environment, settled
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.toolchain.environment import (
+    compiler_variables,
+    compiling_environment,
+    settled,
+)
+from pallasc.compiler.toolchain.setup import prepare
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.modules import site_folders
-from pallasc.compiler.reads import (
+from pallasc.compiler.inputs.reads import (
     FILE,
     FOLDER,
     IS,
@@ -26,7 +25,8 @@ from pallasc.compiler.reads import (
     listing_digest,
     path_of,
 )
-from pallasc.compiler.sources import Sources, sources_from_json, sources_to_json
+from pallasc.compiler.inputs.sources import Sources, sources_from_json, sources_to_json
+from pallasc.compiler.toolchain.modules import site_folders
 
 FAILING = "except (ImportError, OSError): pass"
 
@@ -318,4 +318,4 @@ def test_sources_travel_between_processes(tmp_path: Path) -> None:
 def test_this_process_records_nothing() -> None:
     assert "_Recording" not in type(os.environ).__name__
     assert {type(os.stat), type(time.time)} == {types.BuiltinFunctionType}
-    assert sys.modules["pallasc.compiler.reads"].__dict__["_by_module"] == {}
+    assert sys.modules["pallasc.compiler.inputs.reads"].__dict__["_by_module"] == {}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.collect import collect
-from pallasc.specs.matrix import expand
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.collect import collect
+from pallasc.specs.loading.matrix import expand
 
 COMMON = """
 import jax

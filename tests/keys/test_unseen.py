@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.collect import collect
-from pallasc.compiler.setup import prepare
-from pallasc.compiler.why import explain_variants
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.collect import collect
+from pallasc.compiler.inputs.why import explain_variants
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant
 
 KERNELS = {

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.specs.matrix import expand
-from pallasc.specs.plan import LaunchPlan
+from pallasc.compiler.build.build import build
+from pallasc.specs.artifacts.plan import LaunchPlan
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
-from pallasc.specs.yaml_loader import load_yaml
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "jax.experimental.pallas.ops.gpu"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pallasc.specs.plan import Copy, Fill, Launch, LaunchPlan
+from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan
 
 PATTERN = 0xC7
 """Every byte that nothing has written: as numbers, large ones."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.plan import (
+from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
     Copy,

@@ -11,9 +11,9 @@ import made
 import numpy as np
 import pytest
 
-from pallasc.runtime.adapters import arrays
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.matching import arrays
 from pallasc.specs.arrays import strides_of
 
 _VERSIONED = b"dltensor_versioned"

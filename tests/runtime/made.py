@@ -13,17 +13,16 @@ from typing import Any
 
 import rig
 
-from pallasc.runtime import driver as runtime_driver
-from pallasc.runtime.adapters import arrays
-from pallasc.runtime.adapters.arrays import ArrayView
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
-from pallasc.runtime.front import Dialect
+from pallasc.runtime.calls.fast_path import Dialect
+from pallasc.runtime.device import driver as runtime_driver
+from pallasc.runtime.matching import arrays
+from pallasc.runtime.matching.arrays import ArrayView
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
-from pallasc.specs.artifact import Artifact, KernelResources, kernel_to_json
-from pallasc.specs.canonical import digest
-from pallasc.specs.cubin import parse_cubin
-from pallasc.specs.plan import (
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
+from pallasc.specs.artifacts.cubin import parse_cubin
+from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
     Bytes,
@@ -34,7 +33,8 @@ from pallasc.specs.plan import (
     Step,
     TensorMap,
 )
-from pallasc.specs.plan_json import plan_to_json
+from pallasc.specs.artifacts.plan_json import plan_to_json
+from pallasc.specs.canonical import digest
 from pallasc.specs.targets import resolve_target
 
 _ENTRIES = """
@@ -243,7 +243,7 @@ class Framework:
         self, shape: Any, dtype: str = "f32", device: int = 0, stream: int | None = None
     ) -> Tensor:
         """Allocate through the driver, as frameworks do."""
-        from pallasc.runtime.devices import active, get_device
+        from pallasc.runtime.device.devices import active, get_device
 
         made = Tensor(0, dtype, tuple(shape), device)
         with active(get_device(device)) as driver:
@@ -262,7 +262,7 @@ class Framework:
         self.written += tensors
 
     def dialect(self) -> Dialect:
-        from pallasc.runtime.devices import current_device
+        from pallasc.runtime.device.devices import current_device
         from pallasc.specs.dtypes import DTYPES
 
         return Dialect(

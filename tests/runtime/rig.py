@@ -60,7 +60,7 @@ def _hungry() -> str:
 
 @functools.cache
 def ptxas() -> Path:
-    from pallasc.compiler.toolchain import find_toolchain
+    from pallasc.compiler.toolchain.toolchain import find_toolchain
     from pallasc.errors import PallascError
 
     try:

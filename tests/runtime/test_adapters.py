@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.arrays import find_adapter, is_row_major
 from pallasc.runtime.adapters.capsules import _exported, read_capsule
 from pallasc.runtime.adapters.cuda_arrays import read_typestr
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.matching.arrays import find_adapter, is_row_major
 from pallasc.specs.dtypes import DTYPES
 
 
@@ -194,7 +194,7 @@ def test_a_capsule_keeps_its_array_until_it_goes(runtime: Any) -> None:
 
 
 def test_a_consumer_in_another_stream_waits(runtime: Any, framework: Any) -> None:
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     with active(get_device(0)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))

@@ -31,16 +31,16 @@ from jax_stub import Executable, MosaicCall, Passed
 sys.path.pop(0)
 sys.path.pop(0)
 
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
+from pallasc.runtime.matching.trees import unflatten
 from pallasc.runtime.opening import open_artifact
-from pallasc.runtime.trees import unflatten
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.dtypes import parse_dtype
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
-from pallasc.specs.yaml_loader import load_yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -17,9 +17,9 @@ import pytest
 import pallasc
 from pallasc.errors import ArgumentError, CorruptError, SelectionError, SpecError, ToolError
 from pallasc.runtime.bundles import Bundles
-from pallasc.runtime.candidates import Origin
-from pallasc.runtime.devices import active, capabilities, get_device
+from pallasc.runtime.device.devices import active, capabilities, get_device
 from pallasc.runtime.discovery import PATH, Found
+from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.source import OpenFile

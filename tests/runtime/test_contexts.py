@@ -9,7 +9,7 @@ import pytest
 from rig import in_thread
 
 from pallasc.errors import DriverError
-from pallasc.runtime.devices import active, current_context, get_device
+from pallasc.runtime.device.devices import active, current_context, get_device
 
 
 def _arrays(framework: Any, device: int = 0) -> list[Any]:

@@ -29,7 +29,7 @@ def adds(runtime: Any) -> Any:
 
 
 def _streams(count: int) -> list[int]:
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     with active(get_device(0)) as driver:
         return [int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(count)]

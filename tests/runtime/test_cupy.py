@@ -60,7 +60,7 @@ def test_results_are_arrays_of_cupy(cupy: foreign.Cupy, adds: Any, slow: list[st
 def test_a_call_goes_to_the_stream_of_cupy_or_to_its_own(
     cupy: foreign.Cupy, adds: Any, runtime: Any
 ) -> None:
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     a, b, out = (cupy.array(TEXT) for _ in range(3))
     with active(get_device(0)) as driver:

@@ -9,7 +9,7 @@ import pytest
 import standin as control
 
 from pallasc.errors import ArgumentError, DriverError
-from pallasc.runtime.devices import (
+from pallasc.runtime.device.devices import (
     active,
     current_context,
     current_device,

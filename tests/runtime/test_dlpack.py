@@ -43,7 +43,7 @@ def test_results_are_device_arrays_and_later_calls_are_fast(
 
 
 def test_a_given_stream_asks_the_producer_for_no_order(adds: Any, framework: Any) -> None:
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     with active(get_device(0)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))

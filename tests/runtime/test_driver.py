@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pallasc.errors import DriverError, OutOfMemoryError
-from pallasc.runtime.driver import STICKY, open_driver, version_text
-from pallasc.specs.drivers import minimum_driver
+from pallasc.runtime.device.driver import STICKY, open_driver, version_text
+from pallasc.specs.artifacts.drivers import minimum_driver
 
 _OPEN = """
 from pallasc.errors import PallascError
-from pallasc.runtime.devices import get_device
+from pallasc.runtime.device.devices import get_device
 try:
     print(get_device(0))
 except PallascError as error:
@@ -110,7 +110,7 @@ def test_no_cuda_bindings(fresh_process: Any) -> None:
 def test_two_threads_open_it_once(fresh_process: Any) -> None:
     code = """
 import threading
-from pallasc.runtime.driver import open_driver
+from pallasc.runtime.device.driver import open_driver
 found, gate = [], threading.Barrier(8)
 def work():
     gate.wait()
@@ -126,7 +126,7 @@ print(len(set(map(id, found))), len(found))
 def test_a_fork_is_refused_with_a_reason(fresh_process: Any) -> None:
     code = """
 import os
-from pallasc.runtime.devices import get_device
+from pallasc.runtime.device.devices import get_device
 get_device(0)
 child = os.fork()
 if child == 0:
@@ -148,7 +148,7 @@ print(get_device(0))
 def test_a_fork_before_the_driver_is_opened_does_no_harm(fresh_process: Any) -> None:
     code = """
 import os
-from pallasc.runtime.devices import get_device
+from pallasc.runtime.device.devices import get_device
 child = os.fork()
 if child == 0:
     print(get_device(0), flush=True)
@@ -162,7 +162,7 @@ print(get_device(0))
 def test_a_fork_while_another_thread_opens_the_driver_does_not_hang(fresh_process: Any) -> None:
     code = """
 import os, signal, threading
-from pallasc.runtime import driver
+from pallasc.runtime.device import driver
 inside, go = threading.Event(), threading.Event()
 real = driver._open
 def slow():
@@ -195,7 +195,8 @@ def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> 
     code = """
 import contextlib, os, signal, threading
 import made
-from pallasc.runtime import devices, driver, loading, memory, program
+from pallasc.runtime.device import devices, driver, loading, memory
+from pallasc.runtime.calls import program
 framework = made.install()
 kernel = made.kernel(made.add())
 a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
@@ -236,7 +237,7 @@ def test_a_child_tries_a_driver_again_that_its_parent_could_not_start(fresh_proc
     code = """
 import os
 import standin
-from pallasc.runtime.driver import open_driver
+from pallasc.runtime.device.driver import open_driver
 try:
     open_driver()
 except Exception as error:

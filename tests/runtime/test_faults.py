@@ -17,9 +17,9 @@ import standin as control
 
 from pallasc.errors import PallascError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.devices import get_device
+from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.opening import Kernels
-from pallasc.specs.plan import Bytes, Copy
+from pallasc.specs.artifacts.plan import Bytes, Copy
 
 EXPECTED = Path(__file__).parent / "faults.json"
 
@@ -647,7 +647,7 @@ def stream_that_is_none(w: World) -> Any:
 @fault
 def stream_of_another_gpu(w: World) -> Any:
     w.driver.devices("9.0", "9.0")
-    from pallasc.runtime.devices import active
+    from pallasc.runtime.device.devices import active
 
     with active(get_device(1)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
@@ -665,7 +665,7 @@ def stream_that_does_not_exist(w: World) -> Any:
 
 @fault
 def not_loaded_before_a_capture(w: World) -> Any:
-    from pallasc.runtime.devices import active
+    from pallasc.runtime.device.devices import active
 
     with active(get_device(0)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))

@@ -8,7 +8,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError
-from pallasc.runtime.front import parameter_names
+from pallasc.runtime.calls.fast_path import parameter_names
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels
 
@@ -49,7 +49,7 @@ def test_later_calls_are_fast(checks: bool, slow: list[str], runtime: Any, frame
 
 
 def _stream() -> int:
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     with active(get_device(0)) as driver:
         return int(driver.call("cuStreamCreate", 1, what="a stream"))
@@ -103,7 +103,7 @@ def test_a_stream_of_another_device_is_refused_when_everything_is_ready(
     runtime: Any, framework: Any
 ) -> None:
     runtime.devices("9.0", "9.0")
-    from pallasc.runtime.devices import active, get_device
+    from pallasc.runtime.device.devices import active, get_device
 
     kernel, (a, b, out) = _warm(framework)
     with active(get_device(1)) as driver:
@@ -154,7 +154,7 @@ def test_an_error_of_the_driver_is_raised(checks: bool, runtime: Any, framework:
 def test_the_number_of_kept_plans_is_bounded(
     runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pallasc.runtime import routes
+    from pallasc.runtime.calls import routes
 
     monkeypatch.setattr(routes, "MOST_PLANS", 5)
     kernel, (a, b, _) = _warm(framework)

@@ -419,7 +419,7 @@ def test_kernels_are_timed_against_jax_on_the_same_numbers(packed: Path) -> None
 
 
 def test_jax_s_executable_is_compared_by_its_code() -> None:
-    from pallasc.compiler.setup import prepare
+    from pallasc.compiler.toolchain.setup import prepare
     from pallasc.errors import ToolError
 
     names = [VARIANT, "jax_ragged_dot[n=4096]@h100-sxm"]  # the second has kernels of XLA's too

@@ -15,8 +15,8 @@ import pytest
 import standin as control
 
 from pallasc.runtime.adapters.jax_arrays import _load
-from pallasc.runtime.devices import get_device
-from pallasc.runtime.program import is_loaded
+from pallasc.runtime.calls.program import is_loaded
+from pallasc.runtime.device.devices import get_device
 
 HERE = Path(__file__).parent
 

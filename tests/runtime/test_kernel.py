@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.lookup import stored_artifact
+from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, NoSuchKernelError, open_artifact
-from pallasc.specs.plan import Copy, Fill
+from pallasc.specs.artifacts.plan import Copy, Fill
 
 
 def _adds(runtime: Any, shape: tuple[int, ...] = (4, 64)) -> None:

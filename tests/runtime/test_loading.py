@@ -8,10 +8,10 @@ import made
 import pytest
 
 from pallasc.errors import CorruptError, DeviceError
-from pallasc.runtime.devices import active, get_device
-from pallasc.runtime.driver import open_driver
-from pallasc.runtime.loading import check_cubin, launch_config, ready_function
-from pallasc.specs.cubin import Cubin
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.loading import check_cubin, launch_config, ready_function
+from pallasc.specs.artifacts.cubin import Cubin
 
 
 @pytest.mark.parametrize(

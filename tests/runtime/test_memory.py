@@ -9,9 +9,9 @@ import made
 import pytest
 
 from pallasc.errors import DriverError
-from pallasc.runtime import memory
-from pallasc.runtime.devices import Device, get_device
-from pallasc.runtime.memory import align, temporary, upload
+from pallasc.runtime.device import memory
+from pallasc.runtime.device.devices import Device, get_device
+from pallasc.runtime.device.memory import align, temporary, upload
 
 
 def _without_pools(device: Device) -> Device:
@@ -167,14 +167,14 @@ def test_temporaries_come_from_the_framework_where_it_has_a_pool(
 
 
 def _stream() -> int:
-    from pallasc.runtime.devices import active
+    from pallasc.runtime.device.devices import active
 
     with active(get_device(0)) as driver:
         return int(driver.call("cuStreamCreate", 1, what="a stream"))
 
 
 def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_its_workspace(runtime: Any) -> None:
-    from pallasc.runtime.devices import active
+    from pallasc.runtime.device.devices import active
 
     runtime.configure(asynchronous=1, reuse_streams=1)
     device = _without_pools(get_device(0))
@@ -192,7 +192,7 @@ def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_its_workspace(runt
 
 
 def test_a_graph_has_a_workspace_of_its_own(runtime: Any) -> None:
-    from pallasc.runtime.devices import active
+    from pallasc.runtime.device.devices import active
 
     device, stream = _without_pools(get_device(0)), _stream()
     found = []

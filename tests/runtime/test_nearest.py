@@ -8,8 +8,8 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.candidates import Candidate
 from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.matching.candidates import Candidate
 
 
 def _sizes(*, count: int) -> Kernel:

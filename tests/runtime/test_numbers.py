@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import standin as control
 
-from pallasc.specs.yaml_loader import load_yaml
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 HERE = Path(__file__).parent
 

@@ -9,10 +9,10 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.candidates import Candidate
-from pallasc.runtime.devices import active, get_device
-from pallasc.runtime.program import Program, is_loaded, load_program
-from pallasc.specs.plan import Bytes, Copy, Fill, Pointer
+from pallasc.runtime.calls.program import Program, is_loaded, load_program
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
 
 
 def _program(artifact: Any, device: int = 0) -> Program:

@@ -8,9 +8,9 @@ import made
 import pytest
 
 from pallasc.errors import DeviceError, DriverError, SelectionError
-from pallasc.runtime.candidates import Candidate
-from pallasc.runtime.devices import active, get_device
-from pallasc.runtime.routes import Route, is_capturing
+from pallasc.runtime.calls.routes import Route, is_capturing
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.matching.candidates import Candidate
 
 
 def _route(*targets: str) -> Route:

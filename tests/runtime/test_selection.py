@@ -9,16 +9,16 @@ import made
 import pytest
 
 from pallasc.errors import SelectionError
-from pallasc.runtime.candidates import Candidate
-from pallasc.runtime.devices import Device
-from pallasc.runtime.selection import (
+from pallasc.runtime.device.devices import Device
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.runtime.matching.selection import (
     arch_refusal,
     blocks_per_sm,
     fitting_candidates,
     refusal,
     select,
 )
-from pallasc.specs.plan import Launch
+from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.targets import MODELS
 
 _NAMES = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h100-pcie": "NVIDIA H100 PCIe"}

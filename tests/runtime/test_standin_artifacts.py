@@ -12,7 +12,7 @@ import pytest
 from rig import Rig, code_of, ptxas, value_of
 from standin import Standin
 
-from pallasc.specs.cubin import EM_CUDA, Cubin, parse_cubin
+from pallasc.specs.artifacts.cubin import EM_CUDA, Cubin, parse_cubin
 
 LIBRARY = Path(__file__).parents[2] / "specs" / "library"
 BUILDS = {

@@ -1,4 +1,4 @@
-"""The stand-in reads cubins as `pallasc.specs.cubin` does, and loads them where a driver would."""
+"""The stand-in reads cubins as `pallasc.specs.artifacts.cubin` does, and loads them where a driver would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rig import Rig, code_of, cubin, load, value_of
 from standin import Standin
 
-from pallasc.specs.cubin import parse_cubin
+from pallasc.specs.artifacts.cubin import parse_cubin
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_100f", "sm_103a", "sm_120a")
 

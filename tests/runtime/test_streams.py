@@ -11,8 +11,8 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.devices import active, get_device
-from pallasc.runtime.streams import stream_handle
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.device.streams import stream_handle
 
 
 class _Protocol:

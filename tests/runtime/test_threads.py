@@ -14,7 +14,8 @@ _LAUNCHES = 10_000
 _PROGRAM = """
 import ctypes, os, struct, sys, threading
 import made, standin
-from pallasc.runtime import devices, routes
+from pallasc.runtime.device import devices
+from pallasc.runtime.calls import routes
 
 threads, launches, checks, routes.MOST_PLANS = (int(word) for word in sys.argv[1:])
 driver = standin.load()

@@ -9,11 +9,11 @@ import pytest
 
 from pallasc.errors import DriverError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.candidates import Candidate
-from pallasc.runtime.devices import get_device
-from pallasc.runtime.routes import Route
+from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.device.devices import get_device
+from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.timing import time_launches
-from pallasc.specs.plan import Copy
+from pallasc.specs.artifacts.plan import Copy
 
 FLUSH = "cuMemsetD8Async"
 

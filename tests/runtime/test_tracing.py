@@ -9,8 +9,8 @@ from typing import Any
 import made
 import pytest
 
+from pallasc.runtime.calls.tracing import TRACED, skip_frames
 from pallasc.runtime.kernel import Kernel
-from pallasc.runtime.tracing import TRACED, skip_frames
 
 METHODS = ("__call__", "available", "into", "variant", "preload", "prepare")
 

@@ -15,7 +15,7 @@ from rig import in_thread
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.devices import active, get_device
+from pallasc.runtime.device.devices import active, get_device
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 
@@ -142,7 +142,7 @@ def test_reads_that_are_over_are_forgotten(runtime: Any) -> None:
 
 
 def test_one_launch_is_noted_once_for_an_array_that_it_reads_and_writes(runtime: Any) -> None:
-    from pallasc.runtime.uses import Moment, Uses
+    from pallasc.runtime.device.uses import Moment, Uses
 
     uses, moment = Uses(), Moment(get_device(0), 3, object(), [])
     for writes in (False, True, False):

@@ -23,7 +23,7 @@ class Assembled(NamedTuple):
 @pytest.fixture(scope="session")
 def assemble(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Assembled]:
     """Return a function that assembles `kernels.ptx` for an architecture."""
-    from pallasc.compiler.toolchain import find_toolchain
+    from pallasc.compiler.toolchain.toolchain import find_toolchain
 
     ptxas = find_toolchain().ptxas
     folder = tmp_path_factory.mktemp("cubins")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact, KernelResources, kernel_to_json
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
 from pallasc.specs.canonical import digest
 
 CUBIN, PTX, CONSTANT = b"cubin", b".version 9.0\n", b"\1\2\3\4"

@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 from pallasc.errors import SpecError
-from pallasc.specs import parameters, points
+from pallasc.specs import parameters
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading import points
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
+from pallasc.specs.loading.yaml_text import MOST_BYTES, MOST_VALUES, parse_document, read_document
 from pallasc.specs.spelling import nearest
-from pallasc.specs.yaml_loader import load_specs, parse_yaml
-from pallasc.specs.yaml_text import MOST_BYTES, MOST_VALUES, parse_document, read_document
 
 HEAD = 'schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: k\n    entry: "json:loads"\n'
 
@@ -166,8 +167,8 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
-from pallasc.specs.yaml_loader import load_yaml
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 try:
     print(len(expand(load_yaml(sys.argv[1]))))
 except SpecError as error:

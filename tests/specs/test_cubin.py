@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.cubin import Parameter, Tool, other_maker, parse_cubin, tools_of
-from pallasc.specs.elf import parse_elf
+from pallasc.specs.artifacts.cubin import Parameter, Tool, other_maker, parse_cubin, tools_of
+from pallasc.specs.artifacts.elf import parse_elf
 
 Assemble = Callable[[str], Any]
 ARCHITECTURES = (
@@ -61,7 +61,7 @@ def test_system_shared_memory_is_not_counted_from_hopper_on(assemble: Assemble) 
 
 
 def test_the_toolkit_is_the_one_of_the_assembler(assemble: Assemble) -> None:
-    from pallasc.compiler.toolchain import find_toolchain, tool_version
+    from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 
     version = tool_version(find_toolchain().ptxas)
     assert version.startswith(parse_cubin(assemble("sm_90a").cubin).toolkit + ".")
@@ -69,7 +69,7 @@ def test_the_toolkit_is_the_one_of_the_assembler(assemble: Assemble) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_cubin_names_the_tool_that_made_it(assemble: Assemble, arch: str) -> None:
-    from pallasc.compiler.toolchain import find_toolchain, tool_version
+    from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 
     version = tool_version(find_toolchain().ptxas)
     cubin = assemble(arch).cubin

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.decorator import Call, Ref, collect_python, declare, kernel
-from pallasc.specs.matrix import expand
-from pallasc.specs.modules import load_module
-from pallasc.specs.yaml_loader import load_yaml
+from pallasc.specs.loading.decorator import Call, Ref, collect_python, declare, kernel
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.modules import load_module
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 PYTHON = '''\
 """Kernels."""
 from dataclasses import dataclass
 
-from pallasc.specs.decorator import Call, Ref, kernel
+from pallasc.specs.loading.decorator import Call, Ref, kernel
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def test_a_change_within_a_second_is_seen(folder: Path) -> None:
 def test_only_the_files_own_declarations_count(folder: Path) -> None:
     (folder / "more.py").write_text(
         "from kernels import fast\n"
-        "from pallasc.specs.decorator import kernel\n"
+        "from pallasc.specs.loading.decorator import kernel\n"
         'kernel(args={"x": "f32[8]"}, targets=["sm_80"])(fast)\n'
     )
     try:
@@ -125,7 +125,7 @@ def test_only_the_files_own_declarations_count(folder: Path) -> None:
     assert (spec.name, spec.entry) == ("fast", "kernels:fast")
 
 
-HEAD = "from pallasc.specs.decorator import Call, Ref, kernel\n"
+HEAD = "from pallasc.specs.loading.decorator import Call, Ref, kernel\n"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from pallasc.specs.json_schema import json_schema, json_schema_text
-from pallasc.specs.kernel_fields import FILE_FIELDS, KERNEL_FIELDS
+from pallasc.specs.loading.json_schema import json_schema, json_schema_text
+from pallasc.specs.loading.kernel_fields import FILE_FIELDS, KERNEL_FIELDS
 
 ROOT = Path(__file__).parents[2]
 WRONG = Path(__file__).parent / "wrong"

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Tolerance
-from pallasc.specs.yaml_loader import parse_yaml
 
 HEAD = "schema: 1\ntargets: [sm_90a]\nkernels:\n"
 

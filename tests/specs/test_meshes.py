@@ -7,12 +7,12 @@ import json
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.decorator import spec_of
-from pallasc.specs.json_schema import json_schema_text
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.decorator import spec_of
+from pallasc.specs.loading.json_schema import json_schema_text
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.meshes import checked_mesh
 from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
-from pallasc.specs.yaml_loader import parse_yaml
 
 SPEC = """\
 schema: 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.plan import (
+from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
     Bytes,
@@ -22,8 +22,8 @@ from pallasc.specs.plan import (
     TensorMap,
     tree_leaves,
 )
-from pallasc.specs.plan_json import plan_from_json, plan_to_json
-from pallasc.specs.plan_rules import check_ranges
+from pallasc.specs.artifacts.plan_json import plan_from_json, plan_to_json
+from pallasc.specs.artifacts.plan_rules import check_ranges
 
 _MAP = TensorMap(
     buffer=0, offset=64, dtype="float16", dims=(64, 16), strides=(128,), box=(64, 8),

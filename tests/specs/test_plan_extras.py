@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.peers import Peers, PeerTable
-from pallasc.specs.plan import Binding, Buffer, Bytes, Launch, LaunchPlan, Pointer, TensorMap
-from pallasc.specs.plan_json import plan_from_json, plan_to_json
-from pallasc.specs.profile import Profile
+from pallasc.specs.artifacts.peers import Peers, PeerTable
+from pallasc.specs.artifacts.plan import (
+    Binding,
+    Buffer,
+    Bytes,
+    Launch,
+    LaunchPlan,
+    Pointer,
+    TensorMap,
+)
+from pallasc.specs.artifacts.plan_json import plan_from_json, plan_to_json
+from pallasc.specs.artifacts.profile import Profile
 
 _MAP = TensorMap(
     buffer=0, offset=0, dtype="float16", dims=(64, 16), strides=(128,), box=(64, 8),

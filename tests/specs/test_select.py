@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
-from pallasc.specs.select import retarget, select
-from pallasc.specs.yaml_loader import parse_yaml
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.select import retarget, select
+from pallasc.specs.loading.yaml_loader import parse_yaml
 
 TEXT = """\
 schema: 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.spec_files import spec_files
+from pallasc.specs.loading.spec_files import spec_files
 
 YAML = "schema: 1\nkernels: []\n"
 DECORATED = "import pallasc\n@pallasc.kernel(args={})\ndef f(x): ...\n"
@@ -28,7 +28,7 @@ def found(folder: Path) -> tuple[list[str], list[str]]:
         "from pallasc import kernel\n@kernel(args={})\ndef f(x): ...\n",
         "from pallasc import kernel as k\nk(args={})(print)\n",
         "from pallasc import *\nkernel(args={})(print)\n",
-        "from pallasc.specs.decorator import kernel\nclass A:\n    kernel(args={})(print)\n",
+        "from pallasc.specs.loading.decorator import kernel\nclass A:\n    kernel(args={})(print)\n",
         "import pallasc\nif True:\n    for n in (1, 2):\n        pallasc.declare(entry='a:b')\n",
         "from pallasc import declare\n[declare(entry=e) for e in ()]\n",
         "import pallasc\npallasc.kernel(\n",

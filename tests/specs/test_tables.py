@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import spec_from_json, spec_to_json
-from pallasc.specs.yaml_loader import load_yaml
 
 ROWS = [
     {"m": 8, "dtype": "bf16", "cfg": {"tile": 64, "warps": [1, 2]}, "device": "H100"},
@@ -139,7 +139,7 @@ def test_only_values_count_and_not_where_they_come_from(expanded: Any, tmp_path:
 def test_defaults_and_several_kernels_read_a_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pallasc.specs import tables
+    from pallasc.specs.loading import tables
 
     read = []
     plain = tables.read_document

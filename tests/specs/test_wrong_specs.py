@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
-from pallasc.specs.yaml_loader import load_specs
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_specs
 
 FOLDER = Path(__file__).parent / "wrong"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

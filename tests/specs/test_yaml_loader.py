@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.matrix import expand
-from pallasc.specs.select import retarget
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.select import retarget
+from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml
 from pallasc.specs.spec import Spec
-from pallasc.specs.yaml_loader import load_specs, load_yaml, parse_yaml
 
 FULL = """\
 schema: 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.yaml_text import MOST_VALUES, parse_document, read_document
+from pallasc.specs.loading.yaml_text import MOST_VALUES, parse_document, read_document
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import json
 import sys
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build
-from pallasc.compiler.collect import collect
-from pallasc.specs.matrix import expand
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.collect import collect
+from pallasc.specs.loading.matrix import expand
 
 HEAVY = ("jax", "jaxlib", "numpy", "llvmlite", "google.protobuf", "torch")
 

@@ -12,7 +12,7 @@ import json
 import os
 from typing import Any
 
-from pallasc.compiler.channel import Channel
+from pallasc.compiler.workers.channel import Channel
 
 
 def main(arguments: list[str], channel: Channel) -> int:

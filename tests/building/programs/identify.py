@@ -6,7 +6,7 @@ import json
 import sys
 
 from pallasc.cache.store import Store
-from pallasc.compiler.setup import prepare
+from pallasc.compiler.toolchain.setup import prepare
 
 HEAVY = ("jax", "jaxlib", "numpy", "llvmlite", "google.protobuf", "torch")
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import pallasc
-import pallasc.compiler.compile as compiling
+import pallasc.compiler.lowering.compile as compiling
 from pallasc.cache.store import Store
 
 FACTOR = 1.0

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from pallasc.compiler.pool import Pool, Task
+from pallasc.compiler.workers.pool import Pool, Task
 
 with Pool(1, os.environ, program="fake_worker") as pool:
     tasks = [Task(0, ("", ""), {"op": "do", "code": sys.argv[1]})]

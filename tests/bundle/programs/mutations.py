@@ -23,7 +23,7 @@ from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.audit import Rules, audit
 from pallasc.specs.bundle.blobs import Kind, pack_rows
 from pallasc.specs.bundle.bundle import Bundle, open_bundle

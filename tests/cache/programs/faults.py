@@ -21,13 +21,13 @@ from typing import Any
 from content import artifact, blobs, is_right, key, manifest, publish
 from together import together
 
-from pallasc.cache import pins
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import prune, tidy
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep import pins
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import prune, tidy
+from pallasc.cache.upkeep.stats import stats
+from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
-from pallasc.cache.verify import verify
 from pallasc.errors import PallascError
 
 KEYS = 4

@@ -22,10 +22,10 @@ import damage
 from content import is_right, key, publish
 
 from pallasc.cache.about import About
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import prune
-from pallasc.cache.stats import artifacts, stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import prune
+from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.uses import Session
 
 NUMBERS = range(20)

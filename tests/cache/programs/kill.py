@@ -17,10 +17,10 @@ from typing import Never
 
 from content import is_right, key, manifest, publish
 
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import prune
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import prune
+from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.uses import Session
 
 KEYS = 12

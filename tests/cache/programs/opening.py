@@ -16,8 +16,8 @@ import sqlite_utils  # before the start, so that all come to the index at the sa
 from content import artifact, blobs, is_right, key
 from together import together
 
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.uses import Session
 
 

@@ -18,9 +18,9 @@ from shared import ANNE, BERT, GROUP, done
 
 from pallasc.cache import process
 from pallasc.cache.format import FOLDERS
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import clear, prune
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import clear, prune
 from pallasc.errors import CorruptError
 
 

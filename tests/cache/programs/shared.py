@@ -18,14 +18,14 @@ from typing import Any
 import sqlite_utils  # before rights are lost that finding it may need
 from content import artifact, blobs, is_right, key, manifest, publish
 
-from pallasc.cache import pins
 from pallasc.cache.index import open_index
-from pallasc.cache.limits import Limits
-from pallasc.cache.prune import clear, prune
-from pallasc.cache.stats import stats
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep import pins
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.prune import clear, prune
+from pallasc.cache.upkeep.stats import stats
+from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
-from pallasc.cache.verify import verify
 
 ANNE, BERT, GROUP = 64_001, 64_002, 64_000
 UMASKS = {ANNE: 0o022, BERT: 0o077}

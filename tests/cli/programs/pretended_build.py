@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from pallasc.cli.live import stderr_progress
-from pallasc.cli.summary import summary
-from pallasc.compiler.report import Event, Report, Tick, VariantResult
+from pallasc.cli.render.live import stderr_progress
+from pallasc.cli.render.summary import summary
+from pallasc.compiler.build.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Budget, Variant
 from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import Scalar

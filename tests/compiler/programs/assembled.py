@@ -22,8 +22,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.compiler import resources
-from pallasc.specs.cubin import tools_of
+from pallasc.compiler.lowering import resources
+from pallasc.specs.artifacts.cubin import tools_of
 
 
 def function(x: Any) -> Any:

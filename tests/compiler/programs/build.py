@@ -17,8 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.environment import compiler_variables, compiling_environment, tool_folder
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.toolchain.environment import (
+    compiler_variables,
+    compiling_environment,
+    tool_folder,
+)
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.errors import PallascError
 from pallasc.specs.collector import collector_past
 
@@ -52,11 +56,12 @@ def describe(error: PallascError) -> dict[str, Any]:
 
 def keep_executable(kept: list[bytes]) -> None:
     """Make the compiler put every serialised executable that it reads into `kept`."""
-    from pallasc.compiler import compile, executable
+    from pallasc.compiler.executable import serialized
+    from pallasc.compiler.lowering import compile
 
     def parse(data: bytes) -> Any:
         kept.append(data)
-        return executable.parse_executable(data)
+        return serialized.parse_executable(data)
 
     compile.parse_executable = parse
 
@@ -65,7 +70,7 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     """Compile one case."""
     kept: list[bytes] = []
     keep_executable(kept)
-    from pallasc.compiler.compile import Job, action_key, compile_job, lower_job
+    from pallasc.compiler.lowering.compile import Job, action_key, compile_job, lower_job
     from pallasc.specs.targets import resolve_target
 
     function, args, static, *mesh = case
@@ -92,7 +97,7 @@ def main(output: str, targets: str, file: str, *names: str) -> None:
     toolchain = find_toolchain()
     folder, keep = tool_folder(toolchain)
     os.environ.update(compiling_environment(os.environ, folder))
-    from pallasc.compiler.compile import Tools
+    from pallasc.compiler.lowering.compile import Tools
 
     tools = Tools({"made": "by a test"}, toolchain.ptxas, {}, compiler_variables(os.environ))
     with collector_past():  # it imports JAX

@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from pallasc.compiler.compile import Job, Tools, action_key, compile_job, lower_job
-from pallasc.compiler.entry import import_function
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.lowering.compile import Job, Tools, action_key, compile_job, lower_job
+from pallasc.compiler.lowering.entry import import_function
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.arrays import resolve_array
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.targets import resolve_target
 
 root = Path(sys.argv[2])

@@ -12,7 +12,8 @@ import site
 import sys
 import tempfile
 
-from pallasc.compiler import imports, modules, seclusion
+from pallasc.compiler.inputs import imports, seclusion
+from pallasc.compiler.toolchain import modules
 from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
 _, spec, fake_site, given = sys.argv
@@ -26,11 +27,11 @@ imports.record_imports()
 imports.read_sources_afresh()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
-from pallasc.compiler.chance import forget_seeds  # noqa: E402
-from pallasc.compiler.manifest import make_manifest  # noqa: E402
-from pallasc.compiler.worker import _job, _sources  # noqa: E402
-from pallasc.specs.matrix import expand  # noqa: E402
-from pallasc.specs.yaml_loader import load_yaml  # noqa: E402
+from pallasc.compiler.inputs.manifest import make_manifest  # noqa: E402
+from pallasc.compiler.inputs.nondeterminism import forget_seeds  # noqa: E402
+from pallasc.compiler.workers.worker import _job, _sources  # noqa: E402
+from pallasc.specs.loading.matrix import expand  # noqa: E402
+from pallasc.specs.loading.yaml_loader import load_yaml  # noqa: E402
 
 found = {}
 variants = expand(load_yaml(spec))

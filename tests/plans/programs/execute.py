@@ -25,8 +25,8 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
 
 from plan_interpreter import Kernel, Memory, run_plan
 
-from pallasc.compiler.environment import compiling_environment, tool_folder
-from pallasc.compiler.toolchain import find_toolchain
+from pallasc.compiler.toolchain.environment import compiling_environment, tool_folder
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 _TOOLCHAIN = find_toolchain()
 _TOOLS, _KEPT = tool_folder(_TOOLCHAIN)
@@ -36,12 +36,21 @@ import jax
 from cases import CASES, KERNELS, REFERENCES
 from hlo_parts import Computations, array_of, bytes_of, size_of
 
-from pallasc.compiler import compile as compiling
-from pallasc.compiler.host_stub import locate
+from pallasc.compiler.executable.host_stub import locate
+from pallasc.compiler.lowering import compile as compiling
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.specs.arrays import ArraySpec, resolve_array
-from pallasc.specs.plan import Buffer, Bytes, Copy, Fill, Launch, LaunchPlan, Pointer, Step
-from pallasc.specs.plan_json import plan_from_json
+from pallasc.specs.artifacts.plan import (
+    Buffer,
+    Bytes,
+    Copy,
+    Fill,
+    Launch,
+    LaunchPlan,
+    Pointer,
+    Step,
+)
+from pallasc.specs.artifacts.plan_json import plan_from_json
 from pallasc.specs.targets import resolve_target
 
 _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
-from pallasc.specs.artifact import Artifact
-from pallasc.specs.plan import MAP_BYTES, Bytes, Launch, Pointer, TensorMap
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Launch, Pointer, TensorMap
 
 
 def addresses(step: Launch, launch: Any) -> dict[int, int]:

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler import compile as compiling
-from pallasc.compiler.entry import import_function, static_value
-from pallasc.compiler.executable import parse_executable
-from pallasc.compiler.surroundings import Surroundings
+from pallasc.compiler.executable.serialized import parse_executable
+from pallasc.compiler.inputs.process_state import Surroundings
+from pallasc.compiler.lowering import compile as compiling
+from pallasc.compiler.lowering.entry import import_function, static_value
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_from_json
 

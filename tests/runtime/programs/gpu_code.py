@@ -16,9 +16,9 @@ sys.path.insert(0, sys.argv[1])
 from executables import compile_variant
 from jax_way import code, mosaic_cubins
 
-from pallasc.compiler.toolchain import find_toolchain
-from pallasc.specs.matrix import expand
-from pallasc.specs.yaml_loader import load_yaml
+from pallasc.compiler.toolchain.toolchain import find_toolchain
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 LIBRARY = Path(__file__).parents[3] / "specs" / "library"
 

@@ -24,10 +24,10 @@ from carried import Carried
 from jax_way import jitted
 from references import REFERENCES, make_inputs, right_rows, row_axis, sample_rows
 
-from pallasc.compiler.entry import import_function
-from pallasc.specs.matrix import expand
+from pallasc.compiler.lowering.entry import import_function
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.wire import variant_to_json
-from pallasc.specs.yaml_loader import load_yaml
 
 LIBRARY = Path(__file__).parents[3] / "specs" / "library"
 SMALL = {4096: 96, 16384: 64, 32768: 160, 8192: 128, 2048: 80, 1024: 48}

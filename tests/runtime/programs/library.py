@@ -20,7 +20,7 @@ from emulate import emulate
 import pallasc
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 
 
 def cases() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import standin_torch
 import torch
 from emulate import emulate
 
-from pallasc.specs.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact
 
 DTYPES = {
     "f32": torch.float32,

@@ -15,8 +15,8 @@ import standin
 import torch
 from torch_calls import message
 
-from pallasc.runtime.adapters import arrays
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
+from pallasc.runtime.matching import arrays
 
 
 class HostAsDevice(TorchAdapter):

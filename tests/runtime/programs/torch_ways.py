@@ -10,8 +10,8 @@ import standin_torch
 import torch
 from torch_calls import message
 
+from pallasc.runtime.calls.tracing import TRACED
 from pallasc.runtime.opening import Kernels
-from pallasc.runtime.tracing import TRACED
 
 
 def tensor(value: float, *, device: int = 0) -> Any:

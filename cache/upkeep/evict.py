@@ -1,0 +1,277 @@
+"""What to take out of a store: a decision over what lies in it, without touching anything.
+
+The order is least recently used first. Records go before the blobs that no other record names; what
+a pin names or a running build holds stays, even where that leaves the store too large; what stays
+so is told with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pallasc.cache.files import Identity
+from pallasc.cache.leases import Held
+from pallasc.cache.upkeep.kept import IN_USE, PINNED, YOUNG, Kept, Tally
+from pallasc.cache.upkeep.limits import Limits
+
+AGE, SIZE, CLEAR = "age", "size", "clear"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record: its file, its last use, and the digests of its blobs, each once."""
+
+    key: str
+    identity: Identity
+    last_use_ns: int
+    blobs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest: its file, and the action key it leads to, "" where it leads to none."""
+
+    identity: Identity
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All that lies in a store.
+
+    Attributes:
+        entries: every record.
+        blobs: the file of every blob, by digest.
+        manifests: every manifest, by request key.
+        complete: nothing was overlooked; if something was, nothing may be removed.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    blobs: Mapping[str, Identity] = field(default_factory=dict)
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    complete: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of records, blobs and manifests together."""
+        return (
+            sum(entry.identity[2] for entry in self.entries)
+            + sum(blob[2] for blob in self.blobs.values())
+            + sum(manifest.identity[2] for manifest in self.manifests.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A record that goes, the blobs and manifests that go with it, and why: see `decide`."""
+
+    entry: Entry
+    reason: str
+    bytes: int
+    blobs: tuple[str, ...] = ()
+    manifests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What goes.
+
+    Attributes:
+        evictions: records, in the order in which they go.
+        orphans: blobs that no record names.
+        dangling: manifests that lead to no record, or were not made again for too long.
+        bytes_before, bytes_after: the size of the store.
+        kept: what stays although a limit asks for it, by reason.
+        excess_bytes: how much the store stays larger than its limit; what is kept explains all
+            that is left then.
+        complete: nothing was overlooked; if something was, nothing goes.
+    """
+
+    evictions: tuple[Eviction, ...] = ()
+    orphans: tuple[str, ...] = ()
+    dangling: tuple[str, ...] = ()
+    bytes_before: int = 0
+    bytes_after: int = 0
+    kept: tuple[Kept, ...] = ()
+    excess_bytes: int = 0
+    complete: bool = True
+
+    @property
+    def held(self) -> int:
+        """Return how many records stay only because they are pinned or in use."""
+        return sum(one.records for one in self.kept)
+
+
+def decide(
+    inventory: Inventory,
+    limits: Limits,
+    held: Held,
+    *,
+    now_ns: int,
+    pinned: frozenset[str] = frozenset(),
+    clear: bool = False,
+) -> Plan:
+    """Return what has to go, so that what stays fits the limits.
+
+    A blob that is younger than the grace period, or that a running build may have published, is not
+    removed yet, though its record may be.
+
+    Args:
+        inventory: what lies in the store.
+        limits: what may stay.
+        held: what running builds hold.
+        now_ns: the time now.
+        pinned: the keys of records that stay.
+        clear: the reason of every eviction is "clear"; otherwise it is the limit that asks for it,
+            "age" or "size".
+    """
+    before = inventory.bytes
+    if not inventory.complete:
+        excess = _excess(before, limits)
+        return Plan(bytes_before=before, bytes_after=before, excess_bytes=excess, complete=False)
+    return _Decision(inventory, limits, held, now_ns, before, pinned, clear).plan()
+
+
+def _excess(size: int, limits: Limits) -> int:
+    return 0 if limits.max_bytes is None else max(0, size - limits.max_bytes)
+
+
+class _Decision:
+    """The state of one decision: what stays, as more and more goes."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        limits: Limits,
+        held: Held,
+        now_ns: int,
+        before: int,
+        pinned: frozenset[str],
+        clear: bool,
+    ) -> None:
+        self.inventory, self.limits, self.held = inventory, limits, held
+        self.pinned, self.clear = pinned, clear
+        self.before, self.total = before, before
+        self.grace_ns = now_ns - round(limits.grace_s * 1e9)
+        self.oldest_ns = (
+            None if limits.max_age_s is None else now_ns - round(limits.max_age_s * 1e9)
+        )
+        self.references = Counter(name for entry in inventory.entries for name in entry.blobs)
+        self.leading: dict[str, list[str]] = {}
+        for request, manifest in inventory.manifests.items():
+            self.leading.setdefault(manifest.action, []).append(request)
+        self.kept_entries: list[tuple[str, Entry]] = []
+        self.kept_blobs: list[str] = []
+
+    def plan(self) -> Plan:
+        """Decide."""
+        loose = [name for name in self.inventory.blobs if not self.references[name]]
+        orphans = tuple(name for name in loose if self._may_go(name))
+        dangling = self._dangling()
+        self.total -= sum(self.inventory.blobs[name][2] for name in orphans)
+        self.total -= sum(self.inventory.manifests[name].identity[2] for name in dangling)
+        evictions = self._evictions()
+        dangling += self._last_manifests(set(dangling))
+        kept = self._kept(set(loose) - set(orphans), set(dangling))
+        excess = _excess(self.total, self.limits)
+        return Plan(evictions, orphans, dangling, self.before, self.total, kept, excess)
+
+    def _evictions(self) -> tuple[Eviction, ...]:
+        evictions = []
+        for entry in sorted(self.inventory.entries, key=lambda one: (one.last_use_ns, one.key)):
+            reason = self._reason(entry)
+            if not reason:
+                break
+            if entry.key in self.pinned:
+                self.kept_entries.append((PINNED, entry))
+            elif self.held.holds(entry.key, entry.last_use_ns):
+                self.kept_entries.append((IN_USE, entry))
+            else:
+                evictions.append(self._evict(entry, reason))
+        return tuple(evictions)
+
+    def _reason(self, entry: Entry) -> str:
+        if self.clear:
+            return CLEAR
+        if self.oldest_ns is not None and entry.last_use_ns < self.oldest_ns:
+            return AGE
+        return SIZE if self._is_too_large() else ""
+
+    def _is_too_large(self) -> bool:
+        return self.limits.max_bytes is not None and self.total > self.limits.max_bytes
+
+    def _evict(self, entry: Entry, reason: str) -> Eviction:
+        gone: list[str] = []
+        for name in entry.blobs:
+            self.references[name] -= 1
+            if self.references[name]:
+                continue
+            (gone if self._may_go(name) else self.kept_blobs).append(name)
+        manifests = tuple(self.leading.get(entry.key, ()))
+        freed = entry.identity[2] + sum(self.inventory.blobs[name][2] for name in gone)
+        freed += sum(self.inventory.manifests[name].identity[2] for name in manifests)
+        self.total -= freed
+        return Eviction(entry, reason, freed, tuple(gone), manifests)
+
+    def _may_go(self, blob: str) -> bool:
+        identity = self.inventory.blobs.get(blob)
+        return identity is not None and self._is_old(identity)
+
+    def _is_old(self, identity: Identity) -> bool:
+        return identity[1] <= self.grace_ns and not self.held.is_recent(identity[1])
+
+    def _dangling(self) -> tuple[str, ...]:
+        keys = {entry.key for entry in self.inventory.entries}
+        return tuple(
+            request
+            for request, manifest in self.inventory.manifests.items()
+            if manifest.action not in keys and self._is_useless(manifest)
+        )
+
+    def _is_useless(self, manifest: Manifest) -> bool:
+        if not self._is_old(manifest.identity):
+            return False
+        aged = self.oldest_ns is not None and manifest.identity[1] < self.oldest_ns
+        return bool(manifest.action) or aged
+
+    def _last_manifests(self, gone: set[str]) -> tuple[str, ...]:
+        """Take manifests that name no record, where nothing else may go: the oldest first."""
+        taken = []
+        names = (request for request in self.leading.get("", ()) if request not in gone)
+        known = {request: self.inventory.manifests[request] for request in names}
+        for request, manifest in sorted(known.items(), key=lambda item: item[1].identity[1]):
+            if self._is_too_large() and self._is_old(manifest.identity):
+                self.total -= manifest.identity[2]
+                taken.append(request)
+        return tuple(taken)
+
+    def _kept(self, loose: set[str], dangling: set[str]) -> tuple[Kept, ...]:
+        """Return what stays although a limit asks for it.
+
+        Args:
+            loose: blobs that no record named from the start, and that stay.
+            dangling: manifests that go.
+        """
+        tally = Tally()
+        for reason, entry in self.kept_entries:
+            tally.add_record(reason, entry.identity)
+            for name in entry.blobs:
+                tally.add(reason, name, self.inventory.blobs.get(name))
+            for request in self.leading.get(entry.key, ()):
+                tally.add(reason, request, self.inventory.manifests[request].identity)
+        for name in self.kept_blobs:
+            self._add_young(tally, name, self.inventory.blobs.get(name))
+        if self._is_too_large():
+            led = {entry.key for entry in self.inventory.entries}
+            for name in loose:
+                self._add_young(tally, name, self.inventory.blobs[name])
+            for request, manifest in self.inventory.manifests.items():
+                if manifest.action not in led and request not in dangling:
+                    self._add_young(tally, request, manifest.identity)
+        return tally.kept
+
+    def _add_young(self, tally: Tally, name: str, identity: Identity | None) -> None:
+        if identity is not None:
+            tally.add(YOUNG if identity[1] > self.grace_ns else IN_USE, name, identity)

@@ -1,0 +1,345 @@
+"""Read everything in a store and compare it with what its name and its records say."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pallasc.cache import files, format, stat_digest, uses
+from pallasc.cache.about import pack_blobs
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
+from pallasc.cache.scan import Scan
+from pallasc.cache.store import Store
+from pallasc.cache.upkeep import pins
+from pallasc.errors import CorruptError, ToolError
+from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
+
+CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
+    "corrupt", "incomplete", "foreign", "unreadable", "index",
+)  # fmt: skip
+_ARTIFACT = KINDS[ARTIFACTS]
+_DECODERS: dict[str, Callable[[str, bytes], object]] = {
+    "pins": pins.decode,
+    "uses": uses.decode_events,
+    "stat/digests": lambda _, data: stat_digest.decode(data),
+    "stat/totals": lambda _, data: uses.decode_totals(data),
+}
+"""The records that lie outside of the areas: how one is read, by its folder or its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: "corrupt": other bytes than the name says, or kernels of another assembler than the
+            record says · "incomplete": a record lacks a blob ·
+            "foreign": no file of a store · "unreadable": the disk refuses · "index": the index
+            says something else than the records.
+        path: where, below the version's folder.
+        reason: what is wrong.
+        repaired: it is put away, and the next build makes it anew; a pin holds on, without its
+            label; totals begin anew.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    repaired: bool = False
+
+
+@dataclass(slots=True)
+class Verified:
+    """What a verification found.
+
+    Attributes:
+        records, blobs, manifests, pins, uses: how many files of each are as they should be.
+        stat: how many of the two files in `stat/` that say something.
+        bytes: how much was read.
+        orphans: blobs that no record names; pruning takes them.
+        dangling: manifests that lead to no record; pruning takes them.
+        findings: everything that is wrong.
+    """
+
+    records: int = 0
+    blobs: int = 0
+    manifests: int = 0
+    pins: int = 0
+    uses: int = 0
+    stat: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    dangling: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether nothing is wrong, or everything was repaired."""
+        return all(finding.repaired for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def verify(store: Store, *, repair: bool = False, timeout_s: float = LOCK_TIMEOUT_S) -> Verified:
+    """Read every file of a store and say what is wrong.
+
+    Args:
+        store: the store.
+        repair: put away what is wrong, so that it is a miss and the next build makes it anew.
+        timeout_s: how long to wait for another process that has the index.
+    """
+    verification = _Verification(store, repair)
+    result = verification.run()
+    with open_index(store, timeout_s=timeout_s) as index:
+        _verify_index(store, index, verification.packed, result, repair)
+    return result
+
+
+class _Verification:
+    """The state of one verification: what was found so far."""
+
+    def __init__(self, store: Store, repair: bool) -> None:
+        self._store, self._repair = store, repair
+        self._result = Verified()
+        self._sizes: dict[str, int] = {}
+        self._unreadable: set[str] = set()
+        self._tools: dict[str, tuple[Tool, ...]] = {}
+        """Who made each cubin."""
+        self._refused: set[str] = set()
+        self.packed: dict[str, bytes] = {}
+        """The blobs of each record, as the index should have them."""
+        self._named: Counter[str] = Counter()
+
+    def run(self) -> Verified:
+        """Verify blobs, then the records that name them, then all else."""
+        self._verify_folders()
+        scan = Scan(self._store.folders)
+        for digest, seen in scan.area(BLOBS):
+            self._verify_blob(digest, seen)
+        for key, _ in scan.area(ARTIFACTS):
+            self._verify_record(key)
+        for request, _ in scan.area(MANIFESTS):
+            self._verify_manifest(request)
+        for place in scan.foreign:
+            if place not in self._refused:
+                self._foreign(place)
+        for fault in scan.faults:
+            where = str(fault.path.relative_to(self._store.folder))
+            self._find(UNREADABLE, where, fault.reason, False)
+        self._result.orphans = sum(1 for digest in self._sizes if not self._named[digest])
+        self._verify_singles()
+        return self._result
+
+    def _verify_folders(self) -> None:
+        try:
+            refused = list(self._store.folders.refused())
+        except ToolError as error:
+            self._find(UNREADABLE, "", error.message, False)
+            return
+        for place, kind in refused:
+            self._foreign(place, f"{kind} lies where a folder of the store should")
+            self._refused.add(place)
+
+    def _verify_blob(self, digest: str, seen: files.Identity) -> None:
+        path = format.relative_path(BLOBS, digest)
+        found = self._read(path)
+        if found is None:
+            return
+        fault = found.fault
+        if not fault and (actual := format.sha256(found.data)) != digest:
+            fault = f"its SHA-256 is {actual}"
+        if fault:
+            self._put_away(CORRUPT, BLOBS, digest, fault, found.identity)
+            return
+        self._sizes[digest] = seen[2]
+        self._look_into(digest, found.data)
+        self._result.blobs += 1
+
+    def _look_into(self, digest: str, data: bytes) -> None:
+        with contextlib.suppress(CorruptError):  # it is no cubin
+            self._tools[digest] = tools_of(data)
+
+    def _verify_record(self, key: str) -> None:
+        read = self._record(ARTIFACTS, key)
+        if read is None:
+            return
+        body, identity = read
+        self.packed[key] = pack_blobs(body)
+        self._named.update({blob["digest"] for blob in body["blobs"].values()})
+        fault = next(self._lacks(body), "")
+        if fault and self._is_still(format.relative_path(ARTIFACTS, key), identity):
+            self._put_away(INCOMPLETE, ARTIFACTS, key, fault, identity)
+            return
+        fault = self._other_maker(body)
+        if fault:
+            self._put_away(CORRUPT, ARTIFACTS, key, fault, identity)
+            return
+        self._result.records += 1
+
+    def _other_maker(self, body: dict[str, Any]) -> str:
+        """Return which kernel another assembler made than the record names, "" if there is none.
+
+        What the record means is checked where it is used; here only as far as it says it.
+        """
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            ptxas = body["artifact"]["toolchain"]["ptxas"]
+            for kernel in body["artifact"]["kernels"]:
+                tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
+                if tools is not None and (maker := other_maker(tools, ptxas)):
+                    name = kernel["name"]
+                    return f"it says that ptxas {ptxas} made {name}, which {maker} assembled"
+        return ""
+
+    def _lacks(self, body: dict[str, Any]) -> Iterator[str]:
+        for name, blob in sorted(body["blobs"].items()):
+            digest = blob["digest"]
+            if digest in self._unreadable:
+                continue
+            if digest not in self._sizes and not self._is_new(digest):
+                yield f"its blob {name!r}, {digest}, is missing or corrupt"
+            elif self._sizes.get(digest, blob["size"]) != blob["size"]:
+                yield f"its blob {name!r} has {self._sizes[digest]} bytes, not {blob['size']}"
+
+    def _is_new(self, digest: str) -> bool:
+        """Look again: a build may have published the blob since the blobs were listed."""
+        with contextlib.suppress(OSError):  # which the walk has told already
+            seen = files.read(self._store.folders, format.relative_path(BLOBS, digest))
+            if seen is None or seen.fault or format.sha256(seen.data) != digest:
+                return False
+            self._sizes[digest] = len(seen.data)
+            self._look_into(digest, seen.data)
+        return True
+
+    def _verify_manifest(self, request: str) -> None:
+        read = self._record(MANIFESTS, request)
+        if read is None:
+            return
+        self._result.manifests += 1
+        action = read[0].get("action", "")
+        self._result.dangling += bool(action) and action not in self.packed
+
+    def _record(self, area: str, key: str) -> tuple[dict[str, Any], files.Identity | None] | None:
+        found = self._read(format.relative_path(area, key), limit_bytes=format.MAX_RECORD_BYTES)
+        if found is None:
+            return None
+        try:
+            if found.fault:
+                raise CorruptError(found.fault)
+            return format.decode(KINDS[area], key, found.data)[0], found.identity
+        except CorruptError as error:
+            self._put_away(CORRUPT, area, key, error.message, found.identity)
+            return None
+
+    def _verify_singles(self) -> None:
+        """Verify pins and uses, which lie in one folder each, and what `stat/` remembers."""
+        for folder in ("pins", "uses"):
+            for name in self._listed(folder):
+                if format.is_name(name):
+                    self._verify_single(folder, f"{folder}/{name}", folder)
+                else:
+                    self._foreign(f"{folder}/{name}")
+        for path in ("stat/digests", "stat/totals"):
+            self._verify_single("stat", path, path)
+
+    def _verify_single(self, kind: str, path: str, decoder: str) -> None:
+        found = self._read(path, limit_bytes=format.MAX_RECORD_BYTES)
+        if found is None:
+            return
+        try:
+            if found.fault:
+                raise CorruptError(found.fault)
+            _DECODERS[decoder](path.rpartition("/")[2], found.data)
+        except CorruptError as error:
+            self._find(CORRUPT, path, error.message, self._repair and self._mended(path, found))
+        else:
+            setattr(self._result, kind, getattr(self._result, kind) + 1)
+
+    def _mended(self, path: str, found: files.Found) -> bool:
+        """Remove what is of no use; a damaged pin still holds, so it is written anew."""
+        folder, _, name = path.partition("/")
+        with contextlib.suppress(OSError):
+            if found.identity is not None and not self._is_still(path, found.identity):
+                return True  # another process has mended it
+            if folder == "pins":
+                pins.mend(self._store, name)
+            else:
+                files.remove_any(self._store.folders, path)
+            return True
+        return False
+
+    def _listed(self, folder: str) -> list[str]:
+        if folder in self._refused:
+            return []
+        try:
+            return self._store.folders.names(folder)
+        except OSError as error:
+            self._find(UNREADABLE, folder, f"cannot be listed: {error.strerror or error}", False)
+            return []
+
+    def _read(self, path: str, *, limit_bytes: int | None = None) -> files.Found | None:
+        try:
+            found = files.read(self._store.folders, path, limit_bytes=limit_bytes)
+        except OSError as error:
+            self._unreadable.add(path.rpartition("/")[2])
+            self._find(UNREADABLE, path, f"cannot be read: {error.strerror or error}", False)
+            return None
+        self._result.bytes += 0 if found is None else len(found.data)
+        return found
+
+    def _put_away(
+        self, kind: str, area: str, name: str, reason: str, identity: files.Identity | None
+    ) -> None:
+        if self._repair:
+            self._store.put_away(area, name, reason, identity)
+        self._find(kind, format.relative_path(area, name), reason, self._repair)
+
+    def _foreign(
+        self, place: str, reason: str = "no file of a store has such a name or type"
+    ) -> None:
+        done = False
+        if self._repair:
+            with contextlib.suppress(OSError):
+                if place == files.QUARANTINE:  # it cannot be put into itself
+                    self._store.folders.unlink(place)
+                else:
+                    aside = f"{files.QUARANTINE}/foreign-{secrets.token_hex(8)}"
+                    self._store.folders.rename(place, aside)
+                done = True
+        self._find(FOREIGN, place, reason, done)
+
+    def _is_still(self, place: str, identity: files.Identity | None) -> bool:
+        """Tell whether a file is the one that was read, and not evicted or made anew."""
+        with contextlib.suppress(OSError):
+            return files.identity(self._store.folders.status(place)) == identity
+        return False
+
+    def _find(self, kind: str, path: str, reason: str, repaired: bool) -> None:
+        self._result.findings.append(Finding(kind, path, reason, repaired))
+
+
+def _verify_index(
+    store: Store, index: Index, packed: dict[str, bytes], result: Verified, repair: bool
+) -> None:
+    """Compare what the index says of records with the records themselves."""
+    for key, told in index.read("SELECT key, blobs FROM artifacts"):
+        if packed.get(key, told) != told and not _is_right(store, key, told):
+            found = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
+            result.findings.append(found)
+            if repair:
+                index.throw_away()
+            return
+
+
+def _is_right(store: Store, key: str, packed: bytes) -> bool:
+    """Look again: a build may have made the record anew."""
+    with contextlib.suppress(OSError, CorruptError):
+        found = files.read(store.folders, format.relative_path(ARTIFACTS, key))
+        return found is None or pack_blobs(format.decode(_ARTIFACT, key, found.data)[0]) == packed
+    return True

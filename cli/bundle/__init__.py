@@ -1,0 +1,1 @@
+"""`pallasc bundle`: one file a subcommand."""

@@ -1,0 +1,169 @@
+"""`pallasc bundle audit`: is this what should be shipped?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, size_value, traceback_option
+from pallasc.cli.bundle.options import file_argument, key_option
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.audit import Finding
+
+_FOUND = 5
+_DRIVER = re.compile(r"\d{1,3}(\.\d{1,3})*")
+
+
+def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not _DRIVER.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is no version of CUDA; write it like 12.8.", ctx)
+    return text
+
+
+@click.command("audit", cls=Command, short_help="Judge whether a bundle should be shipped.")
+@file_argument
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="NAME",
+    help="A model or architecture that the bundle is for; repeatable.",
+)
+@click.option(
+    "--budget",
+    "bundle_bytes",
+    callback=size_value,
+    metavar="SIZE",
+    help="The most bytes of the file.",
+)
+@click.option(
+    "--variant-budget",
+    "variant_bytes",
+    callback=size_value,
+    metavar="SIZE",
+    help="The most bytes of the cubins of one variant, as they are loaded.",
+)
+@click.option(
+    "--spills",
+    "spill_bytes",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="BYTES",
+    help="The most bytes that a thread may spill.",
+)
+@click.option(
+    "--driver",
+    callback=_driver,
+    metavar="CUDA",
+    help="The newest version of the driver API that may be needed, 12.8.",
+)
+@key_option("A key of which one must have signed.")
+@click.option(
+    "--lock",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Compare with this lock file too.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["note", "warning", "error", "never"]),
+    default="error",
+    show_default=True,
+    help="The least severity that gives exit code 5.",
+)
+@json_option("the findings")
+@traceback_option()
+def command(
+    file: Path,
+    targets: tuple[str, ...],
+    keys: tuple[str, ...],
+    lock: Path | None,
+    fail_on: str,
+    as_json: bool,
+    **limits: Any,
+) -> int:
+    """Look at what a bundle would ship; nothing is changed.
+
+    Each finding is a line on the standard output, the worst first:
+      target        nothing for a target that was asked for (error), something for one that was not,
+                    or a kernel without some of its variants on one (warning)
+      size          more bytes than --budget or --variant-budget (error)
+      driver        newer than --driver (error); what each target needs (note)
+      architecture  a cubin that is not for the architecture of its variant (error)
+      signature     not signed by any --key (error); not signed at all (warning)
+      lock          not as --lock says (error); lacking what that names (note)
+      spill         more than --spills (warning); not known (note)
+      debug         debug sections or PTX left in (warning)
+      provenance    made from files that differ from the commit (warning)
+      duplicate     the same code for two models of one architecture, or the same artifact for two
+                    points of a matrix (note)
+
+    Examples:
+      pallasc bundle audit kernels.pallasc
+      pallasc bundle audit kernels.pallasc --target sm_90a --target sm_100a --fail-on warning
+      pallasc bundle audit kernels.pallasc --budget 2MiB --driver 12.8 --key release.key.pub
+
+    --json prints one object:
+      schema    1
+      file      the bundle
+      bytes     its size
+      totals    number of findings by severity
+      findings  a list; of each: severity, kind, subject, message
+    """
+    from pallasc.cli.bundle.options import read_keys
+    from pallasc.specs.bundle.audit import Rules, audit, sort_findings
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    rules = Rules(targets=_known(targets), trusted=read_keys(keys), **limits)
+    with open_bundle(file) as bundle:
+        bundle.verify()
+        findings = audit(bundle, rules)
+        if lock is not None:
+            from pallasc.cli.bundle.verify import compare
+
+            findings = sort_findings([*findings, *compare(bundle, lock)])
+        size = bundle.size
+    _show(file, size, findings, as_json=as_json)
+    failed = fail_on != "never" and any(one.at_least(fail_on) for one in findings)  # type: ignore[arg-type]
+    return _FOUND if failed else 0
+
+
+def _known(targets: Sequence[str]) -> tuple[str, ...]:
+    """Return targets that are meant; a model of one's own is taken as it stands.
+
+    Raises:
+        SpecError: an architecture that does not exist.
+    """
+    from pallasc.specs.targets import DEFAULT_MODELS, resolve_target
+
+    for name in targets:
+        if name.startswith("sm_") and name not in DEFAULT_MODELS:
+            resolve_target(name)
+    return tuple(dict.fromkeys(targets))
+
+
+def _show(file: Path, size: int, findings: Sequence[Finding], *, as_json: bool) -> None:
+    from pallasc.cli.terminal.output import count, json_text, table
+    from pallasc.specs.bundle.audit import SEVERITIES
+
+    totals = {name: sum(one.severity == name for one in findings) for name in SEVERITIES}
+    if as_json:
+        listed = [
+            {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
+            for f in findings
+        ]
+        data = {"file": str(file), "bytes": size, "totals": totals, "findings": listed}
+        echo(json_text(data))
+    elif findings:
+        rows = [[f.severity, f.kind, f"{f.subject}: {f.message}"] for f in findings]
+        echo(table(["SEVERITY", "KIND", "FINDING"], rows))
+    words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
+    echo(f"{file}: {words or 'nothing found'}", err=True)

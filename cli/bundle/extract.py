@@ -1,0 +1,77 @@
+"""`pallasc bundle extract`: cubins, PTX and plans out of a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, size_value, traceback_option
+from pallasc.cli.bundle.options import choice_options, file_argument
+from pallasc.cli.terminal.output import echo
+
+
+@click.command("extract", cls=Command, short_help="Write cubins, plans and PTX into files.")
+@file_argument
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="FOLDER",
+    help="Where to write; each variant gets a folder in it.",
+)
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option(
+    "--max-size",
+    "most_bytes",
+    default="4GiB",
+    show_default=True,
+    callback=size_value,
+    metavar="SIZE",
+    help="Write nothing if it is more than this in all; none for any amount.",
+)
+@choice_options
+@json_option("what was written")
+@traceback_option()
+def command(
+    file: Path,
+    output: Path,
+    force: bool,
+    most_bytes: int | None,
+    targets: tuple[str, ...],
+    expression: str | None,
+    as_json: bool,
+) -> int:
+    """Write cubins, launch plans and records of variants into files, and PTX where there is any.
+
+    Files that are there are not replaced: then nothing is written at all. The same holds where the
+    bundle declares more bytes than --max-size; few compressed ones can become very many. Cubins are
+    those of the bundle, without their debug sections unless it was made with --keep-debug.
+
+    Examples:
+      pallasc bundle extract kernels.pallasc -o shown/
+      pallasc bundle extract kernels.pallasc -o shown/ --target sm_90a -k matmul
+
+    --json prints one object:
+      schema  1
+      file    the bundle
+      files   a list; of each: variant, path, bytes
+    """
+    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.cli.terminal.output import count, json_text
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.unpack import unpack
+
+    with open_bundle(file) as bundle:
+        entries = chosen_entries(bundle, targets=targets, expression=expression)
+        written = unpack(bundle, entries, output, force=force, most_bytes=most_bytes)
+    if as_json:
+        files = [
+            {"variant": one.variant, "path": str(one.path), "bytes": one.size} for one in written
+        ]
+        echo(json_text({"file": str(file), "files": files}))
+    text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
+    echo(f"wrote {text} to {output}", err=True)
+    return 0

@@ -1,0 +1,50 @@
+"""`pallasc bundle`: many compiled variants in one file; each command has a file of its own."""
+
+from __future__ import annotations
+
+import click
+
+from pallasc.cli.arguments.layout import Group
+from pallasc.cli.arguments.options import traceback_option
+from pallasc.cli.bundle import audit, create, extract, list, merge, show, sign, verify
+from pallasc.cli.terminal.output import echo
+
+
+@click.group(
+    "bundle",
+    cls=Group,
+    invoke_without_command=True,
+    short_help="Pack compiled variants into one file; sign, verify and audit it.",
+)
+@traceback_option()
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Pack compiled variants into one file that travels.
+
+    A bundle holds cubins and launch plans, compressed and each once, with a checksum over every
+    part. The same variants give the same bytes, in whatever order they were built. Nothing in a
+    bundle is executed before it is launched, so one from a stranger can be looked at.
+
+    Examples:
+      pallasc bundle create specs/ -o kernels.pallasc
+      pallasc bundle show kernels.pallasc
+      pallasc bundle sign kernels.pallasc --key release.key
+      pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
+      pallasc bundle audit kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
+    """
+    if ctx.invoked_subcommand is None:
+        echo(ctx.get_help())
+
+
+for _command in (
+    create.command,
+    list.command,
+    show.command,
+    extract.command,
+    merge.command,
+    sign.keygen_command,
+    sign.sign_command,
+    verify.command,
+    audit.command,
+):
+    command.add_command(_command)

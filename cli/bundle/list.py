@@ -1,0 +1,69 @@
+"""`pallasc bundle list`: the variants of a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.bundle.options import choice_options, file_argument
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+
+
+@click.command("list", cls=Command, short_help="List the variants of a bundle.")
+@file_argument
+@choice_options
+@json_option("the variants")
+@traceback_option()
+def command(file: Path, targets: tuple[str, ...], expression: str | None, as_json: bool) -> int:
+    """List the variants of a bundle.
+
+    Examples:
+      pallasc bundle list kernels.pallasc
+      pallasc bundle list kernels.pallasc --target sm_90a -k "matmul and m=4096"
+
+    --json prints one object:
+      schema    1
+      file      the bundle
+      bytes     its size
+      digest    of all its content
+      variants  a list; of each: id, name, params, target, arch, inputs, outputs, minimum_driver,
+                digest (of the artifact, as in store and lock), bytes (compressed)
+    """
+    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.cli.terminal.output import json_text, table
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    with open_bundle(file) as bundle:
+        entries = chosen_entries(bundle, targets=targets, expression=expression)
+        if as_json:
+            listed = [entry_json(bundle, entry) for entry in entries]
+            head = {"file": str(file), "bytes": bundle.size, "digest": bundle.digest}
+            echo(json_text({**head, "variants": listed}))
+            return 0
+        rows = [[e.id, e.arch, f"{bundle.stored_bytes(e):,}", e.digest[:12]] for e in entries]
+    echo(table(["VARIANT", "ARCH", "BYTES", "DIGEST"], rows, right={"BYTES"}))
+    return 0
+
+
+def entry_json(bundle: Bundle, entry: Entry) -> dict[str, Any]:
+    """Return what `--json` says of a variant."""
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "params": dict(entry.params),
+        "target": entry.target,
+        "arch": entry.arch,
+        "inputs": [str(array) for array in entry.inputs],
+        "outputs": [str(array) for array in entry.outputs],
+        "minimum_driver": dict(entry.minimum_driver),
+        "digest": entry.digest,
+        "bytes": bundle.stored_bytes(entry),
+    }

@@ -1,0 +1,130 @@
+"""`pallasc bundle merge`: several bundles in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.bundle.options import choice_options, output_option
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+
+_MOST_NAMED = 10
+
+Choice = tuple["Bundle", "Sequence[Entry]"]
+
+
+@click.command("merge", cls=Command, short_help="Put several bundles into one.")
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+@output_option("The bundle to write; what was there is replaced in one step.")
+@choice_options
+@json_option("what was written")
+@traceback_option()
+def command(
+    files: tuple[Path, ...],
+    output: Path,
+    targets: tuple[str, ...],
+    expression: str | None,
+    as_json: bool,
+) -> int:
+    """Write the variants of several bundles into one; their order makes no difference.
+
+    What several of them have is there once. Where they have different artifacts of a variant, each
+    such variant is named, nothing is written, and there is exit code 5. All is verified on the way.
+    Signatures are over whole bundles, so the new one has none: sign it.
+
+    Examples:
+      pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
+      pallasc bundle merge kernels.pallasc -o small.pallasc --target sm_90a -k "not debug"
+
+    --json prints one object:
+      schema    1
+      file      the bundle that was written
+      variants  how many it holds
+      bytes     its size
+      digest    of all its content
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    with ExitStack() as stack:
+        bundles = [stack.enter_context(open_bundle(file)) for file in files]
+        for bundle in bundles:
+            bundle.verify()
+        data = _merged(_choices(bundles, targets, expression))
+        for bundle in bundles:
+            if bundle.signatures:
+                echo(f"{bundle.name} is signed, {output} will not be", err=True)
+    _write(output, data, as_json=as_json)
+    return 0
+
+
+def _choices(
+    bundles: Sequence[Bundle], targets: Sequence[str], expression: str | None
+) -> list[Choice]:
+    """Return what is meant of each bundle; it may be nothing, as long as one has something.
+
+    Raises:
+        SpecError: none has.
+    """
+    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.errors import SpecError
+
+    found: list[Choice] = []
+    errors = []
+    for bundle in bundles:
+        try:
+            found.append((bundle, chosen_entries(bundle, targets=targets, expression=expression)))
+        except SpecError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
+
+
+def _merged(choices: Sequence[Choice]) -> bytes:
+    """Return the bytes of the new bundle.
+
+    Raises:
+        CorruptError: bundles do not agree on a variant.
+    """
+    from pallasc.cli.terminal.output import count
+    from pallasc.errors import CorruptError
+    from pallasc.specs.bundle.rearrange import find_conflicts, merged_items, merged_provenance
+    from pallasc.specs.bundle.writer import build_bundle
+
+    conflicts = find_conflicts(choices)
+    if conflicts:
+        named = "\n".join(f"  {conflict}" for conflict in conflicts[:_MOST_NAMED])
+        more = f"\n  and {len(conflicts) - _MOST_NAMED} more" * (len(conflicts) > _MOST_NAMED)
+        raise CorruptError(
+            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:\n"
+            f"{named}{more}",
+            hint="Build them again with one toolchain, or leave them out with -k.",
+        )
+    origins = merged_provenance(bundle for bundle, _ in choices)
+    return build_bundle(merged_items(choices), keep_debug=True, keep_ptx=True, provenance=origins)
+
+
+def _write(output: Path, data: bytes, *, as_json: bool) -> None:
+    from pallasc.cli.terminal.output import count, json_text
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.writer import replace_file
+
+    replace_file(output, data)
+    with open_bundle(data) as bundle:
+        number, digest = len(bundle), bundle.digest
+    if as_json:
+        facts = {"file": str(output), "variants": number, "bytes": len(data), "digest": digest}
+        echo(json_text(facts))
+    echo(f"wrote {output}: {count(number, 'variant')}, {len(data):,} bytes", err=True)

@@ -1,0 +1,211 @@
+"""`pallasc bundle show`: a bundle as a whole, or one of its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.bundle.options import file_argument
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+    from pallasc.specs.bundle.provenance import Provenance
+
+_MOST_LISTED = 8
+
+
+@click.command("show", cls=Command, short_help="Show a bundle, or one variant of it.")
+@file_argument
+@click.argument("name", required=False)
+@json_option("all of it")
+@traceback_option()
+def command(file: Path, name: str | None, as_json: bool) -> int:
+    """Show a bundle, or the variant that NAME means: an id, or an expression as of -k.
+
+    Of a bundle: version of the format, size, kernels, targets with the driver that each needs,
+    signatures, provenance. Of a variant: signature, launch plan, resources, digests, target,
+    minimum driver, toolchain, provenance. Signatures are shown, not checked: that is for verify.
+
+    Examples:
+      pallasc bundle show kernels.pallasc
+      pallasc bundle show kernels.pallasc "matmul[m=1024]@h100-sxm"
+      pallasc bundle show kernels.pallasc "matmul and m=1024 and target=sm_90a" --json
+
+    --json prints one object:
+      schema      1
+      file        the bundle
+      provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
+    of a bundle, too:
+      format      version of the format
+      bytes       its size
+      digest      of all its content
+      root        what signatures are over
+      codec       what compressed it
+      signatures  ids of the keys
+      kernels     number of variants by kernel
+      targets     a list; of each: target, arch, variants, minimum_driver
+    of a variant, too:
+      variant     as in list
+      record      the artifact's record as it was compiled, see inspect --json
+      shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
+                  the record
+    """
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    with open_bundle(file) as bundle:
+        entry = None if name is None else find_entry(bundle, name)
+        if as_json:
+            data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
+            origins = [asdict(origin) for origin in bundle.provenance]
+            echo(json_text({"file": str(file), "provenance": origins, **data}))
+        else:
+            text = _bundle_text(bundle) if entry is None else _variant_text(bundle, entry)
+            echo("\n".join([*text, *_origins(bundle.provenance)]))
+    return 0
+
+
+def find_entry(bundle: Bundle, name: str) -> Entry:
+    """Return the one entry that a name means.
+
+    Raises:
+        SpecError: it means none, or several.
+    """
+    from pallasc.errors import SpecError
+    from pallasc.specs.bundle.rearrange import select_entries
+
+    entries = list(bundle.entries())
+    found = [one for one in entries if one.id == name]
+    found = found or [one for one in entries if one.name == name]
+    try:
+        found = found or select_entries(entries, name)
+    except SpecError as error:
+        raise SpecError(f"{bundle.name} has no variant {name!r}.", hint=error.hint) from error
+    if len(found) > 1:
+        more = ", …" if len(found) > _MOST_LISTED else ""
+        ids = ", ".join(one.id for one in found[:_MOST_LISTED])
+        raise SpecError(
+            f"{name!r} means {len(found)} variants of {bundle.name}.",
+            hint=f"Name one: {ids}{more}.",
+        )
+    return found[0]
+
+
+def _targets(bundle: Bundle) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in bundle.entries():
+        one = found.setdefault(
+            (entry.arch, entry.target),
+            {"target": entry.target, "arch": entry.arch, "variants": 0, "minimum_driver": {}},
+        )
+        one["variants"] += 1
+        one["minimum_driver"] = max(one["minimum_driver"], dict(entry.minimum_driver), key=_newness)
+    return [found[key] for key in sorted(found)]
+
+
+def _newness(driver: dict[str, str]) -> list[int]:
+    parts = driver.get("cuda", "").split(".")
+    return [int(part) if part.isdecimal() else 0 for part in parts]
+
+
+def _kernels(bundle: Bundle) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for entry in bundle.entries():
+        counts[entry.name] = counts.get(entry.name, 0) + 1
+    return counts
+
+
+def _bundle_json(bundle: Bundle) -> dict[str, Any]:
+    from pallasc.specs.bundle.format import MAJOR
+
+    return {
+        "format": f"{MAJOR}.{bundle.reader.head.minor}",
+        "bytes": bundle.size,
+        "digest": bundle.digest,
+        "root": bundle.root,
+        "codec": dict(bundle.codec),
+        "signatures": [one.key_id for one in bundle.signatures],
+        "kernels": _kernels(bundle),
+        "targets": _targets(bundle),
+    }
+
+
+def _bundle_text(bundle: Bundle) -> Iterator[str]:
+    from pallasc.cli.terminal.output import count
+
+    data = _bundle_json(bundle)
+    yield f"format      {data['format']}"
+    yield f"bytes       {bundle.size:,}"
+    yield f"content     {bundle.digest}"
+    yield f"root        {bundle.root}"
+    codec = ", ".join(f"{name} {value}" for name, value in sorted(data["codec"].items()))
+    yield f"codec       {codec or 'unknown'}"
+    yield f"signatures  {', '.join(data['signatures']) or 'none'}"
+    yield "kernels"
+    for name, number in data["kernels"].items():
+        yield f"  {name}: {count(number, 'variant')}"
+    yield "targets"
+    for one in data["targets"]:
+        driver = _driver(one["minimum_driver"])
+        number = count(one["variants"], "variant")
+        yield f"  {one['target']} ({one['arch']}): {number}, {driver}"
+
+
+def _driver(driver: dict[str, str]) -> str:
+    api, package = driver.get("cuda", "unknown"), driver.get("linux", "unknown")
+    return f"driver {package} or newer (CUDA {api})"
+
+
+def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, Any]:
+    from pallasc.cli.bundle.list import entry_json
+
+    return {
+        "variant": entry_json(bundle, entry),
+        "record": dict(bundle.record(entry)),
+        "shipped": {
+            key: None if place is None else {"digest": place[0], "bytes": place[1]}
+            for key, place in bundle.shipped(entry).items()
+        },
+    }
+
+
+def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
+    from pallasc.cli.render.artifact_text import summary_text
+    from pallasc.cli.render.plan_text import plan_text
+
+    artifact = bundle.artifact(entry)
+    yield entry.id
+    yield f"compiled   {entry.digest}"
+    yield summary_text(artifact).replace("artifact  ", "shipped   ", 1)
+    yield "plan"
+    yield from (f"  {line}" for line in plan_text(artifact.plan).splitlines())
+    yield "blobs"
+    for key, place in bundle.shipped(entry).items():
+        if place is None:
+            yield f"  {key}  left out"
+        elif place[0] == key:
+            yield f"  {key}  {place[1]} bytes"
+        else:
+            yield f"  {key}  as {place[0]}, {place[1]} bytes"
+
+
+def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
+    yield "provenance" if origins else "provenance  none"
+    for origin in origins:
+        states = {True: ", and files differed from it", False: "", None: ", changes unknown"}
+        commit = f"commit {origin.commit}{states[origin.dirty]}" if origin.commit else "no commit"
+        yield f"  {origin.builder}, {commit}"
+        tools = ", ".join(f"{name} {text}" for name, text in sorted(origin.toolchain.items()))
+        yield f"    {tools or 'toolchain unknown'}"
+        for name, digest in sorted(origin.specs.items()):
+            yield f"    {digest[:12]}  {name}"
+        for name in origin.changed:
+            yield f"    differs       {name}"

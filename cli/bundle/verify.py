@@ -1,0 +1,147 @@
+"""`pallasc bundle verify`: is a bundle whole, signed by whom, and as the lock file says?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.bundle.options import file_argument, key_option
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.audit import Finding
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.signature import PublicKey
+
+_NOT_AS_LOCKED = 3
+
+
+@click.command("verify", cls=Command, short_help="Check digests, signatures, and the lock file.")
+@file_argument
+@key_option("Demand a signature by this key, or by one of several.")
+@click.option(
+    "--require-signature",
+    is_flag=True,
+    help="Demand a signature by a key that this machine trusts: $PALLASC_TRUSTED_KEYS.",
+)
+@click.option(
+    "--lock",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Demand that every artifact in it is the one that this lock file names.",
+)
+@json_option("the result")
+@traceback_option()
+def command(
+    file: Path,
+    keys: tuple[str, ...],
+    require_signature: bool,
+    lock: Path | None,
+    as_json: bool,
+) -> int:
+    """Read all of a bundle and compare it with its digests; exit code 5 if something is wrong.
+
+    With --key or --require-signature it must be signed, else signatures are not checked. With
+    --lock, each variant that the lock file does not name, or names with another artifact, is a line
+    on the standard output, and there is exit code 3 if there is any; what the bundle lacks is
+    said too, and is no fault.
+
+    Examples:
+      pallasc bundle verify kernels.pallasc
+      pallasc bundle verify kernels.pallasc --key release.key.pub
+      pallasc bundle verify kernels.pallasc --lock pallasc.lock
+
+    --json prints one object:
+      schema    1
+      file      the bundle
+      variants  how many it holds
+      digest    of all its content
+      signed    keys of which a signature was demanded and is right
+      lock      the lock file, or null
+      findings  how it differs from the lock file, a list; of each: severity (error, note),
+                subject (a variant), message
+    """
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    with open_bundle(file) as bundle:
+        bundle.verify()
+        signers = _signers(bundle, keys, require=require_signature)
+        findings = [] if lock is None else compare(bundle, lock)
+        number, digest = len(bundle), bundle.digest
+    if as_json:
+        data = {"file": str(file), "variants": number, "digest": digest}
+        data |= {"signed": [str(key) for key in signers], "lock": str(lock) if lock else None}
+        data["findings"] = [_finding(finding) for finding in findings]
+        echo(json_text(data))
+    else:
+        _tell(file, number, digest, signers, findings, lock)
+    return _NOT_AS_LOCKED if any(one.severity == "error" for one in findings) else 0
+
+
+def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
+    """Return the keys that signed it, of those that had to."""
+    from pallasc.cli.bundle.options import read_keys
+    from pallasc.specs.bundle.trust import read_policy
+
+    policy = read_policy(require_signature=require)
+    found = {}
+    if keys:
+        found = {key.id: key for key in bundle.check_signatures(read_keys(keys))}
+    policy.check(bundle)
+    for demand in policy.demands:
+        found |= {key.id: key for key in bundle.check_signatures(demand.keys)}
+    return [found[name] for name in sorted(found)]
+
+
+def compare(bundle: Bundle, path: Path) -> list[Finding]:
+    """Return how a bundle differs from a lock file.
+
+    Raises:
+        NotCachedError: there is no such file.
+    """
+    from pallasc.errors import NotCachedError
+    from pallasc.specs.bundle.agreement import compare_with_lock
+    from pallasc.specs.lock import read_lock, update_command
+
+    lock = read_lock(path)
+    if lock is None:
+        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    return compare_with_lock(bundle.entries(), lock)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "severity": finding.severity,
+        "subject": finding.subject,
+        "message": finding.message,
+    }
+
+
+def _tell(
+    file: Path,
+    number: int,
+    digest: str,
+    signers: Sequence[PublicKey],
+    findings: Sequence[Finding],
+    lock: Path | None,
+) -> None:
+    from pallasc.cli.terminal.output import count
+
+    echo(f"{file} is whole: {count(number, 'variant')}, content {digest[:12]}")
+    for key in signers:
+        echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
+    if lock is None:
+        return
+    errors = [one for one in findings if one.severity == "error"]
+    for finding in findings:
+        echo(f"{finding.severity}: {finding.subject}: {finding.message}")
+    if errors:
+        echo(f"{file} is not as {lock} says: {count(len(errors), 'variant')}")
+    else:
+        echo(f"{file} is as {lock} says")

@@ -1,0 +1,1 @@
+"""`pallasc cache`: one file a subcommand."""

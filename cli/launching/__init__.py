@@ -1,0 +1,1 @@
+"""What launches kernels on the GPU at hand: operands, outcomes, measurements."""

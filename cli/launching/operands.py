@@ -1,0 +1,144 @@
+"""The arrays of one launch: what goes in, where it lies on the GPU, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.errors import ArgumentError, ToolError
+
+if TYPE_CHECKING:
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
+    from pallasc.runtime.device.devices import Device
+    from pallasc.runtime.matching.signature import Signature
+    from pallasc.specs.artifacts.plan import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array on the host.
+
+    Attributes:
+        binding: which one it is.
+        data: its bytes, as they lie in device memory.
+        source: the file it was read from, None where there is none.
+    """
+
+    binding: Binding
+    data: bytes
+    source: Path | None = None
+
+
+def make_inputs(
+    signature: Signature, *, seed: int, files: Mapping[str, Path], name: str
+) -> list[Value]:
+    """Return the inputs, in order: from files, random where none is given.
+
+    Args:
+        signature: what the kernel takes.
+        seed: chooses the random numbers.
+        files: path of the array: file.
+        name: what the kernel is called in messages.
+
+    Raises:
+        SpecError: a file cannot be read.
+        ArgumentError: it holds another array, or the kernel takes none of that path.
+    """
+    from pallasc.cli.launching.npy import read_array
+    from pallasc.cli.launching.values import random_bytes
+
+    check_names(files, [one.path for one in signature.inputs], name)
+    made = []
+    for one, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
+        file = files.get(one.path)
+        if file is None:
+            data = random_bytes(one.dtype, size, seed=seed, name=one.path)
+        else:
+            data = _laid_out(read_array(file, one.dtype, one.shape, f"{name}: {one.path}"), one)
+        made.append(Value(one, data, file))
+    return made
+
+
+def _laid_out(data: bytes, binding: Binding) -> bytes:
+    """Return the bytes of a row-major array in the layout that a kernel takes.
+
+    Raises:
+        ToolError: that needs numpy, which is not installed.
+    """
+    if binding.layout is None:
+        return data
+    from pallasc.compiler.lowering.relaid import laid_out
+
+    try:
+        return laid_out(data, binding.shape, binding.layout)
+    except ImportError as error:
+        raise ToolError(
+            f"{binding.path} is not row-major, and numpy, which lays a file out so, is missing.",
+            hint="Run pip install numpy.",
+        ) from error
+
+
+def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:
+    """Check that a kernel takes the arrays that files are given for.
+
+    Args:
+        files: the paths of those arrays.
+        paths: those of all its inputs.
+        name: what the kernel is called in messages.
+
+    Raises:
+        ArgumentError: it takes none of some path.
+    """
+    from pallasc.specs.spelling import suggestion
+
+    for path in files:
+        if path not in paths:
+            hint = suggestion(path, paths, otherwise="Its arrays")
+            raise ArgumentError(f"{name} has no input {path!r}.", hint=hint)
+
+
+class Operands:
+    """Inputs and results of one launch in the memory of a GPU.
+
+    Args:
+        signature: what the kernel takes and gives.
+        inputs: the inputs, in order.
+        device: where.
+
+    Raises:
+        OutOfMemoryError: there is no room for them.
+    """
+
+    def __init__(self, signature: Signature, inputs: list[Value], device: Device) -> None:
+        from pallasc.runtime.adapters.device_arrays import DeviceArray
+
+        self._signature = signature
+        self._inputs: list[DeviceArray] = []
+        for value in inputs:
+            array = DeviceArray(value.binding.shape, value.binding.dtype, device.ordinal)
+            array.copy_from(value.data)
+            self._inputs.append(array)
+        self._results = [
+            DeviceArray(one.shape, one.dtype, device.ordinal) for one in signature.results
+        ]
+
+    @property
+    def pointers(self) -> list[int]:
+        """Addresses of the inputs, then of the results."""
+        return [array.pointer for array in (*self._inputs, *self._results)]
+
+    def read_outputs(self) -> list[Value]:
+        """Return what the kernel gives, in order; waits for the default stream.
+
+        Raises:
+            DriverError: it cannot be read, or an earlier launch failed.
+        """
+        held = {"input": self._inputs, "result": self._results}
+        return [
+            Value(binding, held[source][number].to_bytes())
+            for binding, (source, number) in zip(
+                self._signature.outputs, self._signature.sources, strict=True
+            )
+        ]

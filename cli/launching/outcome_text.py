@@ -1,0 +1,107 @@
+"""What `pallasc run` prints of a launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pallasc.cli.launching.operands import Value
+    from pallasc.cli.launching.outcomes import Outcome
+    from pallasc.runtime.device.devices import Device
+    from pallasc.specs.artifacts.plan import Binding
+
+_SHOWN_DIGITS = 16
+
+
+def outcome_text(outcome: Outcome, device: Device, seed: int) -> str:
+    """Return the id of what was launched, then a line for each of its arrays."""
+    rows = [(_array(one.binding), _source(one, seed)) for one in outcome.inputs]
+    for number, value in enumerate(outcome.outputs):
+        facts = [_verdict(outcome, number), f"sha256 {outcome.digests[number][:_SHOWN_DIGITS]}"]
+        rows.append((_array(value.binding), "; ".join(facts)))
+    name_width = max((len(path) for (path, _), _ in rows), default=0)
+    type_width = max((len(kind) for (_, kind), _ in rows), default=0)
+    return "\n".join(
+        [
+            f"{outcome.chosen.variant.id} on {device}",
+            *(f"  {p:<{name_width}}  {kind:<{type_width}}  {fact}" for (p, kind), fact in rows),
+        ]
+    )
+
+
+def _array(binding: Binding) -> tuple[str, str]:
+    return binding.path, f"{binding.dtype}[{', '.join(map(str, binding.shape))}]"
+
+
+def _source(value: Value, seed: int) -> str:
+    return f"random, seed {seed}" if value.source is None else str(value.source)
+
+
+def _verdict(outcome: Outcome, number: int) -> str:
+    if outcome.compared is None:
+        return "not compared, as the spec names no reference"
+    return difference_text(outcome.compared[number])
+
+
+def difference_text(compared: Mapping[str, Any]) -> str:
+    """Return in words how far an output is from the reference's."""
+    distances = [
+        f"{name} error {compared[key]:.3g}"
+        for key, name in (("max_abs", "largest absolute"), ("max_rel", "relative"))
+        if compared[key] is not None
+    ]
+    allowed = f"rtol {compared['rtol']:.3g}, atol {compared['atol']:.3g}"
+    end = f"{', '.join(distances) or 'no finite numbers'} ({allowed})"
+    first = compared["first"]
+    if first is None:
+        return f"as the reference: {end}"
+    wrong = f"{compared['mismatches']:,} of {compared['count']:,} elements"
+    return (
+        f"differs in {wrong}, first at {first['index']}: {first['got']}, and the reference "
+        f"{first['wanted']}; {end}"
+    )
+
+
+def outcome_json(outcome: Outcome, seed: int) -> dict[str, Any]:
+    """Return what `--json` prints of a launch."""
+    variant = outcome.chosen.variant
+    nothing: list[None] = [None] * len(outcome.outputs)
+    return {
+        "id": variant.id,
+        "name": variant.name,
+        "params": dict(variant.params),
+        "target": variant.target.name,
+        "digest": outcome.chosen.artifact.digest,
+        "seed": seed,
+        "reference": variant.reference,
+        "same": outcome.same,
+        "inputs": [
+            {**_array_json(one.binding), "file": None if one.source is None else str(one.source)}
+            for one in outcome.inputs
+        ],
+        "outputs": [
+            {
+                **_array_json(value.binding),
+                "sha256": digest,
+                "file": None if file is None else str(file),
+                "compared": None if said is None else _without_path(said),
+            }
+            for value, digest, file, said in zip(
+                outcome.outputs,
+                outcome.digests,
+                outcome.files or nothing,
+                outcome.compared or nothing,
+                strict=True,
+            )
+        ],
+    }
+
+
+def _array_json(binding: Binding) -> dict[str, Any]:
+    return {"path": binding.path, "dtype": binding.dtype, "shape": list(binding.shape)}
+
+
+def _without_path(compared: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in compared.items() if key != "path"}

@@ -1,0 +1,190 @@
+"""Launch variants, compare each with its reference, write what comes out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pallasc.cli.launching.operands import Operands, Value, make_inputs
+from pallasc.cli.terminal.output import echo
+from pallasc.errors import CheckError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cli.launching.launching import Chosen
+    from pallasc.cli.launching.profile_trace import TraceFile
+    from pallasc.runtime.device.devices import Device
+
+_UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one launch.
+
+    Attributes:
+        chosen: what was launched.
+        inputs, outputs: its arrays.
+        digests: SHA-256 of each output.
+        files: where the outputs were written to, if they were.
+        compared: what the comparison says of each output, None where there is no reference.
+    """
+
+    chosen: Chosen
+    inputs: list[Value]
+    outputs: list[Value]
+    digests: list[str]
+    files: list[Path] = field(default_factory=list)
+    compared: list[dict[str, Any]] | None = None
+
+    @property
+    def same(self) -> bool | None:
+        """Whether all outputs are as the reference's, None where there is no reference."""
+        return None if self.compared is None else not any(o["mismatches"] for o in self.compared)
+
+    def forget_bytes(self) -> None:
+        """Drop the bytes of its arrays."""
+        self.inputs = [replace(value, data=b"") for value in self.inputs]
+        self.outputs = [replace(value, data=b"") for value in self.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Launches variants.
+
+    Attributes:
+        device: where.
+        seed: chooses random inputs.
+        files: those of other inputs, by path of the array.
+        folder: what outputs are written into, if they are.
+        many: each variant gets a folder of its own in there.
+        traces: keeps what profiled kernels write, where that is asked for.
+    """
+
+    device: Device
+    seed: int
+    files: Mapping[str, Path]
+    folder: Path | None
+    many: bool
+    traces: TraceFile | None = None
+
+    def launch(self, chosen: Chosen) -> Outcome:
+        """Launch a variant, and wait for its outputs.
+
+        Raises:
+            ArgumentError: a file does not fit.
+            SpecError: a file cannot be read or written.
+            DeviceError: the launch fails.
+        """
+        from pallasc.cli.launching.launching import naming
+
+        signature, name = chosen.route.signature, chosen.variant.id
+        inputs = make_inputs(signature, seed=self.seed, files=self.files, name=name)
+        with naming(chosen.variant):
+            operands = Operands(signature, inputs, self.device)
+            if self.traces is None:
+                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
+            else:
+                self.traces.enqueue(chosen, self.device, operands.pointers)
+            outputs = operands.read_outputs()
+        digests = [hashlib.sha256(value.data).hexdigest() for value in outputs]
+        outcome = Outcome(chosen, inputs, outputs, digests)
+        if self.folder is not None:
+            own = self.folder / file_name(name) if self.many else self.folder
+            outcome.files = [_write(own, value) for value in outputs]
+        return outcome
+
+
+def file_name(text: str) -> str:
+    """Return an id or a path of an array as the name of a file."""
+    return _UNSAFE.sub("_", text)
+
+
+def _write(folder: Path, value: Value) -> Path:
+    """Write an output as a file of numpy's.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    from pallasc.cli.launching.npy import npy_bytes
+
+    one = value.binding
+    path = folder / f"{file_name(one.path)}.npy"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(npy_bytes(one.dtype, one.shape, value.data))
+    except OSError as error:
+        raise SpecError(
+            f"{path} cannot be written: {error.strerror}.", hint="Give --output another path."
+        ) from error
+    echo(f"wrote {path}", err=True)
+    return path
+
+
+def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[Outcome]:
+    """Launch everything and compare what has a reference; the order stays.
+
+    Raises:
+        PallascError: a launch or a reference fails.
+    """
+    outcomes: dict[int, Outcome] = {}
+    referring = [n for n, one in enumerate(chosen) if one.variant.reference is not None]
+    for number, one in enumerate(chosen):
+        if number not in referring:
+            outcomes[number] = launcher.launch(one)
+            outcomes[number].forget_bytes()
+    for number, outcome in _compared([chosen[n] for n in referring], launcher):
+        outcomes[referring[number]] = outcome
+    return [outcomes[number] for number in sorted(outcomes)]
+
+
+def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[int, Outcome]]:
+    """Launch each variant when its reference can be run; yield its number and outcome."""
+    if not chosen:
+        return
+    from pallasc.compiler.build.reference import compare
+
+    launched: dict[int, Outcome] = {}
+    with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
+
+        def launch(number: int) -> dict[str, Any]:
+            outcome = launched[number] = launcher.launch(chosen[number])
+            message = _hand_over(outcome, Path(folder))
+            outcome.forget_bytes()
+            return message
+
+        for number, compared in compare([one.variant for one in chosen], launch):
+            outcome = launched.pop(number)
+            outcome.compared = compared
+            yield number, outcome
+
+
+def _hand_over(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """Write the arrays for the process that compares, over those of the launch before."""
+    message: dict[str, Any] = {"folder": str(folder)}
+    for kind, values in (("inputs", outcome.inputs), ("outputs", outcome.outputs)):
+        message[kind] = []
+        for number, value in enumerate(values):
+            one, file = value.binding, f"{kind}{number}"
+            (folder / file).write_bytes(value.data)
+            entry = {"path": one.path, "dtype": one.dtype, "shape": one.shape, "file": file}
+            if one.layout is not None:
+                entry["layout"] = one.layout
+            message[kind].append(entry)
+    return message
+
+
+def check(outcomes: Sequence[Outcome]) -> None:
+    """Check that nothing differs from its reference.
+
+    Raises:
+        CheckError: something does.
+    """
+    wrong = [one.chosen.variant.id for one in outcomes if one.same is False]
+    if wrong:
+        verb = "differs from its reference" if len(wrong) == 1 else "differ from their references"
+        raise CheckError(f"{', '.join(wrong)} {verb}.")

@@ -1,0 +1,1 @@
+"""Turns results into text, JSON, JUnit and annotations."""

@@ -1,0 +1,210 @@
+"""Failures as workflow commands, which GitHub shows at the lines of a change.
+
+A command is `::error file=F,line=N,col=N,title=T::message`, alone on its line. In the message `%`,
+carriage return and line feed are escaped, in the other values `:` and `,` too; nothing else is.
+GitHub shows 10 errors and 10 warnings of a step, and drops the others without a word:
+https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pallasc.cli.render.remarks import holds_no_kernel
+from pallasc.cli.render.result_text import output_tail, spill_bytes
+from pallasc.cli.terminal.output import count
+from pallasc.cli.terminal.workspace import relative_file, workspace_root
+from pallasc.specs.plain_text import one_line, printable
+
+if TYPE_CHECKING:
+    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.compiler.workers.diagnostics import Diagnostic
+    from pallasc.errors import Location, PallascError
+
+_SHOWN = 10
+_NAMED = 10
+_OWN = re.compile(r"\b[0-9a-f]{64}\b|\d+")
+"""What differs between messages about several variants of one kernel: digests and numbers."""
+_IN_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_IN_PROPERTY = _IN_MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One remark at a place of a file, or at none."""
+
+    kind: Literal["error", "warning"]
+    title: str
+    message: str
+    file: str | None = None
+    line: int = 0
+    column: int = 0
+
+    def command(self) -> str:
+        """Return it as a workflow command."""
+        places = {"file": self.file, "line": self.line, "col": self.column} if self.file else {}
+        values = {**places, "title": one_line(self.title)}
+        shown = ",".join(
+            f"{name}={str(value).translate(_IN_PROPERTY)}"
+            for name, value in values.items()
+            if value
+        )
+        return f"::{self.kind} {shown}::{printable(self.message).translate(_IN_MESSAGE)}"
+
+
+def github_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the lines that annotate a build: its failures, then spills, warnings and notes.
+
+    Variants that fail at one place for one reason share an annotation, also where the message names
+    another variant, another digest or other numbers, as those of locks and budgets do. A spill is
+    no news where the variant's budget allows for spills.
+
+    Args:
+        report: what the build did.
+        environment: says where the repository is.
+    """
+    root = workspace_root(environment)
+    errors = [_failure(results, root) for results in _by_cause(report.failed)]
+    warnings = [
+        *(_spills(results, root) for results in _by_kernel(report.compiled)),
+        *_no_kernels(report.results, root),
+        *(_said(one, results, root) for one, results in _by_text(report.results)),
+        *(Annotation("warning", "pallasc", note) for note in report.notes),
+    ]
+    return [annotation.command() for annotation in (*_at_most(errors), *_at_most(warnings))]
+
+
+def github_command(error: PallascError, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the line that annotates an error which ends the whole build, as one in a spec does."""
+    place = _place([error.location], workspace_root(environment))
+    return Annotation("error", "pallasc", str(error), *place).command()
+
+
+def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
+    """Group failures with the same place and, but for names and numbers, the same message."""
+    groups: dict[tuple[object, type, str], list[VariantResult]] = {}
+    for result in failed:
+        error = result.error
+        place = error.location if error else result.variant.location
+        reason = error.message.replace(result.variant.id, "") if error else ""
+        cause = (place, type(error), _OWN.sub("#", reason))
+        groups.setdefault(cause, []).append(result)
+    return list(groups.values())
+
+
+def _by_kernel(compiled: Iterable[VariantResult]) -> list[list[VariantResult]]:
+    """Group what spills although no budget says that it may by the place of the kernel."""
+    groups: dict[Location, list[VariantResult]] = {}
+    for result in compiled:
+        allowed = result.variant.budget.spill_bytes is not None
+        if result.artifact is not None and spill_bytes(result.artifact) and not allowed:
+            groups.setdefault(result.variant.location, []).append(result)
+    return list(groups.values())
+
+
+def _by_text(
+    results: Iterable[VariantResult],
+) -> list[tuple[Diagnostic, list[VariantResult]]]:
+    """Group what was said while kernels were compiled by its text and by the kernel."""
+    groups: dict[object, tuple[Diagnostic, list[VariantResult]]] = {}
+    for result in results:
+        for one in result.diagnostics if result.status != "failed" else ():
+            key = (one.kind, one.source, one.text, result.variant.location)
+            groups.setdefault(key, (one, []))[1].append(result)
+    return list(groups.values())
+
+
+def _said(one: Diagnostic, results: Sequence[VariantResult], root: Path) -> Annotation:
+    kernel = results[0].variant
+    place = _place([one.place(kernel.base_dir), kernel.location], root)
+    return Annotation(
+        "warning", f"{kernel.name}: {one.kind}", f"{one.text}\nVariants: {_names(results)}", *place
+    )
+
+
+def _no_kernels(results: Sequence[VariantResult], root: Path) -> list[Annotation]:
+    """Return what is said of variants without a kernel of Mosaic's, for each place once."""
+    groups: dict[Location, list[VariantResult]] = {}
+    for result in filter(holds_no_kernel, results):
+        groups.setdefault(result.variant.location, []).append(result)
+    return [
+        Annotation(
+            "warning",
+            f"{found[0].variant.name} holds no Pallas Mosaic GPU kernel",
+            f"XLA wrote the code of: {_names(found)}",
+            *_place([place], root),
+        )
+        for place, found in groups.items()
+    ]
+
+
+def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
+    first = results[0]
+    parts = [str(first.error or ""), *output_tail(first)]
+    if len(results) > 1:
+        parts.append(_each(results) if _differ(results) else f"Variants: {_names(results)}")
+    more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
+    own = first.error.location if first.error else None
+    place = _place([own, first.variant.location], root)
+    return Annotation("error", f"{first.variant.id} failed{more}", "\n".join(parts), *place)
+
+
+def _differ(results: Sequence[VariantResult]) -> bool:
+    """Tell whether the messages of failures differ in more than the names of the variants."""
+    found = {r.error.message.replace(r.variant.id, "") for r in results if r.error is not None}
+    return len(found) > 1
+
+
+def _each(results: Sequence[VariantResult]) -> str:
+    """Return what each of the variants failed of, a line each."""
+    shown = results[1 : _NAMED + 1]
+    lines = [_told(r.variant.id, r.error.message.partition("\n")[0]) for r in shown if r.error]
+    more = len(results) - 1 - len(shown)
+    return "\n".join([*lines, *([f"and {more:,} more"] if more else [])])
+
+
+def _told(name: str, message: str) -> str:
+    return message if name in message else f"{name}: {message}"
+
+
+def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:
+    worst = max(spill_bytes(result.artifact) for result in results if result.artifact)
+    kernel = results[0].variant
+    return Annotation(
+        "warning",
+        f"{kernel.name} spills registers",
+        f"up to {count(worst, 'byte')} a thread: {_names(results)}\n"
+        "A budget for spill_bytes in the spec says that this is meant, and how much.",
+        *_place([kernel.location], root),
+    )
+
+
+def _names(results: Sequence[VariantResult]) -> str:
+    named = ", ".join(result.variant.id for result in results[:_NAMED])
+    more = len(results) - _NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
+
+
+def _place(
+    locations: Iterable[Location | None], root: Path
+) -> tuple[str, int, int] | tuple[None, int, int]:
+    """Return the first place that lies in the repository, as file, line and column."""
+    for location in locations:
+        file = relative_file(location.file, root) if location else None
+        if location is not None and file is not None:
+            return file, location.line, location.column
+    return None, 0, 0
+
+
+def _at_most(annotations: Sequence[Annotation]) -> list[Annotation]:
+    """Return as many as GitHub shows; the last one says what the others would have said."""
+    if len(annotations) <= _SHOWN:
+        return list(annotations)
+    shown, rest = annotations[: _SHOWN - 1], annotations[_SHOWN - 1 :]
+    titles = "\n".join(annotation.title for annotation in rest)
+    return [*shown, Annotation(rest[0].kind, f"{count(len(rest), f'more {rest[0].kind}')}", titles)]

@@ -1,0 +1,93 @@
+"""Where a build's report goes besides the terminal: JSON, JUnit XML, annotations."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.cli.terminal.output import echo, echo_command
+from pallasc.errors import PallascError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.compiler.build.report import Report
+    from pallasc.compiler.build.reproduce import Reproduction
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What was asked for: an object on the standard output, a file of XML, annotations."""
+
+    as_json: bool
+    junit: Path | None
+    annotations: str | None
+
+    @contextmanager
+    def telling_of_errors(self) -> Iterator[None]:
+        """Tell of an error that ends the whole build everywhere, not only on the terminal.
+
+        Raises:
+            SpecError: the file of XML could not be written at the end.
+        """
+        self._check_junit()
+        try:
+            yield
+        except PallascError as error:
+            self._tell(error)
+            raise
+
+    def _check_junit(self) -> None:
+        if self.junit is None or (self.junit.exists() and not self.junit.is_file()):
+            return
+        try:
+            self.junit.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.junit.parent):
+                pass
+        except OSError as error:
+            raise SpecError(
+                f"{self.junit} cannot be written: {error.strerror}.",
+                hint="Give --junit another path.",
+            ) from error
+
+    def write(self, report: Report, reproduction: Reproduction | None) -> None:
+        """Write a report.
+
+        Raises:
+            SpecError: the file of XML cannot be written any more.
+        """
+        if self.annotations:
+            from pallasc.cli.render.annotations import github_command, github_commands
+
+            for line in (*map(github_command, report.errors), *github_commands(report)):
+                echo_command(line)
+        if self.as_json:
+            from pallasc.cli.render.report_json import report_json
+            from pallasc.cli.terminal.output import json_text
+
+            echo(json_text(report_json(report, reproduction)))
+        if self.junit is not None:
+            from pallasc.cli.render.junit import write_junit
+
+            write_junit(report, self.junit)
+
+    def _tell(self, error: PallascError) -> None:
+        from pallasc.compiler.build.report import Report
+
+        if self.annotations:
+            from pallasc.cli.render.annotations import github_command
+
+            echo_command(github_command(error))
+        nothing = Report((), 0.0)
+        if self.as_json:
+            from pallasc.cli.render.report_json import report_json
+            from pallasc.cli.terminal.output import json_text
+
+            echo(json_text(report_json(nothing, error=error)))
+        if self.junit is not None:
+            from pallasc.cli.render.junit import write_junit
+
+            write_junit(nothing, self.junit, os.environ, error=error)

@@ -1,0 +1,129 @@
+"""What stands out of a build that did something: slow, large, spilling, failed, left over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pallasc.cli.render.result_text import spill_bytes
+from pallasc.cli.terminal.output import count
+from pallasc.cli.terminal.text_width import cut, shorten, width
+from pallasc.cli.terminal.times import duration
+from pallasc.specs.plain_text import one_line
+
+if TYPE_CHECKING:
+    from pallasc.compiler.build.report import Report, VariantResult
+
+_FEW_COMPILED = 5
+"""So few lines are still in sight: nothing of them is repeated."""
+_FEW_RESULTS = 20
+_TOP = 3
+_MOST_LISTED = 10
+
+
+def highlights(report: Report, room: int | None = None) -> Iterator[str]:
+    """Yield the lines of all sections that have something to say.
+
+    Args:
+        report: what the build did.
+        room: columns that a line may take; None leaves lines whole.
+    """
+    for section in (*_stands_out(report), _failures(report, short=room is not None), _left(report)):
+        yield from section.lines(room)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A title and some results, each with what there is to say of it in front and behind."""
+
+    title: str
+    results: Sequence[VariantResult]
+    front: Callable[[VariantResult], str] = lambda result: ""
+    behind: Callable[[VariantResult], str] = lambda result: ""
+
+    def lines(self, room: int | None) -> list[str]:
+        """Return the section, nothing where it has no results; each line fits into `room`."""
+        shown = self.results[:_MOST_LISTED]
+        if not shown:
+            return []
+        widest = max(width(self.front(result)) for result in shown)
+        lines = [self._line(result, widest, room) for result in shown]
+        if len(self.results) > len(shown):
+            lines.append(f"  and {len(self.results) - len(shown):,} more")
+        return [f"{self.title}:", *lines]
+
+    def _line(self, result: VariantResult, widest: int, room: int | None) -> str:
+        front = f"  {self.front(result):>{widest}}  " if widest else "  "
+        name, behind = one_line(result.variant.id), self.behind(result)
+        if room is not None:
+            behind = cut(behind, max(room - len(front) - width(name), (room - len(front)) // 2))
+            name = shorten(name, room - len(front) - width(behind))
+        return f"{front}{name}{behind}"
+
+
+def _stands_out(report: Report) -> list[_Section]:
+    """Return the slowest, the largest and all that spill, of what this build compiled."""
+    compiled = [result for result in report.compiled if result.artifact is not None]
+    if len(compiled) <= _FEW_COMPILED:
+        return []
+    spilling = [result for result in compiled if _spilled(result)]
+    return [
+        _Section("slowest", _most(compiled, _seconds)[:_TOP], lambda r: duration(r.seconds)),
+        _Section("largest cubins", _most(compiled, _size)[:_TOP], lambda r: _bytes(_size(r))),
+        _Section(
+            f"{count(len(spilling), 'variant')} with spills",
+            _most(spilling, _spilled),
+            lambda r: _bytes(_spilled(r)),
+        ),
+    ]
+
+
+def _failures(report: Report, *, short: bool) -> _Section:
+    """Return the failures once more where they may be out of sight, a line each."""
+    failed = report.failed if len(report.results) > _FEW_RESULTS else ()
+    return _Section("failed", failed, behind=lambda result: _why(result, short=short))
+
+
+def _left(report: Report) -> _Section:
+    """Return what the build did not get to."""
+    why = "interrupted" if report.interrupted else "stopped after a failure"
+    of = f"{len(report.skipped):,} of {len(report.results):,}"
+    return _Section(f"{why}: {of} left; what is finished is kept", report.skipped)
+
+
+def _why(result: VariantResult, *, short: bool) -> str:
+    """Return `  kernels.py:5: ValueError: no kernel for (2048,)`, folders left out if short."""
+    error = result.error
+    if error is None:
+        return ""
+    place = error.location
+    if place is not None and short:
+        place = replace(place, file=os.path.basename(place.file))
+    where = f"{place}: " if place else ""
+    first = error.message.strip().partition("\n")[0]
+    return f"  {where}{one_line(first)}"
+
+
+def _most(
+    results: Iterable[VariantResult], measure: Callable[[VariantResult], float]
+) -> list[VariantResult]:
+    """Return the results with the greatest measure first; equal ones keep their order."""
+    return sorted(results, key=lambda result: -measure(result))
+
+
+def _seconds(result: VariantResult) -> float:
+    return result.seconds
+
+
+def _size(result: VariantResult) -> int:
+    return result.artifact.cubin_bytes if result.artifact else 0
+
+
+def _spilled(result: VariantResult) -> int:
+    return spill_bytes(result.artifact) if result.artifact else 0
+
+
+def _bytes(number: int) -> str:
+    return count(number, "byte")

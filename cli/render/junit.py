@@ -1,0 +1,197 @@
+"""A build's report as JUnit XML, which GitLab, Jenkins and actions for GitHub read.
+
+There is no standard. What is written is Jenkins' schema `junit-10.xsd`, and what the readers
+commonly take besides: `skipped` of `testsuites`, `file` and `line` of a `testcase`, and its
+`properties`, as pytest writes them:
+
+    testsuites  name tests failures errors skipped time
+      testsuite   one a kernel, in the order of the specs: name tests failures errors skipped time
+        testcase    one a variant: name (its id), classname (the kernel), time, file and line of
+                    the kernel in its spec
+          properties  status, reason, target, arch, action_key, digest, cubin_bytes, registers,
+                      spill_bytes, smem_bytes, pallas_kernels (0 where XLA wrote all of them),
+                      xla_kernels (their names), warnings (how many); what a variant does not have
+                      is left out
+          failure     message (its first line), type; its text is the whole message
+          skipped     message
+          system-out  the end of what the compiling process wrote, where it failed
+          system-err  the warnings, a line each
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from pallasc.cli.render.failures import error_text
+from pallasc.cli.render.remarks import warning_count, xla_kernels
+from pallasc.cli.render.result_text import spill_bytes
+from pallasc.cli.terminal.workspace import relative_file, workspace_root
+from pallasc.errors import SpecError
+from pallasc.specs.plain_text import printable
+
+if TYPE_CHECKING:
+    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.errors import PallascError
+    from pallasc.specs.artifacts.artifact import Artifact
+
+_NOT_DONE = {
+    "skipped": "the build stopped before",
+    "missing": "not in the store, and nothing was to be compiled",
+}
+_FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no way to write."""
+
+
+def write_junit(
+    report: Report,
+    path: Path,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    error: PallascError | None = None,
+) -> None:
+    """Write a report to `path`: the whole file, or nothing.
+
+    Args:
+        report: what the build did.
+        path: the file; folders above it are made.
+        environment: says where the repository is, which files are named relative to.
+        error: what ended the whole build, if something did.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    from pallasc.specs.bundle.writer import replace_file
+
+    data = junit_xml(report, workspace_root(environment), error)
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
+            path.write_bytes(data)
+            return
+    except OSError as fault:
+        raise SpecError(
+            f"{path} cannot be written: {fault.strerror}.", hint="Give --junit another path."
+        ) from fault
+    replace_file(path, data)
+
+
+def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> bytes:
+    """Return a report as XML; files below `root` are named relative to it."""
+    suites: dict[str, list[VariantResult]] = {}
+    for result in report.results:
+        suites.setdefault(result.variant.name, []).append(result)
+    top = ElementTree.Element("testsuites", _totals("pallasc build", report.results))
+    top.set("time", _seconds(report.seconds))
+    for name, results in suites.items():
+        suite = ElementTree.SubElement(top, "testsuite", _totals(name, results))
+        suite.extend(_case(result, root) for result in results)
+    errors = [*report.errors, *([error] if error else [])]
+    if errors:
+        top.extend(map(_ended, errors))
+        top.set("tests", str(len(report.results) + len(errors)))
+        top.set("errors", str(len(errors)))
+    ElementTree.indent(top)
+    text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _ended(error: PallascError) -> ElementTree.Element:
+    """Return a suite of one case: the error that ended the whole build."""
+    suite = ElementTree.Element(
+        "testsuite", name="pallasc", tests="1", failures="0", errors="1", skipped="0", time="0.000"
+    )
+    case = ElementTree.SubElement(
+        suite, "testcase", name="build", classname="pallasc", time="0.000"
+    )
+    told = ElementTree.SubElement(
+        case, "error", message=_clean(error.message), type=type(error).__name__
+    )
+    told.text = _clean(error_text(error))
+    return suite
+
+
+def _totals(name: str, results: Sequence[VariantResult]) -> dict[str, str]:
+    return {
+        "name": _clean(name),
+        "tests": str(len(results)),
+        "failures": str(sum(result.status == "failed" for result in results)),
+        "errors": "0",
+        "skipped": str(sum(result.status in _NOT_DONE for result in results)),
+        "time": _seconds(sum(result.seconds for result in results)),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _case(result: VariantResult, root: Path) -> ElementTree.Element:
+    variant = result.variant
+    case = ElementTree.Element(
+        "testcase",
+        name=_clean(variant.id),
+        classname=_clean(variant.name),
+        time=_seconds(result.seconds),
+        file=_clean(relative_file(variant.location.file, root) or variant.location.file),
+    )
+    if variant.location.line:
+        case.set("line", str(variant.location.line))
+    properties = ElementTree.SubElement(case, "properties")
+    for name, value in _properties(result).items():
+        ElementTree.SubElement(properties, "property", name=name, value=_clean(value))
+    if result.status == "failed":
+        _add_failure(case, result)
+    elif result.status in _NOT_DONE:
+        ElementTree.SubElement(case, "skipped", message=_NOT_DONE[result.status])
+    if result.diagnostics:
+        said = _clean("\n".join(map(str, result.diagnostics)))
+        ElementTree.SubElement(case, "system-err").text = said
+    return case
+
+
+def _properties(result: VariantResult) -> dict[str, str]:
+    found = {
+        "status": result.status,
+        "reason": result.reason,
+        "target": result.variant.target.name,
+        "arch": result.variant.target.arch,
+        "action_key": result.action_key or "",
+        **(_figures(result.artifact) if result.artifact else {}),
+        "warnings": str(warning_count([result]) or ""),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _figures(artifact: Artifact) -> dict[str, str]:
+    """Return what an artifact takes; of each figure that of the kernel that takes most."""
+    kernels = artifact.kernels
+    return {
+        "digest": artifact.digest,
+        "cubin_bytes": str(artifact.cubin_bytes),
+        "registers": str(max((kernel.registers for kernel in kernels), default=0)),
+        "spill_bytes": str(spill_bytes(artifact)),
+        "smem_bytes": str(max((kernel.smem_bytes for kernel in kernels), default=0)),
+        "pallas_kernels": str(sum(kernel.origin == "mosaic" for kernel in kernels)),
+        "xla_kernels": ", ".join(xla_kernels(artifact)),
+    }
+
+
+def _add_failure(case: ElementTree.Element, result: VariantResult) -> None:
+    failure = ElementTree.SubElement(case, "failure")
+    if result.error is not None:
+        lines = _clean(result.error.message).strip().splitlines()
+        failure.set("message", lines[0] if lines else "")
+        failure.set("type", type(result.error).__name__)
+        failure.text = _clean(error_text(result.error))
+    output = _clean(result.output)
+    if output.strip():
+        ElementTree.SubElement(case, "system-out").text = output
+
+
+def _clean(text: str) -> str:
+    """Return text that XML can hold: no escape sequences, lines end in a line feed."""
+    return _FORBIDDEN.sub("", printable(text))

@@ -1,0 +1,126 @@
+"""What a terminal shows of a build: finished lines scroll by above a few that are drawn again.
+
+Only colours and three controls are used: carriage return, "cursor up" and "erase the line", since
+tmux keeps what "erase to the end of the screen" removes. The cursor stays visible and no mode is
+changed, so that nothing has to be put right after a process that was killed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from pallasc.cli.render.progress import Progress
+from pallasc.cli.render.result_text import failure_lines, result_line
+from pallasc.cli.terminal.screen import STATUS_COLOURS, Screen, stderr_screen
+from pallasc.cli.terminal.status import Line, Status, status_lines
+from pallasc.cli.terminal.text_width import width
+from pallasc.compiler.build.report import Event, Tick, VariantResult
+from pallasc.specs.plain_text import printable
+from pallasc.specs.spec import Variant
+
+_INTERVAL_S = 0.1
+_QUIET_S = 0.3
+"""A look through the store that is over sooner shows no status."""
+_FEW_HITS = 20
+
+
+def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.monotonic) -> Progress:
+    """Return the progress for this process's standard error output."""
+    screen = stderr_screen()
+    if not screen.live:
+        return Progress(screen, hits=hits, clock=clock)
+    return Live(screen, hits=hits, clock=clock)
+
+
+class Live(Progress):
+    """Shows the events of a build on a terminal.
+
+    Hits get a line each in small builds; in larger ones they are counted.
+    """
+
+    def __init__(
+        self, screen: Screen, *, hits: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(screen, hits=hits, clock=clock)
+        self._began_s = clock()
+        self._drawn_s = -math.inf
+        self._drawn: list[Line] = []
+        self._visible = False
+        self._counts = dict.fromkeys(STATUS_COLOURS, 0)
+        self._running: list[tuple[Variant, float]] = []
+        self._latest: Event | Tick = Tick((), 0, 0)
+        self._tick = Tick((), 0, 0)
+
+    def __call__(self, event: Event | Tick) -> None:
+        """Take an event in, and draw if the last time is long enough ago."""
+        self._latest = event
+        now_s = self._clock()
+        if isinstance(event, Tick):
+            self._tick = event
+            self._running = [(variant, now_s - seconds) for variant, seconds in event.running]
+        elif event.result is None:
+            self._running.append((event.variant, now_s))
+            self._visible = True
+        else:
+            self._finish(event.result)
+        if now_s - self._drawn_s >= _INTERVAL_S:
+            self._visible = self._visible or now_s - self._began_s >= _QUIET_S
+            if self._visible or self._held:
+                self._draw(now_s)
+
+    def say(self, text: str) -> None:
+        """Print text above the status."""
+        self._held.append(f"{printable(text)}\n")
+        self._draw(self._clock())
+
+    def end(self) -> None:
+        """Print what is still to be printed, and remove the status."""
+        self._visible = False
+        self._draw(self._clock())
+
+    def _finish(self, result: VariantResult) -> None:
+        self._counts[result.status] += 1
+        if self._running:
+            self._running = [entry for entry in self._running if entry[0] is not result.variant]
+        if result.status == "hit" and not (self.hits and self._latest.total <= _FEW_HITS):
+            return
+        line = self.screen.paint_status(result_line(result, self.screen.room), result.status)
+        self._held += [f"{text}\n" for text in (line, *failure_lines(result))]
+
+    def _draw(self, now_s: float) -> None:
+        """Write what is held, and the status under it, in one piece so that nothing flickers."""
+        columns, rows = self.screen.size()
+        lines = status_lines(self._status(now_s), columns, rows) if self._visible else []
+        if self._held or lines != self._drawn:
+            shown = "\n".join(self._painted(line) for line in lines)
+            self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + shown)
+            self._held.clear()
+            self._drawn = lines
+        self._drawn_s = now_s
+
+    def _status(self, now_s: float) -> Status:
+        return Status(
+            done=self._latest.done,
+            total=self._latest.total,
+            counts=self._counts,
+            running=[(variant, now_s - since_s) for variant, since_s in self._running],
+            compiled_s=self._tick.compiled_s,
+            jobs=self._tick.jobs,
+        )
+
+    def _painted(self, line: Line) -> str:
+        return "".join(self.screen.paint(text, colour) for text, colour in line)
+
+
+def _erase(lines: list[Line], columns: int) -> str:
+    """Return what removes lines above the cursor, which stands at the end of the last one.
+
+    A terminal that has become narrower since has wrapped them.
+    """
+    if not lines:
+        return ""
+    widths = [width("".join(text for text, _ in line)) for line in lines]
+    above = sum(max(1, -(-each // columns)) for each in widths) - 1
+    return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * above

@@ -1,0 +1,135 @@
+"""Say on the standard error output what a build does: one line for each variant that is done.
+
+What a terminal shows instead is in `live`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from pallasc.cli.render.remarks import facts as remark_facts
+from pallasc.cli.render.result_text import counter, failure_lines, result_line
+from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.terminal.times import Heartbeat, about, elapsed, time_left_s
+from pallasc.compiler.build.report import Event, Tick, VariantResult
+from pallasc.specs.plain_text import one_line, printable
+
+_HELD_LINES = 512
+"""About 64 kB: so many hits are written at a time."""
+_HELD_S = 1.0
+_MOST_NAMED = 3
+
+
+class Progress:
+    """Prints the events of a build, a line each; the lines of hits are written many at a time.
+
+    As a context manager it ends itself, however the build ends.
+
+    Args:
+        screen: where to.
+        hits: whether variants that were in the store get a line.
+        clock: gives the time, in seconds.
+    """
+
+    def __init__(
+        self, screen: Screen, *, hits: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.screen = screen
+        self.hits = hits
+        self._clock = clock
+        self._held: list[str] = []
+        self._hit_line = ""
+        self._written_s = clock()
+        self._heartbeat = Heartbeat(self._written_s)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def __call__(self, event: Event | Tick) -> None:
+        """Print what there is to say of an event, if anything."""
+        if event.__class__ is Event and event.kind == "hit":
+            if self.hits:
+                self._hold_hit(event)
+        elif isinstance(event, Tick):
+            self._beat(event)
+        elif event.result is not None:
+            self._heartbeat = Heartbeat(self._clock())
+            self._put(_finished_text(event, event.result, self.screen))
+        else:
+            self._write()  # nothing may follow for a while
+
+    def say(self, text: str) -> None:
+        """Print text of one or several lines, with what is shown already in front of it."""
+        self._put(printable(text))
+
+    def _put(self, text: str) -> None:
+        """Print text that is printable but for our own colours."""
+        self._held.append(f"{text}\n")
+        self._write()
+
+    def end(self) -> None:
+        """Print what is still to be printed."""
+        self._write()
+
+    def _hold_hit(self, event: Event) -> None:
+        """Keep a hit's line; thousands of them are all that a build without changes prints."""
+        if not self._hit_line:
+            hit = self.screen.paint_status(f"{'hit':<8}", "hit")
+            self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
+        name = one_line(event.variant.id)
+        if event.result is not None and (said := remark_facts(event.result)):
+            name = f"{name}  {', '.join(said)}"
+        held = self._held
+        held.append(self._hit_line % (event.done, name))
+        if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
+            self._write()
+
+    def _write(self) -> None:
+        if self._held:
+            text = "".join(self._held)
+            self._held.clear()
+            self.screen.write(text)
+            self._written_s = self._clock()
+
+    def _beat(self, tick: Tick) -> None:
+        """Print what is running, if nothing was finished for long enough."""
+        self._write()
+        if self._heartbeat.is_due(self._clock()):
+            self.say(heartbeat(tick))
+
+
+def heartbeat(tick: Tick) -> str:
+    """Return `[ 12/200] compiling 2: matmul@b200 14 s, add@b200 3 s; about 3 min left`.
+
+    The slowest are named, and the others counted.
+    """
+    what = "waiting" if tick.done else "getting ready"
+    if tick.running:
+        slowest = sorted(tick.running, key=lambda entry: -entry[1])[:_MOST_NAMED]
+        names = [f"{one_line(variant.id)} {elapsed(seconds)}" for variant, seconds in slowest]
+        more = len(tick.running) - len(names)
+        names += [f"{more:,} more"] if more else []
+        what = f"compiling {len(tick.running)}: {', '.join(names)}"
+    left_s = time_left_s(
+        left=tick.total - tick.done,
+        compiled_s=tick.compiled_s,
+        running_s=[seconds for _, seconds in tick.running],
+        jobs=tick.jobs,
+    )
+    left = f"; {about(left_s)} left" if left_s is not None else ""
+    return f"{counter(tick.done, tick.total)} {what}{left}"
+
+
+def _finished_text(event: Event, result: VariantResult, screen: Screen) -> str:
+    line = f"{counter(event.done, event.total)} {result_line(result)}"
+    return "\n".join([screen.paint_status(line, result.status), *failure_lines(result)])

@@ -1,0 +1,100 @@
+"""One variant's result as lines of text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pallasc.cli.render.failures import error_text
+from pallasc.cli.render.remarks import facts as remark_facts
+from pallasc.cli.terminal.output import count
+from pallasc.cli.terminal.text_width import cut, shorten, width
+from pallasc.compiler.build.report import NOT_COMPILED
+from pallasc.specs.plain_text import one_line, printable
+
+if TYPE_CHECKING:
+    from pallasc.compiler.build.report import VariantResult
+    from pallasc.specs.artifacts.artifact import Artifact
+
+_OUTPUT_LINES = 20
+_STAYS = re.compile(r"^spills| s$|warnings?$|^no ")
+"""What is said of a variant even where there is little room."""
+_SHORTEST_ID = 24
+
+
+def counter(done: int, total: int) -> str:
+    """Return `[ 3/24]`, as wide for every variant of a build."""
+    return f"[{done:>{len(str(total))}}/{total}]"
+
+
+def result_line(result: VariantResult, columns: int | None = None) -> str:
+    """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`, or only the id.
+
+    What is missing has its reason behind it.
+
+    Args:
+        result: what became of the variant.
+        columns: how much room there is. Size and registers give way to a longer id; then the id
+            loses its middle.
+    """
+    head = f"{result.status:<8}  "
+    name = one_line(result.variant.id)
+    facts = _facts(result)
+    if columns is None:
+        return f"{head}{name}{_in_words(facts)}"
+    room = columns - len(head)
+    if width(name) + len(_in_words(facts)) > room:
+        facts = [fact for fact in facts if _STAYS.search(fact)]
+    words = _in_words(facts)
+    return cut(f"{head}{shorten(name, max(_SHORTEST_ID, room - len(words)))}{words}", columns)
+
+
+def _facts(result: VariantResult) -> list[str]:
+    if result.status == "missing" and result.reason:
+        return [one_line(result.reason)]
+    if result.status not in ("compiled", *NOT_COMPILED) or result.artifact is None:
+        return []
+    if result.status != "compiled":
+        return remark_facts(result)
+    return [f"{result.seconds:.2f} s", *artifact_facts(result.artifact), *remark_facts(result)]
+
+
+def _in_words(facts: list[str]) -> str:
+    return f"  {', '.join(facts)}" if facts else ""
+
+
+def artifact_facts(artifact: Artifact) -> list[str]:
+    """Return size, registers and spills as words; figures of the kernel that takes most."""
+    facts = [count(artifact.cubin_bytes, "byte")]
+    if artifact.kernels:
+        facts.append(f"{max(kernel.registers for kernel in artifact.kernels)} registers")
+    spilled = spill_bytes(artifact)
+    return [*facts, f"spills {count(spilled, 'byte')}"] if spilled else facts
+
+
+def spill_bytes(artifact: Artifact) -> int:
+    """Return what the kernel that spills most spills; 0 where none does, or it is not known."""
+    return max((kernel.spill_bytes or 0 for kernel in artifact.kernels), default=0)
+
+
+def failure_lines(result: VariantResult) -> list[str]:
+    """Return why a variant failed, indented; the end of the output where no place tells more."""
+    if result.error is None:
+        return []
+    lines = printable(error_text(result.error)).splitlines()
+    output = output_tail(result)
+    if output:
+        lines += ["output:", *output]
+    return [f"    {line}".rstrip() for line in lines]
+
+
+def output_tail(result: VariantResult) -> list[str]:
+    """Return the last lines of what a failed variant wrote, unless its error names a better place.
+
+    A place in the user's code says more than the output; the place in the spec does not, nor does
+    the place where a process died.
+    """
+    nowhere = (None, result.variant.location)
+    if result.error is None or (result.error.location not in nowhere and not result.died):
+        return []
+    return printable(result.output).strip().splitlines()[-_OUTPUT_LINES:]

@@ -1,0 +1,52 @@
+"""Why a variant is in the store or not, in lines for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pallasc.compiler.inputs.why import Explanation
+
+_TOOLCHAIN = ("tool ", "variable ")
+"""How labels of fields begin that all variants of a build share."""
+_EXCERPT = 100
+"""Characters that are shown of a long value."""
+
+
+def explanation_text(found: Explanation) -> str:
+    """Return why a variant is in the store or not, with each difference from the nearest entry."""
+    lines = [f"{'hit ' if found.hit else 'miss'}  {found.variant}: {found.reason}"]
+    lines += [f"      {sentence}" for sentence in found.sources if sentence not in found.reason]
+    if found.sources:
+        lines.append(
+            "      a build lowers it again, and compiles only if that gives something else"
+        )
+    for difference in found.fields:
+        if difference.label.startswith(_TOOLCHAIN) and found.toolchain:
+            continue  # the reason has the names and versions
+        stored, now = excerpts(difference.stored, difference.now)
+        lines += [
+            f"      {difference.label}",
+            f"        stored: {stored}",
+            f"        now:    {now}",
+        ]
+    return "\n".join(lines)
+
+
+def excerpts(stored: str | None, now: str | None) -> tuple[str, str]:
+    """Return two values that differ, cut to what surrounds their first difference."""
+    if stored is None or now is None:
+        return _excerpt(stored, 0), _excerpt(now, 0)
+    pairs = enumerate(zip(stored, now, strict=False))
+    shared = next((at for at, (a, b) in pairs if a != b), min(len(stored), len(now)))
+    return _excerpt(stored, shared), _excerpt(now, shared)
+
+
+def _excerpt(value: str | None, around: int) -> str:
+    if value is None:
+        return "(absent)"
+    if len(value) <= _EXCERPT:
+        return value
+    start = max(0, min(around - _EXCERPT // 3, len(value) - _EXCERPT))
+    end = start + _EXCERPT
+    return f"{'…' if start else ''}{value[start:end]}{'…' if end < len(value) else ''}"

@@ -1,0 +1,1 @@
+"""Builds: load specs, look variants up, have the misses compiled, report."""

@@ -1,0 +1,109 @@
+"""Compile again what the store has, and compare byte for byte."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pallasc.cache.store import Store
+from pallasc.compiler.build.build import build
+from pallasc.compiler.inputs.lookup import find
+from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.spec import Variant
+
+Outcome = Literal["same", "different", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """One variant compiled again.
+
+    Attributes:
+        variant: its id.
+        outcome: `failed` where it did not compile this time.
+        stored: digest of the artifact in the store.
+        fresh: digest of the one compiled now, None where it failed.
+        parts: what differs: names of fields of the record, and digests of blobs.
+        error: why it failed.
+    """
+
+    variant: str
+    outcome: Outcome
+    stored: str
+    fresh: str | None = None
+    parts: tuple[str, ...] = ()
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "variant": self.variant,
+            "outcome": self.outcome,
+            "stored": self.stored,
+            "fresh": self.fresh,
+            "parts": list(self.parts),
+            "error": self.error,
+        }
+
+
+def audit(
+    variants: Sequence[Variant],
+    *,
+    store: Store,
+    sample: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    ptxas: Path | None = None,
+) -> list[Audited]:
+    """Compile variants that the store has into an empty store, and compare.
+
+    Args:
+        variants: which; those that are not in the store are left out.
+        store: what is audited.
+        sample: how many of them, chosen by `seed`; all by default.
+        seed: of the choice.
+        jobs: as for `build`.
+        ptxas: as for `build`.
+    """
+    with prepare(ptxas) as setup:
+        context = setup.context(store)
+    stored: list[tuple[Variant, Artifact]] = []
+    for variant in variants:
+        found = find(variant, context, store)
+        if found.artifact is not None:
+            stored.append((variant, found.artifact))
+    if sample is not None and sample < len(stored):
+        chosen = sorted(random.Random(seed).sample(range(len(stored)), sample))
+        stored = [stored[index] for index in chosen]
+    with tempfile.TemporaryDirectory(prefix="pallasc-audit-") as folder:
+        report = build(
+            [variant for variant, _ in stored], store=Store(folder), jobs=jobs, ptxas=ptxas
+        )
+        if report.interrupted:
+            raise KeyboardInterrupt
+        return [
+            _compare(variant.id, artifact, result)
+            for (variant, artifact), result in zip(stored, report.results, strict=True)
+        ]
+
+
+def _compare(name: str, stored: Artifact, result: VariantResult) -> Audited:
+    if result.artifact is None:
+        return Audited(name, "failed", stored.digest, error=str(result.error))
+    parts = differing_parts(stored, result.artifact)
+    outcome: Outcome = "different" if parts else "same"
+    return Audited(name, outcome, stored.digest, result.artifact.digest, parts)
+
+
+def differing_parts(first: Artifact, second: Artifact) -> tuple[str, ...]:
+    """Return the fields of the record, and the blobs, in which two artifacts differ."""
+    labels = sorted({*first.record, *second.record})
+    fields = [label for label in labels if first.record.get(label) != second.record.get(label)]
+    shared = sorted({*first.record["blobs"]} & {*second.record["blobs"]})
+    return (*fields, *(key for key in shared if first.blob(key) != second.blob(key)))

@@ -1,0 +1,207 @@
+"""Make bundles from specs: what the store has, what it lacks compiled, provenance, the files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pallasc.compiler.build.build import build
+from pallasc.compiler.build.report import OnEvent, Report, VariantResult
+from pallasc.errors import SpecError
+from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.build.selection import Wanted
+    from pallasc.specs.bundle.items import Item
+    from pallasc.specs.bundle.provenance import Provenance
+
+Source = Literal["compile", "store", "frozen"]
+"""Where artifacts come from; see `make_bundle`."""
+
+SplitBy = Literal["target", "arch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A bundle that was written.
+
+    Attributes:
+        path: where it is.
+        target: the model or architecture that it is for, where there is one bundle for each.
+        variants: ids of what it holds, in the order of the specs.
+        size: bytes of the file.
+        digest: of what it holds, as `Bundle.digest`.
+    """
+
+    path: Path
+    target: str | None
+    variants: tuple[str, ...]
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of it.
+
+    Attributes:
+        report: of the build; where its `exit_code` is not 0, nothing was written.
+        bundles: what was written, in the order of their targets.
+        provenance: what the bundles say they were made from.
+    """
+
+    report: Report
+    bundles: tuple[Written, ...] = ()
+    provenance: tuple[Provenance, ...] = ()
+
+
+def make_bundle(
+    wanted: Wanted,
+    output: str | os.PathLike[str],
+    *,
+    store: Store,
+    source: Source = "compile",
+    lock: str | os.PathLike[str] | None = None,
+    locked: bool = False,
+    split_by: SplitBy | None = None,
+    keep_debug: bool = False,
+    keep_ptx: bool = False,
+    level: int = DEFAULT_LEVEL,
+    provenance: Sequence[Provenance] | None = None,
+    jobs: int | None = None,
+    ptxas: Path | None = None,
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
+    require_store: bool = False,
+    fail_on_warning: Sequence[re.Pattern[str]] = (),
+    on_event: OnEvent = lambda event: None,
+) -> Made:
+    """Write the variants that are wanted into a bundle; all of them or nothing.
+
+    Args:
+        wanted: what `read_wanted` returned.
+        output: the file; what was there is replaced in one step.
+        store: where artifacts lie and will lie.
+        source: what happens to a variant that is not in the store. `compile`: it is compiled.
+            `store`: it fails, with exit code 3. `frozen`: the same, and where there is a lock file
+            all variants must be as it says; `read_wanted` must have been called with `frozen`.
+        lock: the lock file; `pallasc.lock` in the current folder by default.
+        locked: there must be a lock file, and what comes out must be as it says.
+        split_by: write one bundle for each model or architecture, with its name behind that of
+            `output`: `kernels-h100-sxm.pallasc`.
+        keep_debug: leave debug sections in the cubins.
+        keep_ptx: take the PTX along, which nothing needs that launches.
+        level: of zstd, 1 to 22.
+        provenance: what to say of where it comes from; by default that is found out.
+        jobs: how many processes compile at a time.
+        ptxas: an assembler to use instead of the installed wheel's.
+        timeout_s: how long one variant may take; None is for ever.
+        memory_bytes: what one compiling process may hold; None is its share of the machine.
+        require_store: what is compiled and cannot be stored has failed.
+        fail_on_warning: what compiles with a warning that one of these matches has failed.
+        on_event: is told of each variant as it goes on, and of the time that passes.
+
+    Returns:
+        What was written, and the report of the build; failures of variants are in that.
+
+    Raises:
+        SpecError: a wrong argument, or a file that cannot be written.
+        ToolError: something has to be compiled, and the toolchain is not complete.
+        NotCachedError: there must be a lock file and there is none, or it is for another toolchain.
+    """
+    from pallasc.compiler.build.locked import load_locked
+    from pallasc.specs.bundle.writer import build_bundle
+
+    check_level(level)
+    place = Path(output)
+    if place.is_dir() or not place.name:
+        raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
+    frozen = source == "frozen" or (locked and source == "store")
+    held = load_locked(Path(lock) if lock else None, frozen=frozen, locked=locked)
+    report = build(
+        wanted.variants,
+        store=store,
+        jobs=jobs,
+        ptxas=ptxas,
+        timeout_s=timeout_s,
+        memory_bytes=memory_bytes,
+        require_store=require_store,
+        fail_on_warning=fail_on_warning,
+        frozen=source != "compile",
+        locked=held,
+        on_event=on_event,
+    )
+    if report.exit_code:
+        return Made(report)
+    groups = _groups(report.results, place, split_by)
+    if provenance is None:
+        from pallasc.compiler.build.files_read import files_read
+        from pallasc.compiler.build.provenance import origins
+
+        artifacts = [result.artifact for result in report.results if result.artifact is not None]
+        provenance = origins(
+            wanted.specs,
+            artifacts,
+            read=files_read(report.results, store),
+            apart=[group.path for group in groups],
+        )
+    pack = partial(
+        build_bundle, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
+    )
+    return Made(report, _write(groups, pack), tuple(provenance))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What goes into one bundle."""
+
+    path: Path
+    target: str | None
+    results: list[VariantResult]
+
+
+def _groups(
+    results: Sequence[VariantResult], place: Path, split_by: SplitBy | None
+) -> list[_Group]:
+    if split_by is None:
+        return [_Group(place, None, list(results))]
+    groups: dict[str, list[VariantResult]] = {}
+    for result in results:
+        target = result.variant.target
+        name = target.name if split_by == "target" else target.arch
+        groups.setdefault(name, []).append(result)
+    return [
+        _Group(place.with_name(f"{place.stem}-{name}{place.suffix}"), name, groups[name])
+        for name in sorted(groups)
+    ]
+
+
+def _write(groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]) -> tuple[Written, ...]:
+    """Write all bundles; none before all of them are made."""
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.writer import replace_file
+
+    made = [pack(_items(group.results)) for group in groups]
+    written = []
+    for group, data in zip(groups, made, strict=True):
+        replace_file(group.path, data)
+        ids = tuple(result.variant.id for result in group.results)
+        with open_bundle(data) as bundle:
+            written.append(Written(group.path, group.target, ids, len(data), bundle.digest))
+    return tuple(written)
+
+
+def _items(results: Sequence[VariantResult]) -> list[Item]:
+    from pallasc.specs.bundle.items import item_of
+
+    return [
+        item_of(result.variant.name, dict(result.variant.params), result.artifact)
+        for result in results
+        if result.artifact is not None
+    ]

@@ -1,0 +1,220 @@
+"""Have workers compile what the store did not have, and settle what comes back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pallasc.cache.store import default_root
+from pallasc.cache.uses import Session
+from pallasc.compiler.workers.capacity import find_capacity
+from pallasc.compiler.workers.diagnostics import from_json
+from pallasc.compiler.toolchain.environment import declared_values
+from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
+from pallasc.compiler.inputs.manifest import about, data_digests, request_fields
+from pallasc.compiler.workers.messages import blobs_from_json, error_from_json
+from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.build.report import Status, Tick, VariantResult
+from pallasc.compiler.build.run import Miss, Options, Run
+from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.workers.tasks import Answer, Task
+from pallasc.errors import CompileError, CorruptError, PallascError, ToolError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import variant_to_json
+
+_TICK_S = 0.25
+
+
+def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> None:
+    """Compile the misses of a build, each request of a folder once.
+
+    Raises:
+        ToolError: a compiling process cannot be started.
+    """
+    misses = list(run.misses.values())
+    compiled_s: list[float] = []
+    began_s: dict[int, float] = {}
+    tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
+    for kind, task, answer in pool.run(tasks):
+        if kind == "tick" or task is None:
+            run.on_event(_tick(run, misses, pool, compiled_s))
+            continue
+        miss = misses[task.label]
+        if answer is None:
+            began_s[task.label] = time.monotonic()
+            run.tell("started", run.variants[miss.indices[0]], None)
+            continue
+        for position, index in enumerate(miss.indices):
+            result = _result(run, session, miss, index, answer, first=position == 0)
+            if result.status == "failed" and position == 0 and task.label in began_s:
+                result = replace(result, seconds=time.monotonic() - began_s[task.label])
+            if result.status == "compiled":
+                compiled_s.append(result.seconds)
+            run.settle(index, result)
+        if run.stops():
+            return
+
+
+def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
+    """Return the pool that a build's options ask for; its workers start when there is work.
+
+    Args:
+        options: of the build.
+        setup: what compiles.
+        tasks: how many variants there may be to compile.
+    """
+    capacity = find_capacity()
+    jobs = options.jobs or capacity.jobs(tasks)
+    memory = options.memory_bytes
+    if memory is None:
+        memory = capacity.memory_bytes(jobs)
+    return Pool(
+        jobs,
+        setup.environment,
+        timeout_s=options.timeout_s,
+        memory_bytes=memory or None,
+        tick_s=_TICK_S,
+    )
+
+
+def _tick(run: Run, misses: list[Miss], pool: Pool, compiled_s: list[float]) -> Tick:
+    running = tuple(
+        (run.variants[misses[task.label].indices[0]], seconds) for task, seconds in pool.running()
+    )
+    total = len(run.variants)
+    return Tick(running, len(run.results), total, tuple(compiled_s), pool.jobs)
+
+
+def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
+    variant = run.variants[miss.indices[0]]
+    folders = os.pathsep.join([variant.base_dir, *lookup.folders(variant)])
+    declared = declared_values(variant.env)
+
+    def message() -> Mapping[str, Any]:
+        data = data_digests(variant, lookup.context.digests)
+        return {
+            "op": "compile",
+            "variant": variant_to_json(variant),
+            "request": miss.keys.request,
+            "fields": request_fields(variant, lookup.context),
+            "data": data,
+            "env": declared,
+            "believed": lookup.believed(miss.keys),
+        }
+
+    return Task(label, (variant.target.arch, folders, tuple(declared.items())), message)
+
+
+def _result(
+    run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
+) -> VariantResult:
+    variant = run.variants[index]
+    explanation = run.explanations.get(miss.keys.folder)
+    if explanation is not None:
+        explanation = replace(explanation, variant=variant.id)
+    result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
+    message = answer.message
+    if first and answer.stray_bytes:
+        run.notes.append(
+            f"{variant.id} wrote {answer.stray_bytes} bytes to file descriptors that it did not "
+            "open; they were ignored"
+        )
+    if message is None or not message["ok"]:
+        error = _error(variant, answer, run)
+        return replace(result, error=error, output=answer.output, died=message is None)
+    if first:
+        run.notes += _notes(variant, message)
+        _sign(run, miss, message)
+    artifact = _artifact(run, message)
+    if artifact is None:
+        return replace(result, error=CompileError("the store lost what was just compiled"))
+    if run.options.require_store and message.get("not_stored"):
+        return replace(result, error=_not_kept(run, str(message["not_stored"])))
+    status: Status = "shared"
+    if first:
+        status = "compiled" if message["status"] == "compiled" else "lowered"
+    if status == "compiled":
+        session.miss(about=about(variant))
+        session.made(message["action"], seconds=message["seconds"], about=about(variant))
+    else:
+        session.hit(message["action"], about=about(variant))
+    return replace(
+        result, status=status, seconds=message["seconds"] if first else 0.0,
+        action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
+        diagnostics=from_json(message.get("diagnostics")), missed=message.get("missed", {}),
+        manifest_key="" if message["uncached"] else miss.keys.folder,
+    )  # fmt: skip
+
+
+def _sign(run: Run, miss: Miss, message: Mapping[str, Any]) -> None:
+    """Publish the manifest that a worker made, signed; it must lead where the worker said."""
+    manifest = message.get("manifest")
+    if manifest is None:
+        return
+    told = (manifest.get("action"), manifest.get("record"))
+    if told != (message["action"], message.get("digest")):
+        run.notes.append(f"{run.variants[miss.indices[0]].id}: its manifest was made up")
+        return
+    try:
+        for name in (miss.keys.folder, miss.keys.request):
+            run.store.put_manifest(name, manifest)
+    except CorruptError as error:
+        run.notes.append(f"{run.variants[miss.indices[0]].id} was not signed: {error.message}")
+
+
+def _not_kept(run: Run, reason: str) -> ToolError:
+    return ToolError(
+        f"it was compiled, and the store {run.store.root} could not keep it: {reason}.",
+        hint="Make room, or name another folder with --store; --no-require-store goes on without.",
+    )
+
+
+def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
+    """Return why a variant failed; what killed its process says how to see it alone."""
+    if answer.message is not None:
+        error = error_from_json(answer.message["error"])
+    else:
+        error = answer.error or CompileError("the worker gave no answer")
+        alone = f"To see it alone: {reproduction(variant, run)}"
+        error.hint = f"{error.hint} {alone}" if error.hint else alone
+    error.location = error.location or answer.place or variant.location
+    return error
+
+
+def reproduction(variant: Variant, run: Run) -> str:
+    """Return the command that builds just this variant, with the same limits and tools."""
+    options = run.options
+    words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
+    words += ["--target", variant.target.name]
+    if options.timeout_s is not None:
+        words += ["--timeout", f"{options.timeout_s:g}"]
+    if options.memory_bytes is not None:
+        words += ["--memory", f"{options.memory_bytes}B" if options.memory_bytes else "none"]
+    if options.ptxas is not None:
+        words += ["--ptxas", str(options.ptxas)]
+    if run.store.root != default_root():
+        words += ["--store", str(run.store.root)]
+    return shlex.join(words)
+
+
+def _notes(variant: Variant, message: Mapping[str, Any]) -> list[str]:
+    notes = list(message["warnings"])
+    if "conflict" in message:
+        notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
+    if message["uncached"]:
+        notes.append(f"{variant.id} will be lowered again: {message['uncached']}")
+    return notes
+
+
+def _artifact(run: Run, message: Mapping[str, Any]) -> Artifact | None:
+    found = None
+    if message.get("stored", True):  # what the store has need not stay in memory
+        found = stored_artifact(run.store, str(message["action"]), record=message.get("digest"))
+    if found is not None or "record" not in message:
+        return found
+    return Artifact(message["record"], blobs_from_json(message["blobs"]).__getitem__)

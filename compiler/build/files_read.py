@@ -1,0 +1,76 @@
+"""Which of the user's files were read to compile the variants of a build.
+
+The manifests of the store say so: modules that kernels import, and data that they open. Installed
+packages are no files here; their versions are those of the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.store import Store
+from pallasc.compiler.inputs.manifest import import_folders
+from pallasc.compiler.toolchain.modules import is_installed, locate
+from pallasc.compiler.inputs.reads import FILE, path_of
+from pallasc.compiler.build.report import VariantResult
+from pallasc.specs.spec import Variant
+
+_OWN = "module:pallasc."
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """Files by the spec file whose variants read them.
+
+    Attributes:
+        files: absolute paths without symbolic links, by the path of the spec file.
+        unknown: spec files with a variant of which the store does not say what it read.
+    """
+
+    files: Mapping[Path, set[Path]] = field(default_factory=dict)
+    unknown: frozenset[Path] = frozenset()
+
+    def by(self, specs: Collection[Path]) -> set[Path]:
+        """Return what variants of these spec files read."""
+        return {file for spec in specs for file in self.files.get(spec, ())}
+
+    def is_unknown(self, specs: Collection[Path]) -> bool:
+        """Tell whether a variant of these spec files may have read something else."""
+        return not self.unknown.isdisjoint(specs)
+
+
+NOTHING_READ = FilesRead()
+
+
+def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
+    """Return what was read to compile results, now or when the store got them."""
+    files: dict[Path, set[Path]] = {}
+    unknown = set()
+    seen: set[tuple[str, str]] = set()
+    for result in results:
+        spec = Path(result.variant.location.file).resolve()
+        manifest = store.get_manifest(result.manifest_key) if result.manifest_key else None
+        if manifest is None:
+            unknown.add(spec)
+            continue
+        place = (str(manifest.get("read")), str(spec))
+        if place not in seen:
+            seen.add(place)
+            files.setdefault(spec, set()).update(_paths(manifest, result.variant))
+    return FilesRead(files, frozenset(unknown))
+
+
+def _paths(manifest: Mapping[str, Any], variant: Variant) -> Iterator[Path]:
+    folders = import_folders(variant)
+    for label in manifest.get("files", {}):
+        path = None if label.startswith(_OWN) else locate(label, variant.base_dir, folders)
+        if path is not None and not is_installed(str(path)):
+            yield path.resolve()
+    for label, digest in manifest.get("opened", {}).items():
+        if label.startswith(FILE) and digest is not None:
+            path = path_of(label, variant.base_dir)
+            if path.is_file() and not is_installed(str(path)):
+                yield path.resolve()

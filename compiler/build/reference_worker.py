@@ -1,0 +1,163 @@
+"""The process that runs references: on the CPU, with JAX, away from the process that launches.
+
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
+`reference`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.build.compare import compare_arrays, numpy_dtype, read_array, settle_tolerance
+from pallasc.compiler.lowering.diagnose import frames, user_place
+from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
+from pallasc.compiler.workers.messages import decode, error_to_json
+from pallasc.compiler.inputs.seclusion import admit, enter
+from pallasc.compiler.lowering.trees import abstract, bind
+from pallasc.errors import PallascError, SpecError
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.spec import Variant
+from pallasc.specs.wire import variant_from_json
+
+
+def main(arguments: list[str], channel: Channel) -> int:
+    """Serve requests until there are no more."""
+    requests = int(arguments[0])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    with os.fdopen(requests, "rb") as source:
+        for line in source:
+            message = decode(line)
+            try:
+                answer = {"ok": True, "outputs": _compare(message)}
+            except PallascError as error:
+                answer = {"ok": False, "error": error_to_json(error)}
+            channel.send({**answer, "task": message["task"]})
+    return 0
+
+
+def _compare(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what `compare_arrays` says of each output.
+
+    Raises:
+        SpecError: the reference cannot be run, or gives something else than the kernel.
+    """
+    variant = variant_from_json(message["variant"])
+    admit(message["env"])
+    enter(variant.base_dir)
+    folder = Path(message["folder"])
+    inputs = {
+        one["path"]: read_array(folder / one["file"], one["dtype"], one["shape"], one.get("layout"))
+        for one in message["inputs"]
+    }
+    outputs = message["outputs"]
+    wanted = _leaves_of(run_reference(variant, inputs))
+    if len(wanted) != len(outputs):
+        raise _wrong(variant, f"gives {len(wanted)} arrays, and the kernel {len(outputs)}")
+    return [
+        _compare_one(variant, one, right, folder)
+        for one, right in zip(outputs, wanted, strict=True)
+    ]
+
+
+def _compare_one(
+    variant: Variant, output: Mapping[str, Any], wanted: Any, folder: Path
+) -> dict[str, Any]:
+    if list(wanted.shape) != list(output["shape"]):
+        raise _wrong(
+            variant,
+            f"gives {output['path']} the shape {list(wanted.shape)}, and the kernel "
+            f"{list(output['shape'])}",
+        )
+    got = read_array(folder / output["file"], output["dtype"], output["shape"])
+    rtol, atol = settle_tolerance(variant.tolerance, output["dtype"])
+    return {"path": output["path"], **compare_arrays(got, wanted, rtol=rtol, atol=atol)}
+
+
+def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
+    """Return what a variant's reference gives for these arrays.
+
+    It gets the arrays as the kernel does, and those static arguments that it has parameters for.
+
+    Args:
+        variant: the variant.
+        inputs: arrays of numpy by path, in the order of the kernel's signature.
+
+    Raises:
+        SpecError: it cannot be imported, or fails.
+    """
+    import jax
+
+    if any(one.dtype.itemsize >= 8 and one.dtype != "complex64" for one in inputs.values()):
+        jax.config.update("jax_enable_x64", True)
+    try:
+        function = import_function(str(variant.reference), variant.base_dir)
+        static = {
+            name: static_value(value, variant.base_dir)
+            for name, value in variant.static.items()
+            if _takes(function, name)
+        }
+    except SpecError as error:
+        error.location = error.location or variant.location
+        raise
+    positional, named = _arguments(variant, inputs)
+    try:
+        result = function(*positional, **named, **static)
+        return jax.block_until_ready(result)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        place = user_place(frames(error)) or variant.location
+        raise SpecError(
+            f"the reference {variant.reference} of {variant.name} failed: {said}", location=place
+        ) from error
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    kinds = {one.kind for one in parameters.values()}
+    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _arguments(variant: Variant, inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments by position and by name, as the spec passes them to the kernel."""
+    trees = array_arguments(variant.args, variant.base_dir)
+    if isinstance(trees, list):
+        in_order = iter(inputs.values())
+        return [_filled(tree, "", lambda _: next(in_order)) for tree in trees], {}
+    return [], {name: _filled(tree, name, inputs.__getitem__) for name, tree in trees.items()}
+
+
+def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
+    """Return an argument with arrays of JAX in it, in the order in which JAX flattens."""
+    import jax
+    import jax.numpy as jnp
+
+    shapes = abstract(tree, None)
+    bound: list[Binding] = []
+    bind(shapes, path, bound, is_input=True)
+    arrays = [jnp.asarray(array_at(one.path), dtype=numpy_dtype(one.dtype)) for one in bound]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), arrays)
+
+
+def _leaves_of(result: Any) -> list[Any]:
+    """Return the arrays of a result, in the order of the kernel's."""
+    import jax
+    import numpy as np
+
+    return [np.asarray(one) for one in jax.tree.leaves(result)]
+
+
+def _wrong(variant: Variant, what: str) -> SpecError:
+    return SpecError(
+        f"the reference {variant.reference} of {variant.name} {what}.",
+        location=variant.location,
+        hint="It must give what the kernel gives.",
+    )

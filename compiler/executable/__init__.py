@@ -1,0 +1,1 @@
+"""From XLA's serialised executable to a launch plan."""

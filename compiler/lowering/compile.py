@@ -1,0 +1,303 @@
+"""Compile one function for one target in this process: from a callable to an artifact.
+
+The steps: trace and lower (`lower`), compile with XLA, take the executable apart (`executable`),
+translate it into a plan (`translate`), read the resources (`resources`), check, write the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from pallasc.compiler.executable.serialized import parse_executable
+from pallasc.compiler.executable.translate import Translation, UnsupportedStepError, translate
+from pallasc.compiler.lowering.diagnose import (
+    captured_output,
+    definition,
+    explain,
+    explain_compilation,
+    hint,
+    is_mosaic,
+    operation_place,
+    user_place,
+)
+from pallasc.compiler.lowering.launch_limits import check_launches
+from pallasc.compiler.lowering.lower import Lowered, Signature, lower
+from pallasc.compiler.lowering.makers import check_makers
+from pallasc.compiler.lowering.ptxas_reports import Reports
+from pallasc.compiler.lowering.resources import kernel_resources
+from pallasc.compiler.lowering.topology import target_config
+from pallasc.compiler.lowering.xla_compile import compile_module
+from pallasc.compiler.toolchain.toolchain import check_folder
+from pallasc.errors import CompileError, Location
+from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
+from pallasc.specs.artifacts.cubin import parse_cubin
+from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
+from pallasc.specs.artifacts.plan_json import plan_to_json
+from pallasc.specs.artifacts.plan_rules import check_ranges
+from pallasc.specs.canonical import canonical_json, labelled_key
+from pallasc.specs.meshes import Mesh
+from pallasc.specs.spec import Args
+from pallasc.specs.targets import Target
+
+_PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is compiled: a function, its arrays, its static arguments, for which target.
+
+    `mesh` holds the devices that run it together. Tracing it happens inside of what `within` makes.
+    """
+
+    function: Callable[..., Any]
+    args: Args
+    static: Mapping[str, Any]
+    target: Target
+    mesh: Mesh = ()
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def lower(self, *, locations: bool = False) -> Lowered:
+        """Trace and lower it."""
+        with self.within():
+            return lower(
+                self.function,
+                self.args,
+                self.static,
+                self.target,
+                mesh=self.mesh,
+                locations=locations,
+            )
+
+
+class ModuleCompiler(Protocol):
+    """Another process, in which XLA compiles instead of this one (`xla_process`)."""
+
+    def compile(self, call: Any, target: Target, count: int) -> bytes:
+        """Compile a prepared call for so many devices; return the serialised executable."""
+
+    def isa_version(self) -> AbstractContextManager[None]:
+        """Have Mosaic ask that process for the newest PTX that its assembler reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What compiles: the toolchain's record and digests, and the assembler.
+
+    `identity` holds the digests of everything installed that decides the result, by label;
+    `variables` the environment variables that reach the compiler. `toolkit` is the folder that XLA
+    takes assembler and device library from, and `reports` has what the assembler said; without them
+    JAX chooses, and kernels that may spill are assembled once more. `process` compiles instead of
+    this one, if there is one.
+    """
+
+    record: Mapping[str, Any]
+    ptxas: Path
+    identity: Mapping[str, str]
+    variables: Mapping[str, str]
+    toolkit: Path | None = None
+    reports: Reports | None = None
+    process: ModuleCompiler | None = None
+
+
+def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
+    """Trace and lower a job; `process` is the one that will compile it, if this one will not.
+
+    Raises:
+        CompileError: it fails; with the user's line and the compiler's message.
+        ToolError: XLA would find another assembler in the current folder.
+    """
+    check_folder()
+    try:
+        with process.isa_version() if process else contextlib.nullcontext():
+            return job.lower()
+    except (Exception, SystemExit) as error:
+        explained = explain(error, job.function)
+        if is_mosaic(error):
+            explained.location = _place_in_kernel(job) or explained.location
+        explained.hint = explained.hint or hint(explained.message, job.mesh)
+        raise explained from error
+
+
+def _place_in_kernel(job: Job) -> Location | None:
+    """Lower once more with locations on, for the line that one of Mosaic's passes failed at."""
+    try:
+        job.lower(locations=True)
+    except Exception as again:  # noqa: BLE001 - whatever failed before, or something else
+        return operation_place(again)
+    return None
+
+
+def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
+    """Return the labelled fields of an action key: all that decides the artifact, nothing else."""
+    signature = [lowered.signature.input_tree, lowered.signature.output_tree]
+    names = list(lowered.signature.parameters)
+    return {
+        "artifact": str(ARTIFACT_SCHEMA),
+        "module": lowered.text,
+        **({"regions": _regions_text(lowered)} if lowered.regions else {}),
+        "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
+        "signature": canonical_json(signature).decode(),
+        **({"parameters": canonical_json(names).decode()} if names else {}),
+        "target": target_config(job.target),
+        "target name": job.target.name,
+        **({"mesh": canonical_json(job.mesh).decode()} if job.mesh else {}),
+        **{f"tool {label}": value for label, value in tools.identity.items()},
+        **{f"variable {name}": value for name, value in tools.variables.items()},
+    }
+
+
+def _regions_text(lowered: Lowered) -> str:
+    rows = [[one.kernel, one.words, one.traces, one.names] for one in lowered.regions]
+    return canonical_json(rows).decode()
+
+
+def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
+    """Return the key of a compilation."""
+    return labelled_key(action_fields(job, lowered, tools))
+
+
+def compile_job(
+    job: Job, lowered: Lowered, tools: Tools
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Compile a lowered job and return the artifact's record and its blobs.
+
+    Raises:
+        CompileError: it fails, or what came out is not what was asked for.
+        ToolError: another assembler than that of the toolchain's record made a kernel.
+    """
+    try:
+        translation = _compile(lowered, job, tools)
+    except Exception as error:
+        raise _explain_again(job, tools, error) from error
+    check_makers(translation, tools.ptxas, tools.record)
+    kernels = kernel_resources(translation, tools.ptxas, job.target.arch, tools.reports)
+    check_architecture(translation, kernels, job.target.arch)
+    plan = build_plan(translation, lowered.signature, job.mesh)
+    if not plan.outputs and not plan.steps:
+        raise CompileError(
+            "the function returns nothing, so nothing is left of it.",
+            location=definition(job.function),
+            hint="Return the results of its kernels.",
+        )
+    try:
+        check_launches(plan, kernels, job.target)
+    except CompileError as error:
+        error.location = definition(job.function)
+        raise
+    record = {
+        "schema": ARTIFACT_SCHEMA,
+        "target": {"name": job.target.name, **job.target.figures()},
+        "toolchain": dict(tools.record),
+        "minimum_driver": minimum_driver_of(translation, kernels, tools.record),
+        "plan": plan_to_json(plan),
+        "kernels": [kernel_to_json(kernel) for kernel in kernels],
+        "blobs": {key: len(data) for key, data in sorted(translation.blobs.items())},
+    }
+    return record, translation.blobs
+
+
+def _compile(lowered: Lowered, job: Job, tools: Tools) -> Translation:
+    ranks = math.prod(size for _, size in job.mesh)
+    process = tools.process
+    elsewhere = partial(process.compile, target=job.target, count=ranks) if process else None
+    executable = parse_executable(compile_module(lowered.stage, tools.toolkit, elsewhere))
+    return translate(executable, ranks=ranks, regions=lowered.regions)
+
+
+def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
+    """Compile once more with locations on, for the message alone."""
+    place = definition(job.function)
+    with captured_output() as output:
+        try:
+            _compile(job.lower(locations=True), job, tools)
+        except UnsupportedStepError as again:
+            place = user_place(again.frames) or place
+        except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
+            said = output() + str(getattr(again, "output", ""))
+            return explain_compilation(again, job.function, said)
+    if isinstance(error, UnsupportedStepError):
+        error.location = place
+        return error
+    return explain_compilation(error, job.function, "")
+
+
+def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) -> LaunchPlan:
+    """Join the translation with the signature: which array lies in which buffer.
+
+    Raises:
+        CompileError: the executable has other inputs or outputs than the function.
+    """
+    inputs = [i for i, buffer in enumerate(translation.buffers) if buffer.role == "input"]
+    if len(inputs) != len(signature.inputs):
+        raise CompileError(
+            f"the executable has {len(inputs)} inputs, the function {len(signature.inputs)}"
+        )
+    if len(translation.output_buffers) != len(signature.outputs):
+        raise CompileError(
+            f"the executable has {len(translation.output_buffers)} outputs, "
+            f"the function {len(signature.outputs)}"
+        )
+    plan = LaunchPlan(
+        buffers=tuple(translation.buffers),
+        inputs=_bound(signature.inputs, inputs),
+        outputs=_bound(signature.outputs, translation.output_buffers),
+        steps=tuple(translation.steps),
+        input_tree=signature.input_tree,
+        output_tree=signature.output_tree,
+        mesh=mesh,
+        profiles=tuple(translation.profiles),
+        parameters=signature.parameters,
+    )
+    check_ranges(plan)
+    return plan
+
+
+def _bound(bindings: tuple[Binding, ...], buffers: list[int]) -> tuple[Binding, ...]:
+    return tuple(
+        replace(binding, buffer=buffer) for binding, buffer in zip(bindings, buffers, strict=True)
+    )
+
+
+def check_architecture(translation: Translation, kernels: list[KernelResources], arch: str) -> None:
+    """Check that every cubin, and all PTX there is, is for the architecture asked for.
+
+    Raises:
+        CompileError: one is not.
+    """
+    wanted = int(arch.removeprefix("sm_").rstrip("af"))
+    for kernel in kernels:
+        sm = parse_cubin(translation.blobs[kernel.cubin]).sm
+        if sm != wanted:
+            raise CompileError(f"asked for {arch}, the cubin of {kernel.name} is for sm_{sm}")
+        if kernel.ptx is None:
+            continue
+        found = _PTX_TARGET.search(translation.blobs[kernel.ptx].decode())
+        target = found.group(1).rstrip(",") if found else "nothing"
+        if target != arch:
+            raise CompileError(f"asked for {arch}, the PTX of {kernel.name} is for {target}")
+
+
+def minimum_driver_of(
+    translation: Translation, kernels: list[KernelResources], record: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the newest of the drivers that the cubins need.
+
+    Where a cubin does not say which toolkit it is from, as those of CUDA 12 before sm_100, it is
+    from that of the assembler in `record`, the toolchain's record: `check_makers` lets it pass for
+    no other.
+    """
+    assembler = ".".join(str(record.get("ptxas", "")).split(".")[:2])
+    needs = [{"cuda": "12.0", "linux": "525.60.13"}]
+    for key in {kernel.cubin for kernel in kernels}:
+        cubin = parse_cubin(translation.blobs[key])
+        needs.append(minimum_driver(toolkit=cubin.toolkit or assembler, sm=cubin.sm))
+    return max(needs, key=lambda need: [int(part) for part in need["cuda"].split(".")])

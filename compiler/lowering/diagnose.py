@@ -1,0 +1,333 @@
+"""Turn what JAX, Mosaic or XLA raised into one error: their message, the user's own line.
+
+JAX chains an exception to the stack of the operation that caused it (a
+`JaxStackTraceBeforeTransformation`), so the user's line is known without source locations in the
+module. Only what fails below Python needs a second run with locations on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pallasc.compiler.executable.unsupported import UNSUPPORTED_HINT
+from pallasc.compiler.lowering.assertions import failed_line
+from pallasc.errors import CompileError, Location, PallascError, UnsupportedError
+
+_MLIR = "MLIRError"
+_MLIR_ERROR = re.compile(r"\berror:\s*(?P<text>.+)")
+_MLIR_PLACE = re.compile(r'"(?P<file>[^"\n]+\.py)":(?P<line>\d+)')
+_MLIR_NAME = re.compile(r'^(?:"[^"\n]*"|\(|\))+: ')
+_STATUS = re.compile(r"^(?:[A-Z_]+: )+")
+_PTXAS = re.compile(
+    r"ptxas exited with .*?output: (?P<text>.*?)(?=\n\n|\nptxas fatal|\Z)", re.DOTALL
+)
+_PTXAS_LINE = re.compile(
+    r"^ptxas (?:/\S+, (?P<line>line \d+); )?(?:error|fatal)\s*: ", re.MULTILINE
+)
+_NOISE = re.compile(
+    r"^(?:-{5,}|The error occurred while tracing the function main at |"
+    r"For simplicity, JAX has removed its internal frames|The preceding stack trace).*\n?",
+    re.MULTILINE,
+)
+_OWN_FUNCTION = re.compile(r"function main at \S+ traced for jit")
+_PLACE_IN_JAX = re.compile(r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+")
+_ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
+_CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
+_MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
+_OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
+_DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
+_AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
+_OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
+_RENAMED = {"out_shape": "out_type", "scratch_shapes": "scratch_types"}
+_ARGUMENT = re.compile(r"unexpected keyword argument '(?P<name>\w+)'")
+_NO_RULE = "assert rule is not None"
+_NO_CALL_HINT = (
+    "JAX 0.11 took Mosaic GPU from pl.pallas_call: use plgpu.kernel or pl.kernel, and "
+    "plgpu.emit_pipeline for blocks."
+)
+_MOST_LINES = 12
+_MOST_LETTERS = 400
+
+
+def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
+    """Return the error to show for `error`, raised while `function` was traced or lowered."""
+    if isinstance(error, PallascError):
+        if isinstance(error, CompileError) and error.location is None:
+            error.location = equation_place(error) or definition(function)
+        return error
+    place = _raised_place(error) or user_place(frames(error)) or equation_place(error)
+    place = place or definition(function)
+    if (step := _unsupported(error)) is not None:
+        return UnsupportedError(
+            f"the function contains {step}, which cannot be launched from a cubin",
+            location=place,
+            hint=UNSUPPORTED_HINT,
+        )
+    return CompileError(_message(error), location=place)
+
+
+def _unsupported(error: BaseException) -> str | None:
+    """Return what JAX could not lower because it needs more than a GPU's compiler."""
+    text = str(error)
+    if "Unknown backend: 'gpu' requested" in text:
+        names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        found = next((m for name in names if (m := _CALLBACK.fullmatch(name))), None)
+        return f"a host callback ({found['name']})" if found else "a host callback"
+    return "a cuDNN graph" if "cuDNN not found" in text else None
+
+
+def explain_compilation(
+    error: BaseException, function: Callable[..., Any], output: str
+) -> PallascError:
+    """Return the error to show for what failed below Python.
+
+    Args:
+        error: what was raised.
+        function: the function that was compiled.
+        output: what the compiler wrote to the standard error output, with locations on.
+    """
+    if isinstance(error, PallascError):
+        return error
+    message = _compiler_message(output) or _message(error)
+    return CompileError(message, location=user_place(_places(output)) or definition(function))
+
+
+def _raised_place(error: BaseException) -> Location | None:
+    """Return the user's line that raised `error`, as one of a function inlined into a kernel may.
+
+    Of an operation that MLIR refuses, JAX adds the line as a frame if there are locations.
+    """
+    trace = traceback.extract_tb(error.__traceback__)
+    if not trace or not _is_users(trace[-1].filename):
+        return None
+    return Location(trace[-1].filename, trace[-1].lineno or 0)
+
+
+def hint(message: str, mesh: object) -> str | None:
+    """Return what to do about an error that JAX words without a way out, None for others."""
+    if message == f"AssertionError: {_NO_RULE}":
+        return _NO_CALL_HINT
+    argument = _ARGUMENT.search(message)
+    if argument is not None and argument["name"] in _RENAMED:
+        return f"This version of JAX calls it {_RENAMED[argument['name']]}."
+    found = _AXIS.search(message)
+    if found is None:
+        return None
+    devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{found['axis']}: 4}}"
+    return f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
+
+
+def equation_place(error: BaseException) -> Location | None:
+    """Return the user's line of the innermost equation that was being lowered.
+
+    JAX lowers a function equation by equation; each remembers the Python stack that made it.
+    """
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        source = getattr(trace.tb_frame.f_locals.get("eqn"), "source_info", None)
+        stack = getattr(getattr(source, "traceback", None), "frames", ())
+        found = user_place([(frame.file_name, frame.line_num) for frame in stack]) or found
+        trace = trace.tb_next
+    return found
+
+
+def operation_place(error: BaseException) -> Location | None:
+    """Return the user's line of the MLIR operation at which one of Mosaic's passes failed.
+
+    The passes are Python, and raise without a place; the operation that a pass was at is a local
+    variable of its frames, with a location if the module was made with them.
+    """
+    if (raised := _raised_place(error)) is not None:
+        return raised
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        if _MOSAIC in trace.tb_frame.f_code.co_filename:
+            operation = trace.tb_frame.f_locals.get("op")
+            places = _places(str(getattr(operation, "location", "")))
+            found = user_place(places) or found
+        trace = trace.tb_next
+    return found or user_place(_places(str(error)))
+
+
+def is_mosaic(error: BaseException) -> bool:
+    """Return whether one of Mosaic's own passes raised `error`, or MLIR, which verifies them."""
+    if type(error).__name__ == _MLIR:
+        return True
+    trace = traceback.extract_tb(error.__traceback__)
+    return bool(trace) and _MOSAIC in trace[-1].filename
+
+
+def _places(text: str) -> list[tuple[str, int]]:
+    return [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(text)]
+
+
+def frames(error: BaseException) -> list[tuple[str, int]]:
+    """Return (file, line) of the Python frames behind `error`, innermost first.
+
+    What lies around the compiler, such as a program that calls `pallasc.compile`, is left out.
+    """
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__
+    result = []
+    for link in reversed(chain):
+        trace = traceback.extract_tb(link.__traceback__)
+        result += _inside([(frame.filename, frame.lineno or 0) for frame in reversed(trace)])
+    return result
+
+
+def user_place(places: list[tuple[str, int]]) -> Location | None:
+    """Return the first of `places`, innermost first, that is neither JAX's nor ours nor Python's.
+
+    A kernel that ships with JAX or with pallasc is named where nobody else's code called it.
+    """
+    inside = _inside(places) or places
+    for wanted in (_is_users, _is_shipped):
+        for file, line in inside:
+            if wanted(file):
+                return Location(file, line)
+    return None
+
+
+def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the frames, innermost first, that the compiler called: those before its first one."""
+    own = _compiler_folder()
+    return [*itertools.takewhile(lambda p: not os.path.realpath(p[0]).startswith(own), places)]
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<"):
+        return False
+    path = os.path.realpath(file)
+    if path.startswith((*_package_folders(), *_kernel_folders())):
+        return False
+    return "site-packages" in path or not path.startswith(_python_folder())
+
+
+def _is_shipped(file: str) -> bool:
+    return os.path.realpath(file).startswith(_kernel_folders())
+
+
+@cache
+def _python_folder() -> str:
+    return os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+
+
+@cache
+def _compiler_folder() -> str:
+    return str(Path(__file__).resolve().parent) + os.sep
+
+
+@cache
+def _package_folders() -> tuple[str, ...]:
+    """Return the folders of the packages whose frames are not shown."""
+    own = Path(_compiler_folder())
+    folders = [str(own), str(own.parent / "cli")]
+    for name in ("jax", "jaxlib", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            folders.append(str(metadata.distribution(name).locate_file(name)))
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+
+
+@cache
+def _kernel_folders() -> tuple[str, ...]:
+    """Return the folders that hold the kernels which ship with JAX and with pallasc."""
+    folders = [str(Path(_compiler_folder()).parent / "specs" / "library")]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        jax = metadata.distribution("jax")
+        folders.append(str(jax.locate_file("jax/experimental/pallas/ops")))
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+
+
+def definition(function: Callable[..., Any]) -> Location | None:
+    """Return where `function` is defined, if Python knows."""
+    inner: Any = inspect.unwrap(function)
+    while hasattr(inner, "func"):
+        inner = inspect.unwrap(inner.func)
+    code = getattr(inner, "__code__", None)
+    return Location(code.co_filename, code.co_firstlineno) if code else None
+
+
+def _message(error: BaseException) -> str:
+    """Return the error's own words, without JAX's remarks on tracebacks."""
+    kind = type(error).__name__
+    text = str(error).split("\nThe preceding stack trace")[0]
+    text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
+    text = _PLACE_IN_JAX.sub("", text)
+    body = shorten(_STATUS.sub("", text.strip()))
+    if not body:
+        return f"{kind}: {failed_line(error)}"
+    if kind == _MLIR and (found := _MLIR_ERROR.search(body)):
+        return f"{kind}: {_MLIR_NAME.sub('', found['text'])}"
+    if kind == "NotImplementedError" and not re.search(r"\s", body):
+        body += " is not supported here"
+    return body if kind in _OF_XLA else f"{kind}: {body}"
+
+
+def shorten(text: str) -> str:
+    """Return a compiler's message without requests to file issues, long lines and long dumps."""
+    text = _OPERATION.sub("", _ISSUE.sub("", text))
+    lines = [_clip(line.rstrip()) for line in itertools.takewhile(_is_prose, text.splitlines())]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"… ({len(lines) - _MOST_LINES} more lines)"]
+    return "\n".join(lines).strip()
+
+
+def _is_prose(line: str) -> bool:
+    """Return whether a line is not the start of a dump of a traced function."""
+    return not _DUMP.search(line)
+
+
+def _clip(line: str) -> str:
+    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]}…"
+
+
+def _compiler_message(output: str) -> str | None:
+    """Return the first error in what the compiler wrote, the assembler's without its paths."""
+    found = _MLIR_ERROR.search(output)
+    if found is None:
+        return None
+    assembler = _PTXAS.search(output, found.start())
+    if assembler is None:
+        return shorten(found["text"])
+    lines = _PTXAS_LINE.sub(lambda m: f"{m['line']}: " if m["line"] else "", assembler["text"])
+    return shorten(f"ptxas refuses the PTX of this kernel: {lines.strip()}")
+
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[Callable[[], str]]:
+    """Collect what is written to file descriptors 1 and 2, also by C++ code.
+
+    Yields a function that returns the text so far.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        saved = [os.dup(1), os.dup(2)]
+        try:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+
+            def text() -> str:
+                return os.pread(file.fileno(), 1 << 24, 0).decode("utf-8", "replace")
+
+            yield text
+        finally:
+            for target, descriptor in enumerate(saved, start=1):
+                os.dup2(descriptor, target)
+                os.close(descriptor)

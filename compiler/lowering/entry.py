@@ -1,0 +1,160 @@
+"""Import what a spec names: the entry point, and what `$call` and `$ref` name.
+
+Runs the user's code; only compiling processes do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pallasc.compiler.lowering.trees import BuiltNode
+from pallasc.errors import Location, SpecError
+from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.entries import parse_entry
+from pallasc.specs.loading.modules import load_module
+from pallasc.specs.spec import Args
+from pallasc.specs.spelling import suggestion
+
+
+def import_entry(entry: str, base_dir: str, *, called: str = "entry") -> Any:
+    """Return the object that `package.module:name` or `file.py:name` names.
+
+    Args:
+        entry: the entry point.
+        base_dir: the spec's folder, which can be imported from too.
+        called: what the spec calls it: "entry", "$ref" or "$call".
+
+    Raises:
+        SpecError: the module cannot be imported, or has no such name.
+    """
+    parts = parse_entry(entry)
+    if parts.is_file:
+        module: Any = load_module(Path(base_dir) / parts.source)
+    else:
+        module = _import_module(parts.source, base_dir, f"{called} {entry!r}")
+    return _attribute(module, parts.attribute, f"{called} {entry!r}")
+
+
+def _import_module(name: str, base_dir: str, shown: str) -> Any:
+    if base_dir not in sys.path:
+        sys.path.insert(0, base_dir)
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise SpecError(
+            f"{shown} cannot be imported: {type(error).__name__}: {error}",
+            location=_last_place(error),
+            hint=_import_hint(error),
+        ) from error
+
+
+def _last_place(error: BaseException) -> Location | None:
+    trace = error.__traceback__
+    place = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<") and Path(file).parent.name not in ("compiler", "importlib"):
+            place = Location(file, trace.tb_lineno)
+        trace = trace.tb_next
+    return place
+
+
+def _import_hint(error: BaseException) -> str | None:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"Install the package that contains {error.name}, or correct the entry."
+    return None
+
+
+def _attribute(module: Any, dotted: str, shown: str) -> Any:
+    found = module
+    for name in dotted.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            known = [public for public in dir(found) if not public.startswith("_")]
+            raise SpecError(
+                f"{shown}: {getattr(found, '__name__', found)!s} has no {name!r}.",
+                hint=suggestion(name, known),
+            ) from error
+    return found
+
+
+def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Callable[..., Any]:
+    """Return the function that `entry` names.
+
+    Raises:
+        SpecError: it cannot be imported, or cannot be called.
+    """
+    found = import_entry(entry, base_dir, called=called)
+    if not callable(found):
+        raise SpecError(f"{called} {entry!r} is a {type(found).__name__} and cannot be called.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def static_value(value: Any, base_dir: str) -> Any:
+    """Return a static argument with its `$call` and `$ref` nodes carried out.
+
+    Lists become tuples: static arguments of functions that JAX compiles must be hashable.
+
+    Raises:
+        SpecError: what a node names cannot be imported, or the call fails.
+    """
+    if isinstance(value, list):
+        return tuple(static_value(item, base_dir) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    if "$ref" in value:
+        return import_entry(value["$ref"], base_dir, called="$ref")
+    arguments = {key: static_value(item, base_dir) for key, item in value.items() if key != "$call"}
+    if "$call" not in value:
+        return arguments
+    function = import_function(value["$call"], base_dir, called="$call")
+    try:
+        return function(**arguments)
+    except Exception as error:
+        raise SpecError(
+            f"$call {value['$call']!r} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def array_arguments(args: Args, base_dir: str) -> Any:
+    """Return the arrays of a variant with what their `$call` nodes name imported.
+
+    Raises:
+        SpecError: it cannot be.
+    """
+    if isinstance(args, list):
+        return [_array_argument(item, base_dir) for item in args]
+    return {name: _array_argument(item, base_dir) for name, item in args.items()}
+
+
+def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
+    if in_call and not _holds_arrays(tree):
+        return static_value(tree, base_dir)
+    if isinstance(tree, list):
+        return [_array_argument(item, base_dir, in_call=in_call) for item in tree]
+    if not isinstance(tree, Mapping):
+        return tree
+    if "$tuple" in tree:
+        return tuple(_array_argument(tree["$tuple"], base_dir, in_call=in_call))
+    if "$call" not in tree:
+        items = tree.items()
+        return {key: _array_argument(item, base_dir, in_call=in_call) for key, item in items}
+    arguments = {
+        key: _array_argument(item, base_dir, in_call=True)
+        for key, item in tree.items()
+        if key != "$call"
+    }
+    function = import_function(tree["$call"], base_dir, called="$call")
+    return BuiltNode(f"$call {tree['$call']!r}", function, arguments)
+
+
+def _holds_arrays(tree: Any) -> bool:
+    if isinstance(tree, Mapping):
+        return any(map(_holds_arrays, tree.values()))
+    return any(map(_holds_arrays, tree)) if isinstance(tree, list) else isinstance(tree, ArraySpec)

@@ -1,0 +1,97 @@
+"""Refuse, before compiling, instructions that an architecture does not have.
+
+LLVM ends the whole process with "Cannot select: intrinsic …" where a kernel uses some of them on
+the wrong architecture. They are seen in the traced function, with the user's own line. Which
+architecture has what: PTX ISA, "Target ISA Notes" of `wgmma`, `tcgen05`, `cp.async.bulk`,
+`setmaxnreg`, `griddepcontrol`, and "Cluster of Cooperative Thread Arrays".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.compiler.lowering.diagnose import user_place
+from pallasc.errors import CompileError
+from pallasc.specs.targets import Target
+
+_HOPPER, _BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a", "sm_110a")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a primitive of Pallas needs: one of `archs`, or a `major` of at least so much."""
+
+    what: str
+    archs: tuple[str, ...] = ()
+    major: int = 0
+
+    def refusal(self, target: Target) -> str | None:
+        """Return why `target` does not have it, None where it does."""
+        if self.archs and target.arch not in self.archs:
+            verb = "has" if len(self.archs) == 1 else "have"
+            return f"{self.what}, which only {', '.join(self.archs)} {verb}, not {target.arch}"
+        if target.major < self.major:
+            return f"{self.what}, which GPUs before sm_{self.major}0 do not have ({target.arch})"
+        return None
+
+
+def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
+    """Return what the Pallas primitive of this name needs.
+
+    Args:
+        primitive: its name, without a suffix `_p`.
+        copies_use_tma: whether asynchronous copies are always by TMA (before JAX 0.12).
+    """
+    name = primitive.removesuffix("_p")
+    if "tcgen05" in name or "tmem" in name:
+        return Need(f"tensor memory ({name})", archs=_BLACKWELL)
+    if name.startswith("wgmma"):
+        return Need(f"warpgroup matrix instructions ({name})", archs=_HOPPER)
+    if name in ("set_max_registers", "griddepcontrol_wait", "griddepcontrol_launch_dependents"):
+        return Need(name, major=9)
+    if name in ("try_cluster_cancel", "query_cluster_cancel"):
+        return Need(name, major=10)
+    if copies_use_tma and name in ("copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch"):
+        return Need(f"asynchronous copies by TMA ({name})", major=9)
+    return None
+
+
+def check_instructions(jaxpr: Any, target: Target) -> None:
+    """Check that `target` has what the traced function uses.
+
+    Raises:
+        CompileError: it does not; with the user's line.
+    """
+    if target.arch == "sm_90a" or target.arch in _BLACKWELL:
+        copies_use_tma = False
+    else:
+        from jax.experimental.pallas import mosaic_gpu
+
+        copies_use_tma = not hasattr(mosaic_gpu, "wait_gmem_to_smem")
+    for equation in _equations(jaxpr):
+        need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
+        if need is None and _has_cluster(equation):
+            need = Need("a cluster of blocks", major=9)
+        refusal = need.refusal(target) if need else None
+        if refusal:
+            stack = getattr(equation.source_info.traceback, "frames", ())
+            place = user_place([(frame.file_name, frame.line_num) for frame in stack])
+            raise CompileError(f"the kernel uses {refusal}", location=place)
+
+
+def _has_cluster(equation: Any) -> bool:
+    """Return whether an equation launches a kernel on a mesh with a cluster."""
+    meshes = [equation.params.get("mesh"), *(equation.params.get("meshes") or ())]
+    return any(getattr(mesh, "cluster", ()) for mesh in meshes)
+
+
+def _equations(value: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr and of those inside its parameters."""
+    jaxpr = getattr(value, "jaxpr", value)
+    for equation in getattr(jaxpr, "eqns", ()):
+        yield equation
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, list | tuple) else (parameter,):
+                yield from _equations(inner)

@@ -1,0 +1,299 @@
+"""Trace a function for a target and lower it to a module without source locations.
+
+Locations are off (`locations`), so that one kernel has one module wherever it lies; they can be
+switched on to explain an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.compiler.executable.profiles import Regions
+from pallasc.compiler.lowering.device_mesh import jax_mesh, on_one_device
+from pallasc.compiler.lowering.instructions import check_instructions
+from pallasc.compiler.lowering.jax_0_10 import adapt_before_hopper
+from pallasc.compiler.lowering.jax_0_11 import name_dumps_alike
+from pallasc.compiler.lowering.locations import source_locations
+from pallasc.compiler.lowering.profiling import profiles_kept
+from pallasc.compiler.lowering.topology import devices_for, devices_present
+from pallasc.compiler.lowering.trees import abstract, arrays_tell_order, bind, leaves
+from pallasc.errors import CompileError, SpecError
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.meshes import Mesh
+from pallasc.specs.spec import Args
+from pallasc.specs.spelling import suggestion
+from pallasc.specs.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a traced function; `buffer` of the bindings is the leaf's number.
+
+    `parameters` is what it is in a launch plan.
+    """
+
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+    input_tree: Any
+    output_tree: Any
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A lowered function, ready to compile, and the text that identifies it.
+
+    `regions` say how to read what profiled kernels measure.
+    """
+
+    stage: Any
+    text: str
+    signature: Signature
+    regions: tuple[Regions, ...] = ()
+
+
+def lower(
+    function: Callable[..., Any],
+    args: Args,
+    static: Mapping[str, Any],
+    target: Target,
+    *,
+    mesh: Mesh = (),
+    locations: bool = False,
+) -> Lowered:
+    """Trace and lower `function` for `target`.
+
+    Args:
+        function: any callable that JAX can trace.
+        args: arrays by name or by position.
+        static: further keyword arguments, passed as they are.
+        target: what to compile for.
+        mesh: the devices that run it together; `args` are those of one of them.
+        locations: keep source locations, for the sake of an error message.
+
+    Raises:
+        SpecError: the arguments do not fit the function.
+        Exception: whatever tracing raises; `diagnose` turns it into an error of ours.
+    """
+    import jax
+
+    devices = devices_for(target, math.prod(size for _, size in mesh))
+    names, values = _ordered(function, args, static)
+    callee, sharding = _placed(_callee(function, names, static), mesh, devices)
+    with _settings(devices, args, locations), _one_architecture(target):
+        arrays = [abstract(value, sharding) for value in values]
+        traced = jax.jit(callee, keep_unused=True).trace(*arrays)
+        check_instructions(traced.jaxpr, target)
+        with profiles_kept() as regions:
+            stage = traced.lower(lowering_platforms=("cuda",))
+        signature = _signature(names, arrays, stage)
+    text = "" if locations else stage.as_text()
+    return Lowered(stage, text, signature, tuple(regions))
+
+
+def _callee(
+    function: Callable[..., Any], names: list[str] | None, static: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return a function of positional arrays; its name is the same for every kernel."""
+
+    def main(*arrays: Any) -> Any:
+        if names is None:
+            return function(*arrays, **static)
+        return function(**dict(zip(names, arrays, strict=True)), **static)
+
+    return main
+
+
+def _placed(
+    function: Callable[..., Any], mesh: Mesh, devices: Sequence[Any]
+) -> tuple[Callable[..., Any], Any]:
+    """Return the function as one device runs it, and where its arrays lie."""
+    import jax
+
+    if not mesh:
+        return function, jax.sharding.SingleDeviceSharding(devices[0])
+    made = jax_mesh(mesh, devices)
+    own = jax.sharding.NamedSharding(made, jax.sharding.PartitionSpec())
+    return on_one_device(function, made), own
+
+
+@contextlib.contextmanager
+def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[None]:
+    import jax
+
+    here, there = jax.default_device(devices[0]), devices_present(devices)
+    with source_locations(kept=locations), here, there, _x64(_needs_x64(args)):
+        yield
+
+
+def _x64(needed: bool) -> Any:
+    """Return a context in which 64-bit types stay as they are, where the arguments have any."""
+    if not needed:
+        return contextlib.nullcontext()
+    import jax
+    from jax import experimental
+
+    switch: Any = getattr(jax, "enable_x64", None)
+    if switch is None:
+        switch = getattr(experimental, "enable_x64", None)
+    return switch(True)
+
+
+def _needs_x64(args: Args) -> bool:
+    return any(DTYPES[array.dtype].bits >= 64 and array.dtype != "c64" for array in leaves(args))
+
+
+@contextlib.contextmanager
+def _one_architecture(target: Target) -> Iterator[None]:
+    """Check that Mosaic will lower for the architecture that was asked for.
+
+    Mosaic answers sm_90 where it cannot tell, and registers its assembler pass once a process for
+    the architecture of the first kernel.
+    """
+    import jax
+    from jax.experimental.mosaic.gpu import core, utils
+
+    # It moved from `core` to `utils` between JAX 0.10 and 0.12.
+    infer = getattr(utils, "_infer_arch", None) or getattr(core, "_infer_arch", None)
+    if infer is None:
+        raise CompileError("this JAX version does not say for which architecture Mosaic lowers")
+    major, minor = infer()
+    if (major, minor) != (target.major, target.minor):
+        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
+    claimed = _process_architecture.setdefault("arch", target.arch)
+    if claimed != target.arch:
+        raise CompileError(
+            f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
+            hint="Mosaic GPU takes one architecture a process: pass isolated=True.",
+        )
+    if target.major < 9 and jax.__version_info__[:2] == (0, 10):
+        adapt_before_hopper()
+    if jax.__version_info__[:2] == (0, 11):
+        name_dumps_alike()
+    yield
+
+
+_process_architecture: dict[str, str] = {}
+
+
+def _ordered(
+    function: Callable[..., Any], args: Args, static: Mapping[str, Any]
+) -> tuple[list[str] | None, list[Any]]:
+    """Return the names and values of the arrays in the order of the function's signature.
+
+    Arrays given by position take the names of the parameters that they fall on, so that both ways
+    to write a call give the same artifact. The names are None where there are none: behind `*args`,
+    for positional-only parameters, or where the function has no signature.
+    """
+    parameters = _parameters(function)
+    if isinstance(args, list):
+        _check_positions(function, parameters, len(args), static)
+        names = _positional_names(parameters, len(args), static)
+        if names is None:
+            return None, args
+        args = dict(zip(names, args, strict=True))
+    if parameters is None:
+        return sorted(args), [args[name] for name in sorted(args)]
+    _check_names(function, parameters, args, static)
+    order = {name: index for index, name in enumerate(parameters)}
+    names = sorted(args, key=lambda name: (order.get(name, len(order)), name))
+    return names, [args[name] for name in names]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def _positional_names(
+    parameters: Mapping[str, inspect.Parameter] | None, count: int, static: Mapping[str, Any]
+) -> list[str] | None:
+    taken = list((parameters or {}).values())[:count]
+    by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if len(taken) < count or any(p.kind is not by_name or p.name in static for p in taken):
+        return None
+    return [parameter.name for parameter in taken]
+
+
+def _check_positions(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter] | None,
+    count: int,
+    static: Mapping[str, Any],
+) -> None:
+    kinds = {p.kind for p in (parameters or {}).values()}
+    if parameters is None or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters.values() if p.kind in by_position]
+    called = _name(function)
+    if count > len(names):
+        raise SpecError(
+            f"{called} takes {_arrays(len(names))} by position, {count} are given.",
+            hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
+        )
+    twice = next((name for name in names[:count] if name in static), None)
+    if twice is not None:
+        raise SpecError(
+            f"{called} is given {twice!r} twice: as an array by position and as a static one.",
+            hint="Give it once.",
+        )
+
+
+def _arrays(count: int) -> str:
+    return f"{count} array" if count == 1 else f"{count} arrays"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "the function"))
+
+
+def _check_names(
+    function: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    args: Mapping[str, Any],
+    static: Mapping[str, Any],
+) -> None:
+    kinds = {parameter.kind for parameter in parameters.values()}
+    name = _name(function)
+    given = [*args, *static]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for key in given:
+            if key not in parameters:
+                raise SpecError(
+                    f"{name} has no parameter {key!r}.", hint=suggestion(key, parameters)
+                )
+    missing = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and parameter.name not in given
+    ]
+    if missing:
+        raise SpecError(
+            f"{name} needs {', '.join(map(repr, missing))}, which is not given.",
+            hint="Give it as an array, as null (None), or as a static argument.",
+        )
+
+
+def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signature:
+    inputs: list[Binding] = []
+    labels = names if names is not None else [str(index) for index in range(len(arrays))]
+    trees = [
+        bind(tree, label, inputs, is_input=True) for label, tree in zip(labels, arrays, strict=True)
+    ]
+    outputs: list[Binding] = []
+    output_tree = bind(stage.out_info, "out", outputs)
+    input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
+    told = isinstance(input_tree, list) or arrays_tell_order(input_tree)
+    parameters = () if told else tuple(input_tree)
+    return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree, parameters)

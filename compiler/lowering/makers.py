@@ -1,0 +1,67 @@
+"""Check who assembled: the cubins must be from the assembler that the toolchain's record names.
+
+XLA and Mosaic GPU look for an assembler themselves: in the current folder, on PATH, in the usual
+folders of CUDA; and they may take a library for it (`nvjitlink`). What has compiled in this process
+before may have chosen already. So nothing is believed but the cubin, which names its tools.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pallasc.compiler.executable.translate import Translation
+from pallasc.compiler.toolchain import nvjitlink
+from pallasc.compiler.toolchain.toolchain import tool_version
+from pallasc.errors import ToolError
+from pallasc.specs.artifacts.cubin import other_maker, tools_of
+from pallasc.specs.artifacts.plan import Launch
+
+
+class OtherAssemblerError(ToolError):
+    """Another assembler than that of the toolchain's record made a kernel."""
+
+
+def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, Any]) -> None:
+    """Check that the assembler made every cubin.
+
+    Args:
+        translation: has the cubins.
+        ptxas: the assembler.
+        record: what the artifact will say of its toolchain.
+
+    Raises:
+        OtherAssemblerError: something else made one.
+    """
+    version = str(record.get("ptxas") or tool_version(ptxas))
+    launches = [step for step in translation.steps if isinstance(step, Launch)]
+    for key, kernel in {step.cubin: step.kernel for step in launches}.items():
+        maker = other_maker(tools_of(translation.blobs[key]), version)
+        if maker:
+            raise OtherAssemblerError(
+                f"{kernel} was assembled by {maker}{_where(maker)}, not by ptxas {version}, "
+                f"{ptxas}.",
+                hint="It was chosen before, by what this process had loaded or compiled: modules "
+                "of kernels must not compile when they are imported.",
+            )
+
+
+def _where(maker: str) -> str:
+    """Return which file that is, as far as can be told, in brackets."""
+    name, _, version = maker.partition(" ")
+    if name == "ptxas":
+        folders = os.environ.get("PATH", "").split(os.pathsep)
+        places = [Path(folder, name) for folder in folders if folder]
+        place = next((str(place) for place in places if _version(place) == version), "")
+    else:
+        place = nvjitlink.loaded(13) or nvjitlink.loaded(12)
+    return f" ({place})" if place else ""
+
+
+def _version(tool: Path) -> str:
+    try:
+        return tool_version(tool)
+    except ToolError:
+        return ""

@@ -1,0 +1,1 @@
+"""What is installed that compiles: found, identified, and made ready for workers."""

@@ -1,0 +1,88 @@
+"""The parts of a toolchain for people: versions beside the digests that keys depend on.
+
+A lock file holds them, and so does every manifest. So one function (`specs/lock.differences`) says,
+wherever something was compiled with another toolchain, which package that is, and both versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pallasc.cache.format import is_name
+from pallasc.compiler.toolchain.installed import find_package
+from pallasc.compiler.toolchain.toolchain import Toolchain, tool_version
+from pallasc.specs.canonical import digest
+from pallasc.specs.lock import VARIABLE, Component
+
+COMPUTED_WITH = "computed with"
+"""The label under which the identity counts the packages that JAX and pallasc compute with."""
+
+_PACKAGES = (
+    "cramjam", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "protobuf", "scipy",
+)  # fmt: skip
+"""Distributions of what the identity counts as `computed with`."""
+
+TOOL = "tool "
+"""What labels of the identity begin with in the fields of a request key."""
+
+
+def versions_of(toolchain: Toolchain) -> dict[str, str]:
+    """Return the versions of what the labels of the identity name.
+
+    Raises:
+        ToolError: the assembler cannot be asked for its version.
+    """
+    from pallasc import __version__
+
+    found = {package.name: package.version for package in toolchain.packages}
+    packages = filter(None, map(find_package, _PACKAGES))
+    return {
+        **found,
+        "ptxas": tool_version(toolchain.ptxas),
+        "pallasc": __version__,
+        COMPUTED_WITH: ", ".join(f"{package.name} {package.version}" for package in packages),
+    }
+
+
+def components(
+    identity: Mapping[str, str], versions: Mapping[str, str], variables: Mapping[str, str]
+) -> dict[str, Component]:
+    """Return all that every action key depends on, by the labels of a lock.
+
+    Args:
+        identity: digests of the toolchain by label.
+        versions: what `versions_of` says of it.
+        variables: the environment variables that reach the compiler.
+    """
+    named = {label: (value, versions.get(label, "")) for label, value in identity.items()}
+    if "python" in identity:
+        python = identity["python"].partition(",")[0].removeprefix("cpython ")
+        named["python"] = (identity["python"], python)
+    named |= {f"{VARIABLE}{name}": (value, "") for name, value in variables.items()}
+    return {
+        "packages" if label == COMPUTED_WITH else label: Component(
+            value if is_name(value) else digest(value.encode()), version
+        )
+        for label, (value, version) in named.items()
+    }
+
+
+def package_components(held: Mapping[str, str | None], versions: Any) -> dict[str, Component]:
+    """Return installed packages, by digests and versions, as components; without those missing."""
+    told = versions if isinstance(versions, Mapping) else {}
+    return {
+        name: Component(found, str(told.get(name, "")))
+        for name, found in held.items()
+        if found is not None
+    }
+
+
+def components_in(fields: Mapping[str, str], versions: Any) -> dict[str, Component]:
+    """Return the components that the fields of a request key name, as a manifest has them."""
+    told = versions if isinstance(versions, Mapping) else {}
+    return components(
+        {k.removeprefix(TOOL): v for k, v in fields.items() if k.startswith(TOOL)},
+        {str(label): str(version) for label, version in told.items()},
+        {k.removeprefix(VARIABLE): v for k, v in fields.items() if k.startswith(VARIABLE)},
+    )

@@ -1,0 +1,31 @@
+"""What all variants of a build share: the identity of the toolchain, and the digests of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.toolchain.components import components
+
+if TYPE_CHECKING:
+    from pallasc.specs.lock import Component
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all variants of a build share: the toolchain's identity and the digests of files.
+
+    `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
+    change, and their names are put there.
+    """
+
+    identity: Mapping[str, str]
+    variables: Mapping[str, str]
+    digests: FileDigests
+    unchecked: set[str] | None = None
+
+    def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
+        """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
+        return components(self.identity, versions, self.variables)

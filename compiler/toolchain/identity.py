@@ -1,0 +1,264 @@
+"""The identity of what compiles: digests of the contents that decide the result, by label.
+
+Content counts, not version strings: every installed file of jax, jaxlib and the CUDA plugin, the
+assembler, the linker and the device library, pallasc's own code, and the packages that JAX and
+pallasc compute with. Python counts by its implementation, version and ABI, and by what it runs
+before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth` files with the
+modules that they import. Lines of editable installs do not count, which only say where a package
+lies (its sources count where it is imported), nor do those of setuptools and virtualenv, which
+change how packages are installed. Nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import site
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from pallasc.compiler.toolchain.modules import locate_module
+from pallasc.compiler.toolchain.toolchain import Toolchain, toolchain_files
+from pallasc.errors import ToolError
+
+_COMPUTED_WITH = (
+    "cramjam", "google.protobuf", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "scipy",
+)  # fmt: skip
+JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
+"""Packages that closures leave out."""
+
+_TESTS = ("__pycache__", "tests")
+_FIRST_RUN = ("sitecustomize", "usercustomize")
+_WITHOUT_EFFECT = re.compile(
+    r"import (__editable__\w*|_virtualenv\b|os; var = 'SETUPTOOLS_USE_DISTUTILS')"
+)
+_IMPORTED = re.compile(r"import\W+(\w+)")
+_NOT_INSTALLED_CONTENT = ("/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json")
+_OWN = ("compiler", "specs")
+_BYTECODE = (".pyc", ".pyo")
+_NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
+"""What neither JAX nor pallasc reads when it compiles."""
+
+Digest = Callable[[Path | str], str]
+
+
+def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
+    """Return the labelled digests of the toolchain, of Python and of pallasc itself.
+
+    Args:
+        toolchain: what compiles.
+        digest: SHA-256 of a file.
+    """
+    identity = {"python": _python(digest)}
+    for package in toolchain.packages:
+        folders = _folders(package.name, package.root)
+        identity[package.name] = tree_digest(
+            folders, digest, without=("include",), skipped=_NO_INPUTS
+        )
+    for label, path in toolchain_files(toolchain):
+        identity[label] = digest(path)
+    identity["pallasc"] = own_digest(digest)
+    identity["computed with"] = _packages_digest(_COMPUTED_WITH, digest)
+    return identity
+
+
+def _python(digest: Digest) -> str:
+    """Return Python's name, version and ABI, and the digest of what it runs at every start."""
+    name = python_name()
+    lines = _startup_lines()
+    modules = [*_FIRST_RUN, *sorted({m for line in lines for m in _IMPORTED.findall(line)})]
+    named = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    found = {
+        module: package_digest(module, digest, named)
+        for module in modules
+        if module not in sys.stdlib_module_names
+    }
+    began = [*lines, *(f"{module} {held}" for module, held in found.items() if held)]
+    if not began:
+        return name
+    return f"{name}, starts with {hashlib.sha256(os.fsencode(chr(10).join(began))).hexdigest()}"
+
+
+def python_name() -> str:
+    """Return Python's implementation, version and ABI: `cpython 3.12.1`."""
+    version = sys.version.partition(" ")[0]
+    return f"{sys.implementation.name} {version}{sys.abiflags}"
+
+
+def _startup_lines() -> list[str]:
+    """Return the lines of code in the `.pth` files of this Python that count, sorted."""
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    folders = [Path(folder) for folder in (*site.getsitepackages(), *users)]
+    places = {place.resolve() for folder in folders for place in folder.glob("*.pth")}
+    lines = {line.strip() for place in places for line in _lines(place)}
+    code = (line for line in lines if line.startswith(("import ", "import\t")))
+    return sorted(line for line in code if not _WITHOUT_EFFECT.match(line))
+
+
+def _lines(place: Path) -> list[str]:
+    try:
+        return place.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _packages_digest(names: Iterable[str], digest: Digest) -> str:
+    """Return one digest over installed packages, without their tests."""
+    state = hashlib.sha256()
+    for name in names:
+        found = package_digest(name, digest, without=_TESTS) or "absent"
+        state.update(f"{name} {found}\n".encode())
+    return state.hexdigest()
+
+
+def own_digest(digest: Digest) -> str:
+    """Return the digest of the parts of pallasc that decide the result.
+
+    Its library of kernels does not: a kernel's closure has the files that it comes from.
+    """
+    return tree_digest(_own_folders(), digest, without=("library",), skipped=_NO_INPUTS)
+
+
+def tree_digest(
+    folders: Iterable[Path],
+    digest: Digest,
+    *,
+    without: Sequence[str] = (),
+    skipped: tuple[str, ...] = _BYTECODE,
+) -> str:
+    """Return one digest over names and contents of all files below `folders`.
+
+    Bytecode does not count, unless it has no source and so is what runs. What cannot be read
+    counts by its name, as unreadable.
+
+    Args:
+        folders: whose own names count too, not where they lie.
+        digest: SHA-256 of a file.
+        without: names of folders whose contents do not count.
+        skipped: ends of the names of files that do not count.
+    """
+    state = hashlib.sha256()
+    for folder in folders:
+        # Text, not `Path`: there are hundreds of files, and this runs at every build.
+        top = os.path.join(os.path.dirname(os.path.abspath(folder)), "")
+        for path in sorted(_walk(os.path.abspath(folder), {"__pycache__", *without}, skipped)):
+            name = path.removeprefix(top)
+            state.update(os.fsencode(name) + f"\0{_readable(path, digest)}\n".encode())
+    return state.hexdigest()
+
+
+def package_digest(
+    name: str, digest: Digest, folders: Sequence[str] = (), *, without: Sequence[str] = ()
+) -> str | None:
+    """Return the digest of the installed package or module `name`, None if there is none.
+
+    The shared libraries that a wheel keeps beside its package belong to it.
+
+    Args:
+        name: dotted where the package lies in a namespace that several distributions share.
+        digest: SHA-256 of a file.
+        folders: where it is looked for before the usual places.
+        without: names of folders in it whose contents do not count.
+    """
+    place = locate_module(name, folders)
+    if place is None:
+        return None
+    if place.name.startswith("__init__."):
+        libraries = place.parent.with_name(f"{place.parent.name}.libs")
+        return tree_digest([place.parent, libraries], digest, without=without)
+    return _readable(place, digest)
+
+
+def _readable(path: Path | str, digest: Digest) -> str:
+    """Return the digest of a file; "unreadable" for a dangling link, a socket and the like."""
+    try:
+        return digest(path)
+    except ToolError:
+        return "unreadable"
+
+
+def _folders(name: str, root: Path) -> list[Path]:
+    tops = {"jax": ["jax"], "jaxlib": ["jaxlib"]}
+    if name in tops:
+        return [root / top for top in tops[name]]
+    cuda = name.split("-")[1]
+    folder = f"jax_{cuda}_plugin" if name.endswith("-plugin") else f"jax_plugins/xla_{cuda}"
+    return [root / folder]
+
+
+def _own_folders() -> list[Path]:
+    here = Path(__file__).resolve().parent
+    # Installed or from the sources: the folders lie side by side.
+    return [here.parent / name for name in _OWN]
+
+
+def _walk(folder: str, without: Collection[str], skipped: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files below a folder that count."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    names = {entry.name for entry in entries}
+    for entry in entries:
+        if _is_folder(entry):
+            if entry.name not in without and not (entry.is_symlink() and _leads_up(entry.path)):
+                yield from _walk(entry.path, without, skipped)
+        elif not entry.name.endswith(skipped) or _is_sourceless(entry.name, names):
+            yield entry.path
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry is a folder; a link to what may not be looked at is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def files_below(folder: str, most: int) -> list[str] | None:
+    """Return the files below a folder, None where there are more than `most`."""
+    found = list(islice(_walk(folder, {"__pycache__"}, ()), most + 1))
+    return found if len(found) <= most else None
+
+
+def _is_sourceless(name: str, beside: Collection[str]) -> bool:
+    """Tell whether a file is bytecode that Python runs, because no source lies beside it."""
+    return name.endswith(".pyc") and name[:-1] not in beside
+
+
+def _leads_up(link: str) -> bool:
+    """Tell whether a link leads to a folder above it, and so round in circles."""
+    target, parent = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    return os.path.join(parent, "").startswith(os.path.join(target, ""))
+
+
+def recorded(names: Iterable[str]) -> str:
+    """Return one digest over the installed file lists of packages, which carry their digests.
+
+    Without scripts, which name the folder of this Python, and what says how it was installed.
+    """
+    from importlib import metadata
+
+    state = hashlib.sha256()
+    for name in names:
+        try:
+            found = metadata.distribution(name)
+            text = found.read_text("RECORD") or found.version
+        except metadata.PackageNotFoundError:
+            text = "absent"
+        lines = sorted(line for line in text.splitlines() if _is_content(line.partition(",")[0]))
+        state.update(f"{name}\0".encode() + "\n".join(lines).encode() + b"\0")
+    return state.hexdigest()
+
+
+def _is_content(name: str) -> bool:
+    outside = name.startswith(("..", "/")) or "__pycache__" in name
+    return not outside and not name.endswith(_NOT_INSTALLED_CONTENT)
+
+
+def differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    """Return the labels whose digests differ between two identities."""
+    return sorted(label for label in {*first, *second} if first.get(label) != second.get(label))

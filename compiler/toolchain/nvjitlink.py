@@ -1,0 +1,171 @@
+"""Keep libnvJitLink from assembling in the place of ptxas.
+
+Where this library can be loaded, newer versions of XLA assemble inside the process and start no
+ptxas. XLA has an option against that (`xla_compile`); the pass of Mosaic GPU that assembles has
+none: it asks the library for its version, and takes it from 12.5 on. NVIDIA's mathematical
+libraries link against it, so it cannot just be kept from being loaded: `import torch` in a kernel's
+module needs it.
+
+So a library of this process's own, made here, is loaded first under its name. It says that it has
+no version, and passes on everything else: the real one is named as what it needs, so the loader
+finds all other functions there. The loader compares names before it searches folders, so everything
+that asks for libnvJitLink from then on gets this one. It is 64-bit ELF as in the System V ABI (gABI
+4.1, chapters 4 and 5): one function, mapped twice, to run and to be written by the loader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import re
+import struct
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from pallasc.compiler.toolchain.installed import find_package
+
+_VERSION = b"nvJitLinkVersion"
+_CODE = {
+    "x86_64": (62, bytes.fromhex("b801000000c3")),  # mov eax, 1; ret
+    "aarch64": (183, bytes.fromhex("20008052c0035fd6")),  # mov w0, #1; ret
+}
+"""The ELF machine, and a function that returns 1, which is an error (nvJitLinkResult)."""
+
+_CACHE = "/etc/ld.so.cache"
+_PAGE = 1 << 16
+"""The largest page of the machines: both mappings begin at a multiple of it."""
+_HEADER, _PROGRAM, _SYMBOL, _DYNAMIC = 64, 56, 24, 16
+_LOAD, _DYNAMIC_PART, _STACK = 1, 2, 0x6474E551
+_READ, _WRITE, _RUN = 4, 2, 1
+
+
+def hide() -> str:
+    """Load a library that stands for libnvJitLink, where XLA would find the real one.
+
+    Returns:
+        Where the real one lies if this process had loaded it before, so that it is too late; else
+        nothing.
+    """
+    found = (find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12))
+    package = next(filter(None, found), None)
+    return _hide(13 if "13" in package.name else 12, package.root) if package else ""
+
+
+@cache
+def _hide(cuda: int, root: Path) -> str:
+    if before := loaded(cuda):
+        return before
+    real = find(cuda, root)
+    if real is None or platform.machine() not in _CODE:
+        return ""
+    # Its name in the loader's list is that of the descriptor, so this stays open for good.
+    descriptor = os.memfd_create(_name(cuda))
+    os.write(descriptor, stand_in(_name(cuda), str(real)))
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    return ""
+
+
+def _name(cuda: int) -> str:
+    return f"libnvJitLink.so.{cuda}"
+
+
+def find(cuda: int, root: Path) -> Path | None:
+    """Return the library that XLA's plugin, installed in `root`, would load, None without one."""
+    return next(filter(Path.is_file, _places(cuda, root)), None)
+
+
+def _places(cuda: int, root: Path) -> Iterator[Path]:
+    """Yield where the loader looks for the library when XLA's plugin asks for it, in its order."""
+    folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
+    folders += map(Path, filter(None, _library_path().split(os.pathsep)))
+    folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
+    yield from (folder / _name(cuda) for folder in folders)
+    with contextlib.suppress(OSError):
+        known = re.search(rb"/[^\0]*/" + re.escape(_name(cuda).encode()), Path(_CACHE).read_bytes())
+        if known:
+            yield Path(os.fsdecode(known[0]))
+
+
+def _library_path() -> str:
+    """Return `LD_LIBRARY_PATH` as the loader read it when this process began.
+
+    Workers hide the variable from `os.environ` (`seclusion`), and the loader does not heed changes.
+    """
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == b"LD_LIBRARY_PATH":
+                return os.fsdecode(value)
+    return ""
+
+
+def loaded(cuda: int) -> str:
+    """Return where the libnvJitLink of a CUDA version lies that this process has loaded, or ""."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            place = line.rstrip("\n").partition("/")
+            if place[2].rpartition("/")[2].startswith(_name(cuda)):
+                return place[1] + place[2]
+    return ""
+
+
+def stand_in(name: str, needed: str) -> bytes:
+    """Return the shared library that is loaded as `name`.
+
+    Args:
+        name: what others ask the loader for (DT_SONAME).
+        needed: the library that has all other functions (DT_NEEDED).
+    """
+    machine, code = _CODE[platform.machine()]
+    programs = 4
+    at_code = _HEADER + programs * _PROGRAM
+    at_dynamic = at_code + 16
+    entries = 8
+    at_symbols = at_dynamic + entries * _DYNAMIC
+    at_hash = at_symbols + 2 * _SYMBOL
+    at_strings = at_hash + 24
+    strings = b"\0" + _VERSION + b"\0" + name.encode() + b"\0" + os.fsencode(needed) + b"\0"
+    at_name = 2 + len(_VERSION)
+    at_needed = at_name + len(name) + 1
+    dynamic = [
+        (14, at_name),  # DT_SONAME
+        (1, at_needed),  # DT_NEEDED
+        (4, _PAGE + at_hash),  # DT_HASH
+        (5, _PAGE + at_strings),  # DT_STRTAB
+        (6, _PAGE + at_symbols),  # DT_SYMTAB
+        (10, len(strings)),  # DT_STRSZ
+        (11, _SYMBOL),  # DT_SYMENT
+        (0, 0),
+    ]
+    size = at_strings + len(strings)
+    parts = [
+        (_LOAD, _READ | _RUN, 0, 0, size, _PAGE),
+        (_LOAD, _READ | _WRITE, 0, _PAGE, size, _PAGE),
+        (_DYNAMIC_PART, _READ | _WRITE, at_dynamic, _PAGE, entries * _DYNAMIC, 8),
+        (_STACK, _READ | _WRITE, 0, 0, 0, 16),
+    ]
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, _HEADER, 0, 0, _HEADER, _PROGRAM, programs, 64, 0, 0
+    )
+    return b"".join(
+        (
+            head,
+            *(_program(*part) for part in parts),
+            code.ljust(16, b"\0"),
+            *(struct.pack("<qQ", *entry) for entry in dynamic),
+            bytes(_SYMBOL),
+            struct.pack("<IBBHQQ", 1, 0x12, 0, 1, at_code, len(code)),  # a global function
+            struct.pack("<6I", 1, 2, 1, 0, 0, 0),  # one bucket, two symbols, of which one is named
+            strings,
+        )
+    )
+
+
+def _program(kind: int, flags: int, offset: int, page: int, size: int, alignment: int) -> bytes:
+    address = page + offset
+    return struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, size, size, alignment)

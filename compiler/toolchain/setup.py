@@ -1,0 +1,104 @@
+"""Get ready to compile: find the toolchain, make the workers' environment, identify both."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.environment import (
+    compiler_variables,
+    compiling_environment,
+    tool_folder,
+)
+from pallasc.compiler.toolchain.identity import toolchain_identity
+from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, toolchain_record
+
+if TYPE_CHECKING:
+    from pallasc.specs.lock import Component
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A toolchain and the environment in which workers use it.
+
+    `toolkit` is the folder that XLA takes assembler and device library from; `kept` holds on to it,
+    where it is a temporary one, for as long as the setup lives.
+    """
+
+    toolchain: Toolchain
+    environment: Mapping[str, str]
+    toolkit: Path
+    kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    def __enter__(self) -> Setup:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Remove the temporary folder."""
+        if self.kept is not None:
+            self.kept.cleanup()
+
+    def context(self, store: Store) -> Context:
+        """Identify the toolchain; reads all its files unless the store remembers them."""
+        digests = FileDigests(store.root, trust=store.trust)
+        identity = toolchain_identity(self.toolchain, digests.digest)
+        return Context(identity, compiler_variables(self.environment), digests)
+
+    def components(self, context: Context) -> dict[str, Component]:
+        """Return what a lock says of the toolchain: digests by label, and versions for people.
+
+        Raises:
+            ToolError: the assembler cannot be asked for its version.
+        """
+        return context.components(self.versions_now())
+
+    def versions_now(self) -> dict[str, str]:
+        """Return the versions of the toolchain's parts.
+
+        Raises:
+            ToolError: the assembler cannot be asked for its version.
+        """
+        from pallasc.compiler.toolchain.components import versions_of
+
+        return versions_of(self.toolchain)
+
+    def notes(self, context: Context) -> list[str]:
+        """Return what was not checked, as a `Recalled` does: nothing."""
+        return []
+
+    def record(self, digests: FileDigests) -> dict[str, object]:
+        """Return what artifacts say of the toolchain."""
+        return toolchain_record(self.toolchain, digests.digest)
+
+    def message(self, context: Context, store: Store) -> dict[str, Any]:
+        """Return the message that tells a worker all this."""
+        return {
+            "op": "context",
+            "record": self.record(context.digests),
+            "ptxas": str(self.toolchain.ptxas),
+            "toolkit": str(self.toolkit),
+            "identity": dict(context.identity),
+            "versions": self.versions_now(),
+            "variables": dict(context.variables),
+            "store": str(store.root),
+            "signing": store.trust.strict,
+        }
+
+
+def prepare(ptxas: Path | None = None) -> Setup:
+    """Find the toolchain and make the environment.
+
+    Raises:
+        ToolError: something is missing, or is no tested version.
+    """
+    toolchain = find_toolchain(ptxas)
+    folder, kept = tool_folder(toolchain)
+    environment = compiling_environment(os.environ, folder)
+    return Setup(toolchain, environment, folder.parent, kept)

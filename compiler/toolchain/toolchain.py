@@ -1,0 +1,228 @@
+"""Find the packages and tools that compile, without importing any of them.
+
+The assembler is the one in NVIDIA's wheel, or the one the user names; never what lies on `PATH`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pallasc.compiler.toolchain.installed import Package as Package
+from pallasc.compiler.toolchain.installed import find_package
+from pallasc.errors import ToolError
+
+TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
+"""JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
+
+IN_CURRENT_FOLDER = Path("cuda_sdk_lib", "bin", "ptxas")
+"""What XLA and Mosaic GPU assemble with before all else (`kDefaultCudaDataDir` in XLA)."""
+
+_TESTED_SERIES = ("0.12",)
+INSTALL = 'pip install "pallasc[cuda13]"'
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles: JAX, its CUDA plugin, the assembler, the device library.
+
+    `cuda` is the major version of CUDA that plugin and wheels are for.
+    """
+
+    cuda: int
+    packages: tuple[Package, ...]
+    ptxas: Path
+    nvlink: Path | None
+    libdevice: Path
+    plugin: Path
+
+    def version(self, name: str) -> str:
+        """Return the version of one of the packages."""
+        return next(package.version for package in self.packages if package.name == name)
+
+
+def find_toolchain(ptxas: Path | None = None) -> Toolchain:
+    """Find the installed toolchain.
+
+    Args:
+        ptxas: an assembler to use instead of the wheel's.
+
+    Raises:
+        ToolError: a package or tool is missing, the versions of JAX and its plugin differ, or JAX
+            is not a version that was tested.
+    """
+    cuda = _cuda_major()
+    names = ("jax", "jaxlib", f"jax-cuda{cuda}-plugin", f"jax-cuda{cuda}-pjrt")
+    packages = tuple(_package(name) for name in names)
+    check_versions(packages)
+    folder = _nvidia_folder(cuda)
+    tools = folder / "bin"
+    return Toolchain(
+        cuda=cuda,
+        packages=packages,
+        ptxas=_executable(ptxas) if ptxas else _existing(tools / "ptxas", "ptxas"),
+        nvlink=tools / "nvlink" if (tools / "nvlink").is_file() else None,
+        libdevice=_existing(folder / "nvvm" / "libdevice" / "libdevice.10.bc", "libdevice"),
+        plugin=_existing(
+            packages[3].root / "jax_plugins" / f"xla_cuda{cuda}" / "xla_cuda_plugin.so",
+            "the CUDA plugin",
+        ),
+    )
+
+
+def is_compiler_installed() -> bool:
+    """Tell whether a CUDA plugin for JAX is installed: whether somebody wants to compile here."""
+    return _plugin() is not None
+
+
+def _plugin() -> int | None:
+    found = (cuda for cuda in (13, 12) if find_package(f"jax-cuda{cuda}-plugin"))
+    return next(found, None)
+
+
+def check_folder() -> None:
+    """Check that XLA will not find an assembler in the current folder.
+
+    Raises:
+        ToolError: there is one.
+    """
+    if IN_CURRENT_FOLDER.exists():
+        raise ToolError(
+            f"XLA would assemble with {IN_CURRENT_FOLDER.absolute()}, because it lies in the "
+            "current folder.",
+            hint="Start the build in another folder, or rename cuda_sdk_lib.",
+        )
+
+
+def _cuda_major() -> int:
+    cuda = _plugin()
+    if cuda is not None:
+        return cuda
+    raise ToolError(
+        "No CUDA plugin for JAX is installed, so nothing can be compiled.",
+        hint=f"Install it with: {INSTALL}",
+    )
+
+
+def _package(name: str) -> Package:
+    found = find_package(name)
+    if found is None:
+        raise ToolError(f"{name} is not installed.", hint=f"Install it with: {INSTALL}")
+    return found
+
+
+def check_versions(packages: tuple[Package, ...]) -> None:
+    """Check that JAX is a tested version and that its parts belong together.
+
+    Raises:
+        ToolError: they do not; the message names all versions.
+    """
+    jax = packages[0].version
+    if jax not in TESTED_JAX and ".".join(jax.split(".")[:2]) not in _TESTED_SERIES:
+        raise ToolError(
+            f"JAX {jax} is not a version that pallasc was tested with: {', '.join(TESTED_JAX)}.",
+            hint=f"Install a tested one with: {INSTALL}",
+        )
+    others = [f"{p.name} {p.version}" for p in packages[1:] if p.version != jax]
+    if others:
+        raise ToolError(
+            f"JAX is {jax}, but {', '.join(others)}: they must have one version.",
+            hint=f"Reinstall them together: {INSTALL} --upgrade",
+        )
+
+
+def find_disassembler() -> Path | None:
+    """Return NVIDIA's disassembler, None if it is not installed; no compiler need be.
+
+    There is a wheel of it for CUDA 13 alone, which reads cubins of CUDA 12 too.
+    """
+    found = find_package("nvidia-cuda-nvdisasm")
+    path = found.root / "nvidia/cu13/bin/nvdisasm" if found else None
+    return path if path and path.is_file() else None
+
+
+def _nvidia_folder(cuda: int) -> Path:
+    name = "nvidia-cuda-nvcc" if cuda >= 13 else f"nvidia-cuda-nvcc-cu{cuda}"
+    package = _package(name)
+    for folder in (f"nvidia/cu{cuda}", "nvidia/cuda_nvcc"):
+        if (package.root / folder / "bin" / "ptxas").is_file():
+            return package.root / folder
+    raise ToolError(
+        f"{name} {package.version} is installed without its ptxas.",
+        hint=f"Reinstall it with: pip install --force-reinstall {name}",
+    )
+
+
+def _existing(path: Path, what: str) -> Path:
+    if not path.is_file():
+        raise ToolError(f"{what} is missing: {path}", hint=f"Install it with: {INSTALL}")
+    return path
+
+
+def _executable(path: Path) -> Path:
+    resolved = path.resolve()
+    if not resolved.is_file():
+        raise ToolError(f"There is no assembler {path}.", hint="Give --ptxas the path of a ptxas.")
+    with resolved.open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            raise ToolError(
+                f"{path} is a script, not an assembler: its digest would say nothing.",
+                hint="Give --ptxas the path of the program itself.",
+            )
+    return resolved
+
+
+def tool_version(tool: Path) -> str:
+    """Return the version that an NVIDIA tool prints of itself, such as "13.5.37".
+
+    A process asks each tool once, for as long as its file stays as it is.
+
+    Raises:
+        ToolError: it cannot be run, or prints none.
+    """
+    try:
+        status = tool.stat()
+    except OSError as error:
+        raise ToolError(f"{tool} cannot be run: {error}") from error
+    return _printed_version(tool, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _printed_version(tool: Path, *state: int) -> str:
+    """Return the version that a tool prints; `state` says which file it was."""
+    import subprocess
+
+    try:
+        answer = subprocess.run(
+            [tool, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolError(f"{tool} cannot be run: {error}") from error
+    match = re.search(r"\bV(\d+(?:\.\d+)+)", answer.stdout)
+    if match is None:
+        raise ToolError(f"{tool} --version does not print a version of NVIDIA's tools.")
+    return match.group(1)
+
+
+def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
+    """Yield the binaries that decide the result, by label."""
+    yield "libdevice", toolchain.libdevice
+    if toolchain.nvlink is not None:  # the wheel for CUDA 12 has none
+        yield "nvlink", toolchain.nvlink
+    yield "plugin", toolchain.plugin
+    yield "ptxas", toolchain.ptxas
+
+
+def toolchain_record(toolchain: Toolchain, digest: Callable[[Path], str]) -> dict[str, object]:
+    """Return what an artifact says of its toolchain: versions, and digests of the binaries.
+
+    The digests are of files that are the same for every Python version, so the record is too.
+    """
+    return {
+        "versions": {package.name: package.version for package in toolchain.packages},
+        "ptxas": tool_version(toolchain.ptxas),
+        "digests": {label: digest(path) for label, path in toolchain_files(toolchain)},
+    }

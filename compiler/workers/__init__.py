@@ -1,0 +1,1 @@
+"""The processes that compile: started, fed, watched, replaced and stopped."""

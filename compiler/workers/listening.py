@@ -1,0 +1,225 @@
+"""Hear what is said while a variant is made: warnings, logging, the standard error output.
+
+While a Python spec is executed, its standard output too. For compiling processes. All of it still
+goes where it went. What a module says while it is imported is said once a process, and belongs to
+every variant that reaches the module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import stat
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from types import FrameType
+from typing import Any, TextIO
+
+from pallasc.compiler.toolchain.modules import module_of
+from pallasc.compiler.workers.diagnostics import (
+    STDERR,
+    STDOUT,
+    Diagnostic,
+    Stage,
+    lines_of,
+    merged,
+    stable,
+)
+
+_OURS = "pallasc.compiler."
+_KINDS = {1: STDOUT, 2: STDERR}
+"""What is written to a file descriptor."""
+_MOST_READ_BYTES = 1 << 20
+"""Of a longer output, only the end is looked at."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """What one process has heard.
+
+    Attributes:
+        imported: what modules said while they were imported, by name.
+    """
+
+    imported: dict[str, list[Diagnostic]] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def hearing(self, base_dir: str, *, outputs: tuple[int, ...] = (2,)) -> Iterator[Hearing]:
+        """Listen until the end of the block.
+
+        Args:
+            base_dir: the folder of the variant's spec, which no text names.
+            outputs: file descriptors, of 1 and 2, that are listened to.
+        """
+        with warnings.catch_warnings():
+            pass  # so that what was said for an earlier variant is said again
+        hearing = Hearing(self, base_dir, outputs)
+        plain_warn, plain_handle = warnings.showwarning, logging.Logger.callHandlers
+        warnings.showwarning = hearing.showing(plain_warn)
+        logging.Logger.callHandlers = hearing.logging(plain_handle)  # type: ignore[method-assign]
+        try:
+            yield hearing
+        finally:
+            logging.Logger.callHandlers = plain_handle  # type: ignore[method-assign]
+            warnings.showwarning = plain_warn
+
+
+class Hearing:
+    """What is said while one variant is made.
+
+    Args:
+        listener: keeps what modules say while they are imported.
+        base_dir: the folder of the variant's spec.
+        outputs: file descriptors that are listened to.
+
+    Attributes:
+        stage: what is being done.
+        importing: the module that what is written belongs to, where it is imported now.
+    """
+
+    def __init__(self, listener: Listener, base_dir: str, outputs: tuple[int, ...]) -> None:
+        self.stage: Stage = "lower"
+        self.importing = ""
+        self._listener = listener
+        self._folders = {
+            base_dir.rstrip("/"): "",
+            (tempfile.tempdir or tempfile.gettempdir()).rstrip("/"): "$TMPDIR",
+        }
+        self._base_dir = base_dir
+        self._heard: list[Diagnostic] = []
+        self._echoed: list[str] = []
+        self._read_to = {descriptor: _size(descriptor) for descriptor in outputs}
+
+    def showing(self, plain: Callable[..., None]) -> Callable[..., None]:
+        """Return what stands for `warnings.showwarning`."""
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            source = f"{_shown_file(filename, self._base_dir)}:{lineno}"
+            self._add(category.__name__, source, str(message))
+            self._echoed.append(warnings.formatwarning(message, category, filename, lineno, line))
+            plain(message, category, filename, lineno, file, line)
+
+        return show
+
+    def logging(self, plain: Callable[..., None]) -> Callable[..., None]:
+        """Return what stands for `Logger.callHandlers`."""
+
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                with contextlib.suppress(Exception):  # a message that does not fit its arguments
+                    text = record.getMessage()
+                    self._add(record.levelname, record.name, text)
+                    self._echoed.append(f"{text}\n")
+            plain(logger, record)
+
+        return call_handlers
+
+    def next_stage(self, stage: Stage = "lower", *, importing: str = "") -> None:
+        """Take in what was written, and note what is done next."""
+        self._read()
+        self.stage, self.importing = stage, importing
+
+    def found(self, modules: Iterable[str]) -> tuple[Diagnostic, ...]:
+        """Return what was said, and what the modules that a variant reaches said when imported."""
+        self._read()
+        imported = self._listener.imported
+        said = [one for name in sorted({*modules}) for one in imported.get(name, ())]
+        return merged([*said, *self._heard])
+
+    def everything(self) -> tuple[Diagnostic, ...]:
+        """Return what was said, and what any module said while it was imported."""
+        return self.found(self._listener.imported)
+
+    def _add(self, kind: str, source: str, text: str) -> None:
+        module = self.importing if kind in _KINDS.values() else _importing(sys._getframe(2))
+        heard = Diagnostic(self.stage, kind, source, stable(text, self._folders))
+        if heard.text:
+            (self._listener.imported.setdefault(module, []) if module else self._heard).append(
+                heard
+            )
+
+    def _read(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        # A handler of the user's may have put something in front of it.
+        known = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
+        for descriptor, read_to in self._read_to.items():
+            text = _since(descriptor, read_to)
+            self._read_to[descriptor] = _size(descriptor)
+            for echo in self._echoed:
+                text = re.sub(f"^{re.escape(echo)}", "", text, count=1, flags=re.MULTILINE)
+            for said in lines_of(text):
+                if not any(said.endswith(line) for line in known):
+                    self._add(_KINDS[descriptor], "", said)
+        self._echoed.clear()
+
+
+def _importing(frame: FrameType | None) -> str:
+    """Return the innermost module that is being imported, "" if none of the user's is."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            name = module_of(frame.f_globals)
+            return "" if name.startswith(_OURS) or name == "__main__" else name
+        frame = frame.f_back
+    return ""
+
+
+def _shown_file(filename: str, base_dir: str) -> str:
+    """Return a file's name from the spec's folder, or from where modules are looked for."""
+    places = [base_dir, *sorted(filter(None, sys.path), key=len, reverse=True)]
+    for place in places:
+        if filename.startswith(f"{place.rstrip('/')}/"):
+            return filename[len(place.rstrip("/")) + 1 :]
+    return os.path.basename(filename)
+
+
+def _size(descriptor: int) -> int:
+    """Return how much an output has got, 0 where it is no file."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _since(descriptor: int, start: int) -> str:
+    """Return what an output has got since it had `start` bytes."""
+    size = _size(descriptor)
+    if size < start:
+        start = 0  # it was cut meanwhile
+    start = max(start, size - _MOST_READ_BYTES)
+    try:
+        return os.pread(descriptor, size - start, start).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def tracing_anew(number: int) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which JAX traces everything anew, another one for each number.
+
+    Otherwise a function that was traced for an earlier variant is not called again, and what it
+    says is lost.
+    """
+    context: contextlib.AbstractContextManager[Any] = _user_context()(number)
+    return context
+
+
+@cache
+def _user_context() -> Any:
+    import jax
+
+    return jax.make_user_context(0)

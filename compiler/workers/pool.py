@@ -1,0 +1,256 @@
+"""The pool: worker processes that are started, fed, watched, replaced and stopped.
+
+Workers are grouped by architecture (Mosaic takes one a process) and by the spec's folder (whose
+modules would clash with those of another). A worker that dies takes its request with it and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from selectors import BaseSelector, DefaultSelector
+from types import TracebackType
+from typing import Any, Literal
+
+from pallasc.compiler.workers.failures import explain_memory
+from pallasc.compiler.workers.schedule import Pace, Queue
+from pallasc.compiler.workers.scratch import Scratch
+from pallasc.compiler.workers.supervision import Limits, Watch, receive
+from pallasc.compiler.workers.tasks import Answer as Answer
+from pallasc.compiler.workers.tasks import Group as Group
+from pallasc.compiler.workers.tasks import Task as Task
+from pallasc.compiler.workers.worker_process import PROGRAM, Worker
+from pallasc.errors import PallascError
+
+Event = (
+    tuple[Literal["started"], Task, None]
+    | tuple[Literal["done"], Task, Answer]
+    | tuple[Literal["tick"], None, None]
+)
+
+
+@dataclass(slots=True)
+class Pool:
+    """At most `jobs` workers at a time; use it as a context manager.
+
+    Args:
+        jobs: how many workers run at the same time.
+        environment: of the workers.
+        context: the message that every worker gets first, None until it is known.
+        timeout_s: what one task may take, without what its worker takes to get ready.
+        memory_bytes: what a worker and all that it started may hold.
+        tick_s: how often `run` says that time goes on, None for never.
+        program: the module that the workers are.
+    """
+
+    jobs: int
+    environment: Mapping[str, str]
+    context: Mapping[str, Any] | None = None
+    timeout_s: float | None = field(default=None, kw_only=True)
+    memory_bytes: int | None = field(default=None, kw_only=True)
+    tick_s: float | None = field(default=1.0, kw_only=True)
+    program: str = field(default=PROGRAM, kw_only=True)
+    _workers: list[Worker] = field(default_factory=list, init=False)
+    _busy: list[Worker] = field(default_factory=list, init=False)
+    _ending: list[Worker] = field(default_factory=list, init=False)
+    _queue: Queue = field(default_factory=Queue, init=False)
+    _pace: Pace = field(default_factory=Pace, init=False)
+    _repeated: set[int] = field(default_factory=set, init=False)
+    _scratch: Scratch = field(default_factory=Scratch, init=False)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with _uninterrupted():
+            for worker in list(self._workers):
+                self._end(worker)
+            while self._ending:
+                self._ending[-1].finish()
+                self._ending.pop()
+            self._scratch.remove()
+
+    def warm(self, count: int) -> None:
+        """Start workers that import JAX while the caller is still getting ready."""
+        for _ in range(min(count, self.jobs)):
+            self._new_worker().send({"op": "warm"})
+
+    def running(self) -> list[tuple[Task, float]]:
+        """Return what is being done and for how many seconds, the slowest first."""
+        now_s = time.monotonic()
+        found = [(w.task, now_s - w.began_s) for w in self._busy if w.task is not None]
+        return sorted(found, key=lambda item: -item[1])
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
+        """Carry out tasks.
+
+        Yields ("started", task, None), ("done", task, answer) and, every `tick_s` seconds,
+        ("tick", None, None). A task during which its worker died is done once more, in a worker of
+        its own, where what the worker did before may have been the cause.
+        """
+        for worker in list(self._busy):  # of a run that was given up
+            self._busy.remove(worker)
+            self._end(worker)
+        self._queue = Queue()
+        self._queue.add(tasks)
+        watch = Watch(self._limits())
+        told_s = time.monotonic()
+        with DefaultSelector() as selector:
+            while self._queue or self._busy:
+                yield from self._begin(selector)
+                left_s = watch.pause_s()
+                if self.tick_s is not None:
+                    left_s = min(left_s, max(0.0, told_s + self.tick_s - time.monotonic()))
+                done = list(self._hear(selector, watch, left_s))
+                # The caller takes its time over an answer: whoever is free has work meanwhile. What
+                # failed may be the caller's reason to give up, so that comes first.
+                begun = list(self._begin(selector)) if all(map(_went_well, done)) else []
+                yield from done
+                yield from begun
+                if self.tick_s is not None and time.monotonic() >= told_s + self.tick_s:
+                    told_s = time.monotonic()
+                    yield "tick", None, None
+
+    # ---- beginning
+
+    def _begin(self, selector: BaseSelector) -> Iterator[Event]:
+        """Give tasks to workers as long as there are places for them."""
+        while self._queue and len(self._busy) < self.jobs:
+            idle = [worker for worker in self._workers if worker not in self._busy]
+            now_s = time.monotonic()
+            serving = [(worker.group, now_s - worker.began_s) for worker in self._busy]
+            group = self._queue.next_group([w.group for w in idle], serving, self._pace)
+            if group is None:
+                return
+            task = self._queue.take(group)
+            if id(task) not in self._repeated:
+                yield "started", task, None
+            try:
+                message = task.make_message()
+            except PallascError as error:
+                yield "done", task, Answer(task, None, error, "")
+                continue
+            worker = self._worker(group, idle)
+            worker.assign(task, message)
+            self._busy.append(worker)
+            _register(selector, worker)
+
+    def _worker(self, group: Group, idle: Sequence[Worker]) -> Worker:
+        """Return a worker for a group: one of its own, a warm one, or a new one."""
+        for worker in idle:
+            is_left_over = worker.group not in (None, group) and worker.group not in self._queue
+            if is_left_over or not worker.is_fit():
+                self._end(worker)
+        left = [worker for worker in idle if worker in self._workers]
+        worker = (
+            next((w for wanted in (group, None) for w in left if w.group == wanted), None)
+            or self._new_worker()
+        )
+        if worker.group is None and self.context is not None:
+            worker.introduce(self.context)
+        return worker
+
+    def _new_worker(self) -> Worker:
+        data_bytes = self._limits().data_bytes()
+        with _uninterrupted():
+            folder = self._scratch.make_folder()
+            worker = Worker(self.environment, folder, data_bytes=data_bytes, program=self.program)
+            self._workers.append(worker)
+        return worker
+
+    # ---- hearing
+
+    def _hear(self, selector: BaseSelector, watch: Watch, timeout_s: float) -> Iterator[Event]:
+        """Wait for answers; look after the workers when it is time."""
+        for worker in dict.fromkeys(key.data for key, _ in selector.select(timeout_s)):
+            answer = receive(worker)
+            if answer is not None:
+                yield from self._settle(selector, worker, answer)
+            else:
+                _register(selector, worker)
+        if not watch.pause_s():
+            for worker, answer in watch.look(self._busy):
+                yield from self._settle(selector, worker, answer)
+            self._bury()
+
+    def _settle(self, selector: BaseSelector, worker: Worker, answer: Answer) -> Iterator[Event]:
+        """Note what became of a task, and decide what becomes of its worker."""
+        _register(selector, worker, events={})
+        self._busy.remove(worker)
+        self._pace.add_task(worker.release())
+        if worker.served == 1 and worker.start_s is not None:
+            self._pace.add_start(worker.start_s)
+        if not self._is_kept(worker, answer):
+            self._end(worker)
+        if answer.repeat and id(answer.task) not in self._repeated:
+            self._repeated.add(id(answer.task))
+            self._queue.put_back(answer.task)
+        else:
+            explain_memory(answer.message or {}, self.memory_bytes)
+            yield "done", answer.task, answer
+
+    def _is_kept(self, worker: Worker, answer: Answer) -> bool:
+        """Tell whether a worker may go on: it lives, and its group has more to do.
+
+        One whose settings the user's code has changed would compile the next variant with them.
+        """
+        usable = answer.message is not None and not answer.message.get("spoilt")
+        return usable and worker.group in self._queue and not self._limits().are_near(worker)
+
+    # ---- ending
+
+    def _end(self, worker: Worker) -> None:
+        """Have a worker killed without waiting for that."""
+        worker.end()
+        self._ending.append(worker)
+        self._workers.remove(worker)
+
+    def _bury(self) -> None:
+        """Give up what belongs to workers that have ended."""
+        for worker in [worker for worker in self._ending if worker.is_over()]:
+            worker.finish()
+            self._ending.remove(worker)
+
+    def _limits(self) -> Limits:
+        return Limits(self.timeout_s, self.memory_bytes)
+
+
+def _went_well(event: Event) -> bool:
+    """Tell whether an answer says that its task succeeded."""
+    answer = event[2]
+    return answer is not None and answer.message is not None and bool(answer.message["ok"])
+
+
+def _register(
+    selector: BaseSelector, worker: Worker, events: Mapping[int, int] | None = None
+) -> None:
+    """Have a selector wait for what a worker may do next, or for the given events."""
+    wanted = worker.events() if events is None else events
+    known = selector.get_map()
+    for descriptor in worker.descriptors:
+        if descriptor in known and descriptor not in wanted:
+            selector.unregister(descriptor)
+        elif descriptor in wanted and descriptor not in known:
+            selector.register(descriptor, wanted[descriptor], worker)
+
+
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put off signals that end a build until the block is through."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,156 @@
+"""Watch workers at work: what they answer, how long each takes, how much memory it holds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pallasc.compiler.workers import failures
+from pallasc.compiler.workers.messages import is_answer
+from pallasc.compiler.workers.processes import held_bytes, held_together_bytes, parents
+from pallasc.compiler.workers.tasks import Answer, Task
+from pallasc.compiler.workers.worker_process import Worker
+from pallasc.errors import CompileError
+
+CHECK_S = 0.25
+"""How long a worker may go unwatched."""
+_SHARE = 0.02
+"""What part of its time the build may spend watching, where there are very many processes."""
+_START_S = 120.0
+"""What a worker may take to get ready, beside the time for its task."""
+_CLOSED_S = 5.0
+"""How long a process whose pipe has closed may take to end."""
+_REPLACED_AT = 0.75
+"""A worker that still holds this part of its limit after a task is replaced."""
+_RESERVED_BYTES = 512 << 20
+_RESERVED_BYTES_PER_CORE = 32 << 20
+TAIL_BYTES = 4000
+_STACKS_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class Limits:
+    """What a worker may take.
+
+    Attributes:
+        timeout_s: time for one task, None for any.
+        memory_bytes: memory that it and all that it started may hold, None for any.
+    """
+
+    timeout_s: float | None = None
+    memory_bytes: int | None = None
+
+    def data_bytes(self) -> int:
+        """Return a limit for the kernel to set on each process, 0 for none.
+
+        It stops what allocates faster than anybody watches. Memory that is only reserved counts
+        there too, such as the stacks of threads, of which there are some for each core.
+        """
+        if self.memory_bytes is None:
+            return 0
+        reserved = _RESERVED_BYTES + (os.cpu_count() or 1) * _RESERVED_BYTES_PER_CORE
+        return self.memory_bytes + reserved
+
+    def are_near(self, worker: Worker) -> bool:
+        """Tell whether a worker holds so much after a task that it had better be replaced."""
+        if self.memory_bytes is None or not worker.process:
+            return False
+        return held_bytes(worker.process) > _REPLACED_AT * self.memory_bytes
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks after busy workers from time to time.
+
+    Args:
+        limits: what each of them may take.
+    """
+
+    limits: Limits
+    _next_s: float = field(default_factory=time.monotonic)
+
+    def pause_s(self) -> float:
+        """Return how long nobody need look, in seconds."""
+        return max(0.0, self._next_s - time.monotonic())
+
+    def look(self, workers: Sequence[Worker]) -> list[tuple[Worker, Answer]]:
+        """Return the answers of workers that have died or broken a limit; these must be stopped."""
+        began_s = time.thread_time()
+        held = self._held(workers)
+        found = []
+        for worker in workers:
+            worker.cut_logs()
+            answer = receive(worker) or self._stopped(worker, held.get(worker, 0))
+            if answer is not None:
+                found.append((worker, answer))
+        spent_s = time.thread_time() - began_s
+        self._next_s = time.monotonic() + max(CHECK_S, spent_s / _SHARE)
+        return found
+
+    def _held(self, workers: Sequence[Worker]) -> dict[Worker, int]:
+        """Return how much memory workers hold together with what they started."""
+        limit = self.limits.memory_bytes
+        if limit is None:
+            return {}
+        table, found = parents(), {}
+        for worker in workers:
+            tree = worker.tree(table)
+            found[worker] = sum(map(held_bytes, tree))
+            if found[worker] > limit and len(tree) > 1:
+                found[worker] = held_together_bytes(tree)
+        return found
+
+    def _stopped(self, worker: Worker, held: int) -> Answer | None:
+        """Return the answer of a worker that breaks a limit now; it tells its stack if it can."""
+        task, limits = worker.task, self.limits
+        if task is None:
+            return None
+        late = limits.timeout_s is not None and _is_late(worker, limits.timeout_s)
+        if limits.memory_bytes is not None and held > limits.memory_bytes:
+            error = failures.too_large(task.doing, held, limits.memory_bytes)
+        elif late and limits.timeout_s is not None:
+            error = failures.too_slow(task.doing, limits.timeout_s)
+        elif worker.gone_s is not None and time.monotonic() > worker.gone_s + _CLOSED_S:
+            error = failures.died(task.doing, worker.ending(), "")
+        else:
+            return None
+        worker.end_with_stack()
+        return _failure(worker, task, error, repeat=not late)
+
+
+def _is_late(worker: Worker, timeout_s: float) -> bool:
+    seconds = worker.seconds()
+    if seconds is None:
+        return time.monotonic() > worker.began_s + timeout_s + _START_S
+    return seconds > timeout_s
+
+
+def receive(worker: Worker) -> Answer | None:
+    """Return what a worker has answered, or how it died, None if there is more to come."""
+    message, task = worker.hear(), worker.task
+    if task is None:
+        return None
+    if message is None:
+        if not worker.is_over():
+            return None
+        error = failures.died(task.doing, worker.ending(), worker.said(TAIL_BYTES))
+        return _failure(worker, task, error)
+    if not (is_answer(message, worker.op) and worker.answers_its_task(message)):
+        return _failure(worker, task, failures.no_message(task.doing))
+    stray = worker.take_stray_bytes()
+    return Answer(task, message, None, worker.said(TAIL_BYTES), stray_bytes=stray)
+
+
+def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:
+    said = worker.said(_STACKS_BYTES)
+    place = failures.place(said, task.group[1].split(os.pathsep))
+    return Answer(
+        task,
+        None,
+        error,
+        failures.shortened(said)[-TAIL_BYTES:],
+        place,
+        repeat and worker.served > 0,
+    )

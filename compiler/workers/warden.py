@@ -1,0 +1,180 @@
+"""The process between the build and a worker: nothing that the worker started outlives it.
+
+Started as `python -P -m pallasc.compiler.workers.warden MODULE REQUESTS ANSWERS PARENT FOLDER DATA_BYTES`.
+It forks; the child becomes the worker, `MODULE.main([REQUESTS, ANSWERS, pid of the warden])`, with
+FOLDER for its temporary files, and says `{"pid": …}` before all else. The warden waits. Processes
+whose own parent died become its children, whatever session they made for themselves. When the
+worker ends, or the build asks with SIGTERM, or the build itself dies, it kills them all, removes
+the folder, and ends as the worker did.
+
+There are two wardens, one the child of the other: a kernel that kills its parent process kills the
+inner one, and the outer one then kills all that is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+from pallasc.compiler.workers.channel import Channel, read_key
+from pallasc.compiler.workers.processes import descendants, parents
+
+SHOW_STACK = signal.SIGUSR2
+"""Makes a worker write to its output what it is executing, and end."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_S = 10.0
+"""What cannot be killed within this time hangs in the kernel."""
+_OUT_OF_MEMORY_SCORE = "500"
+_HEEDED = {signal.SIGCHLD, signal.SIGTERM}
+
+
+def main(arguments: list[str]) -> int:
+    """Become warden and worker; only the worker returns."""
+    module, requests, answers, build, folder, data_bytes = arguments
+    # A caller may have passed on that it is ignored; then nobody could be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+    warden = int(build)
+    for _ in ("outer", "inner"):
+        warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
+    _call_at_death_of(warden, signal.SIGKILL)
+    channel = Channel(int(answers), read_key(int(requests)))
+    _prepare(int(requests), int(answers), folder, int(data_bytes))
+    _seclude(folder, module)
+    channel.send({"pid": os.getpid()})
+    return int(importlib.import_module(module).main([requests, answers, str(warden)], channel))
+
+
+def _become_child_of_warden(parent: int, requests: int, answers: int, folder: str) -> int:
+    """Fork, be the warden in the first process, and return its number in the second."""
+    _call_at_death_of(parent, signal.SIGTERM)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    warden = os.getpid()
+    child = os.fork()
+    if child:
+        os.close(requests)
+        os.close(answers)
+        _watch(child, parent, folder)
+    return warden
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _call_at_death_of(parent: int, call: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent dies."""
+    _prctl(_PR_SET_PDEATHSIG, call)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+# ---- the worker
+
+
+def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
+    """Make this process one that can be supervised, before any code of the user runs."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _limit(resource.RLIMIT_CORE, 0)
+    if data_bytes:
+        _limit(resource.RLIMIT_DATA, data_bytes)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OUT_OF_MEMORY_SCORE)  # rather this than the build, or what else runs here
+    faulthandler.enable()
+    signal.signal(SHOW_STACK, signal.SIG_DFL)
+    faulthandler.register(SHOW_STACK, all_threads=True, chain=True)
+    tempfile.tempdir = folder
+    for descriptor in (requests, answers):
+        os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=lambda: _detach(requests, answers))
+
+
+def _seclude(folder: str, program: str) -> None:
+    from pallasc.compiler.inputs.seclusion import seclude
+    from pallasc.specs.variables import PLACES, SYSTEM_PATH
+
+    seclude(folder, program, hidden=PLACES, path=SYSTEM_PATH)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, hard))
+
+
+def _detach(*descriptors: int) -> None:
+    """Keep a copy of the worker, which a kernel made by `fork`, from answering in its place."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor, inheritable=False)
+    os.close(nowhere)
+
+
+# ---- the warden
+
+
+def _watch(worker: int, build: int, folder: str) -> None:
+    """Wait for the end of the worker or of the build; does not return."""
+    status = None
+    while status is None:
+        if signal.sigwait(_HEEDED) == signal.SIGTERM:
+            break
+        status = _reap(worker)
+    _kill_everything()
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.getppid() != build:
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.dirname(folder))
+    _end_like(status)
+
+
+def _reap(worker: int) -> int | None:
+    """Wait for all children that have ended; return the status of the worker if it is one."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found = ended[1] if ended[0] == worker else found
+    return found
+
+
+def _kill_everything() -> None:
+    """Kill all descendants, and those that they start meanwhile, until none is left."""
+    deadline_s = time.monotonic() + _KILL_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline_s:
+            for process in descendants(os.getpid(), parents()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+def _end_like(status: int | None) -> None:
+    """End with the exit code of the worker, or by the signal that killed it."""
+    if status is None or not os.WIFSIGNALED(status):
+        os._exit(0 if status is None else os.waitstatus_to_exitcode(status))
+    number = os.WTERMSIG(status)
+    _limit(resource.RLIMIT_CORE, 0)
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,319 @@
+"""One worker process as the build sees it: start it, ask it, hear what it says, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import Any
+
+from pallasc.compiler.lowering.device_library import TOOLKIT
+from pallasc.compiler.workers.channel import Frames, key_line, make_key
+from pallasc.compiler.workers.failures import exit_in_words
+from pallasc.compiler.workers.messages import encode
+from pallasc.compiler.workers.processes import descendants, parents
+from pallasc.compiler.workers.tasks import Group, Task
+from pallasc.compiler.workers.warden import SHOW_STACK
+from pallasc.compiler.workers.worker_log import Log
+from pallasc.errors import ToolError
+
+PROGRAM = "pallasc.compiler.workers.worker"
+_HIGH, _ROOM = 700, 64
+"""The worker's ends of the pipes get high numbers, which `os.closerange(3, 256)` does not hit."""
+_MOST_READS = 64
+"""So many MB are read at a time, so that a worker which never stops holds up nobody."""
+_MOST_STRAY_BYTES = 256 << 20
+"""A worker that writes more into its channel beside its answers is stopped."""
+_STACK_S = 0.5
+_END_S = 15.0
+
+
+class Worker:
+    """One worker process behind its warden.
+
+    Args:
+        environment: its environment variables.
+        folder: for its temporary files; the warden removes it.
+        data_bytes: how much memory of its own the kernel lets each of its processes have, 0 for
+            any amount.
+        program: the module that becomes the worker.
+
+    Attributes:
+        log: what it writes to its standard output.
+        errors: what it writes to its standard error output, which it reads itself.
+        answers: the descriptor that becomes readable when it says something.
+        requests: the descriptor that becomes writable when it can be sent more.
+        ended: the descriptor that becomes readable when it has ended, None if there is none.
+        group: what it serves, None if that is not decided.
+        task: what it is doing.
+        op: what it was asked for.
+        served: how many tasks it has answered.
+        gone_s: since when nothing more can come from it, None while something can.
+        process: its process id, 0 until it has said so.
+        ready_s: when it had imported what it needs, None before.
+        began_s: when it was given its task.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        data_bytes: int = 0,
+        program: str = PROGRAM,
+    ) -> None:
+        self.group: Group | None = None
+        self.task: Task | None = None
+        self.op = ""
+        self.served = self.process = 0
+        self.gone_s: float | None = None
+        self.began_s = time.monotonic()
+        self.ready_s: float | None = None
+        self._introduced_s: float | None = None
+        key = make_key()
+        self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
+        self._heard: deque[dict[str, Any] | None] = deque()
+        with ExitStack() as opened, ExitStack() as lent:
+            try:
+                self.log, self.errors = Log(), Log()
+                opened.callback(self.log.close)
+                opened.callback(self.errors.close)
+                self.answers, answers = _pipe(0, opened, lent)
+                self.requests, requests = _pipe(1, opened, lent)
+                # Unbuffered: what a kernel printed before it killed its process is told, too.
+                self._warden = subprocess.Popen(
+                    [sys.executable, "-X", str(folder / TOOLKIT), "-P", "-u",
+                     "-m", "pallasc.compiler.workers.warden", program,
+                     str(requests), str(answers), str(os.getpid()), str(folder), str(data_bytes)],
+                    pass_fds=(requests, answers), env=dict(environment),
+                    stdin=subprocess.DEVNULL, stdout=self.log.file, stderr=self.errors.file,
+                    start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                raise ToolError(f"a compiling process cannot be started: {error}") from error
+            self.ended = _process_descriptor(self._warden.pid, opened)
+            self._opened = opened.pop_all()
+        self.flush()
+
+    # ---- talking
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a selector may wait for."""
+        known = [self.answers, self.requests]
+        return known if self.ended is None else [*known, self.ended]
+
+    def events(self) -> dict[int, int]:
+        """Return what to wait for now: that it says something, ends, or can be sent more."""
+        found = {} if self.gone_s is not None else {self.answers: EVENT_READ}
+        if self.ended is not None:
+            found[self.ended] = EVENT_READ
+        if not self.flush():
+            found[self.requests] = EVENT_WRITE
+        return found
+
+    def introduce(self, context: Mapping[str, Any]) -> None:
+        """Tell it what holds for all tasks; it says when it has got ready to begin."""
+        self._introduced_s = time.monotonic()
+        self.send(context)
+
+    def assign(self, task: Task, message: Mapping[str, Any]) -> None:
+        """Give it a task, with the message that was made for it."""
+        self.log.mark()
+        self.errors.mark()
+        self.group, self.task = task.group, task
+        self.op = str(message.get("op"))
+        self.began_s = time.monotonic()
+        self.send({**message, "task": self.served})
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message, or begin to; one that is gone is noticed when its answer is read."""
+        self._unsent += encode(message)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what the pipe had no room for; False if there is still something left."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self.requests, self._unsent)]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            self._unsent.clear()
+        return True
+
+    def hear(self) -> dict[str, Any] | None:
+        """Return an answer, None if there is none yet; an empty one was garbled.
+
+        `gone_s` tells whether one can still come. What a worker says of itself is heard on the way.
+        """
+        self._read()
+        while self._heard:
+            message = self._heard.popleft()
+            if message is None or not self._understood(message):
+                return message or {}
+        return {} if self._frames.stray_bytes > _MOST_STRAY_BYTES else None
+
+    def _read(self) -> None:
+        gone = self.is_over()  # somebody whom it started may hold the pipe open after its end
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MOST_READS):
+                data = os.read(self.answers, 1 << 20)
+                if not data:
+                    gone = True
+                    break
+                self._heard += self._frames.feed(data)
+            else:
+                return  # there may be more
+        if gone and self.gone_s is None:
+            self.gone_s = time.monotonic()
+
+    def _understood(self, message: Mapping[str, Any]) -> bool:
+        """Take in what a worker says of itself: its process, and that it is ready."""
+        if message.get("ready") is True:
+            self.ready_s = self.ready_s or time.monotonic()
+        elif type(message.get("pid")) is int and not self.process:
+            self.process = message["pid"]
+        else:
+            return False
+        return True
+
+    def is_fit(self) -> bool:
+        """Tell whether it lives and has said nothing that it was not asked for."""
+        self._read()
+        while self._heard and self._heard[0] and self._understood(self._heard[0]):
+            self._heard.popleft()
+        return self.gone_s is None and not self._heard
+
+    def take_stray_bytes(self) -> int:
+        """Return how much came through the channel since the last call that was no message."""
+        count, self._frames.stray_bytes = self._frames.stray_bytes, 0
+        return count
+
+    # ---- watching
+
+    def said(self, longest_bytes: int) -> str:
+        """Return the end of what it has written since its task; errors come last."""
+        errors = self.errors.tail(longest_bytes)
+        return self.log.tail(max(0, longest_bytes - len(errors.encode()))) + errors
+
+    def cut_logs(self) -> None:
+        """Drop all but the end of what it has written, where that is too much."""
+        self.log.cut()
+        self.errors.cut()
+
+    def seconds(self) -> float | None:
+        """Return how long its task has taken, None while it still gets ready for it."""
+        if self._introduced_s is None:
+            return time.monotonic() - self.began_s
+        if self.ready_s is None:
+            return None
+        return time.monotonic() - max(self.began_s, self.ready_s)
+
+    @property
+    def start_s(self) -> float | None:
+        """How long it took to get ready, if it did."""
+        if self._introduced_s is None or self.ready_s is None:
+            return None
+        return self.ready_s - self._introduced_s
+
+    def answers_its_task(self, message: Mapping[str, Any]) -> bool:
+        """Tell whether an answer is not one to an earlier task, where it says which it is for."""
+        return bool(message.get("task", self.served) == self.served)
+
+    def release(self) -> float:
+        """Note that its task is over; return how long that took, in seconds."""
+        seconds = self.seconds()
+        if seconds is None:
+            seconds = time.monotonic() - self.began_s
+        self.task = None
+        self.served += 1
+        return seconds
+
+    def tree(self, parents: Mapping[int, int]) -> list[int]:
+        """Return its processes."""
+        return descendants(self._warden.pid, parents)
+
+    def is_over(self) -> bool:
+        """Tell whether it has ended, with everything that it started."""
+        return self._warden.poll() is not None
+
+    def ending(self) -> str:
+        """Return how it ended, in words."""
+        code = self._warden.poll()
+        return "closed its end of the pipe" if code is None else exit_in_words(code)
+
+    def end_with_stack(self) -> None:
+        """Have it write where it is and end, and wait a moment for that."""
+        if self.process:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.process, SHOW_STACK)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._wait(_STACK_S)
+
+    # ---- ending
+
+    def end(self) -> None:
+        """Begin to kill it with everything that it started; does not wait."""
+        self._warden.send_signal(signal.SIGTERM)
+
+    def finish(self) -> None:
+        """Kill it with everything that it started, and wait until that is so."""
+        self.end()
+        try:
+            self._wait(_END_S)
+        except subprocess.TimeoutExpired:
+            for process in [self._warden.pid, *self.tree(parents())]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            self._warden.wait()
+        self._opened.close()
+
+    def _wait(self, timeout_s: float) -> None:
+        if self.ended is not None:
+            poll = select.poll()
+            poll.register(self.ended, select.POLLIN)
+            timeout_s = 1.0 if poll.poll(timeout_s * 1000) else 0.0
+        self._warden.wait(timeout_s)
+
+
+def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
+    """Return the end of a pipe that the build keeps, which does not block, and the worker's.
+
+    Args:
+        mine: 0 to keep the reading end, 1 to keep the writing end.
+        opened: closes what is kept.
+        lent: closes the worker's end.
+    """
+    ends = os.pipe()
+    opened.callback(os.close, ends[mine])
+    os.set_blocking(ends[mine], False)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        least = max(3, min(_HIGH, most - _ROOM))
+        theirs = fcntl.fcntl(ends[1 - mine], fcntl.F_DUPFD_CLOEXEC, least)
+    finally:
+        os.close(ends[1 - mine])
+    lent.callback(os.close, theirs)
+    return ends[mine], theirs
+
+
+def _process_descriptor(process: int, opened: ExitStack) -> int | None:
+    """Return a descriptor that becomes readable when a process ends, where there are such."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except OSError:
+        return None
+    opened.callback(os.close, descriptor)
+    return descriptor

@@ -1,0 +1,1 @@
+"""One launch: plans bound to addresses and streams, the fast path and the slow one."""

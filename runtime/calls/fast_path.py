@@ -1,0 +1,381 @@
+"""Write the function that a call goes through while nothing is unusual.
+
+For each kernel and framework a function is generated whose checks are one `and` chain and whose
+launch is one look-up. Whatever fails the chain goes to the slow path, which finds the variant, or
+writes the message. Only names that are identifiers come into the text; all else goes in as values.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.calls.tracing import skip_frames, untraced
+from pallasc.runtime.device.devices import device_count
+from pallasc.runtime.device.driver import ODD_ANSWERS
+from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
+from pallasc.runtime.matching.arguments import MISSING
+from pallasc.runtime.matching.arrays import FOREIGN_ERRORS
+from pallasc.runtime.matching.signature import input_names
+from pallasc.runtime.matching.trees import children_of, is_flat
+from pallasc.specs.artifacts.plan import Binding
+
+Function = Callable[..., Any]
+
+BUILTINS: Mapping[str, Any] = {
+    "_type": type,
+    "_len": len,
+    "_sequences": (tuple, list),
+    "_MISSING": MISSING,
+    "_Unusual": (AssertionError, *FOREIGN_ERRORS),
+}
+"""What generated code uses under names that no parameter has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How generated code asks a framework; `{x}` is an array, `{d}` an ordinal.
+
+    Attributes:
+        kind, other_kinds: the usual type of its arrays, and others that are used alike.
+        dtypes: its dtypes by short name.
+        dtype, shape, device, pointer, stream, current_device: expressions.
+        plain: an expression that holds where `{x}` is what its memory says: torch conjugates
+            complex arrays without touching them, and so negates their imaginary parts, which
+            without gaps have one element. Empty where there is no such thing.
+        layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
+            `{strides}` are those of such an array, in elements. Like all expressions on an array,
+            it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
+        mark_written: an expression that tells the framework that the arrays of the tuple `{xs}` are
+            written; empty where it does not count writes.
+        strided: the same for an array that is not row-major, whose strides are `{strides}`; empty
+            where such arrays have no generated functions.
+        empty: a function like `torch.empty`, with `dtype` and `device`.
+        place: the expression for its `device`.
+        values: what the expressions use.
+    """
+
+    kind: type
+    other_kinds: frozenset[type]
+    dtypes: Mapping[str, Any]
+    dtype: str
+    shape: str
+    layout: str
+    device: str
+    pointer: str
+    stream: str
+    current_device: str
+    empty: Function
+    values: Mapping[str, Any]
+    plain: str = ""
+    mark_written: str = ""
+    strided: str = ""
+    place: str = "{x}.device"
+
+
+@dataclass(frozen=True, slots=True)
+class Fronts:
+    """The generated functions.
+
+    Attributes:
+        into: writes into `out`.
+        call: allocates the results.
+    """
+
+    into: Function
+    call: Function
+
+
+def parameter_names(names: Sequence[str | None]) -> list[str]:
+    """Return names for generated parameters: the function's own where they can stand in code."""
+    used = [
+        name
+        if name
+        and name.isascii()
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and name[0] != "_"
+        else f"_array{index}"
+        for index, name in enumerate(names)
+    ]
+    return [
+        f"_array{index}" if name in ("out", "stream") else name for index, name in enumerate(used)
+    ]
+
+
+def compile_function(source: Sequence[str], values: Mapping[str, Any], name: str) -> Function:
+    """Return the function `_front` that lines of code define, under another name."""
+    scope = dict(values)
+    exec(compile("\n".join(source), f"<pallasc {name}>", "exec"), scope)
+    made: Function = scope["_front"]
+    made.__name__ = made.__qualname__ = name
+    skip_frames([made])
+    return untraced(made)
+
+
+def make_fronts(
+    route: Route,
+    dialect: Dialect,
+    slow: Mapping[str, Function],
+    success: Any,
+    *,
+    checks: bool,
+    binds: bool = True,
+) -> Fronts | None:
+    """Return the functions for a route, None where its signature is too rich for them.
+
+    Args:
+        route: whose arrays are checked, and whose plans are launched.
+        dialect: the framework of the arrays.
+        slow: for "into" and "call", what is called as `slow(arrays, more, out, stream, params)`
+            when anything is unusual.
+        success: the driver's code for it.
+        checks: check dtype, shape, contiguity and device at each launch.
+        binds: bind plans for new addresses; otherwise these go the slow way.
+    """
+    writer = _Writer(route, dialect, slow, success, checks, binds)
+    if not writer.is_possible():
+        return None
+    return Fronts(writer.function("into"), writer.function("call"))
+
+
+def _bind_nothing(_: Any) -> None:
+    """Stand for the binding of plans where the slow path chooses among several routes."""
+
+
+class _Writer:
+    """Writes both functions of one route."""
+
+    def __init__(
+        self,
+        route: Route,
+        dialect: Dialect,
+        slow: Mapping[str, Function],
+        success: Any,
+        checks: bool,
+        binds: bool,
+    ) -> None:
+        self.route = route
+        self.slow = slow
+        self.signature = route.signature
+        self.dialect = dialect
+        self.checks = checks
+        trees = input_names(self.signature)
+        self.trees = [tree for _, tree in trees]
+        self.parameters = parameter_names([name for name, _ in trees])
+        self.results = [f"_result{n}" for n in range(len(self.signature.results))]
+        self.values: dict[str, Any] = {
+            **dialect.values,
+            "_Kind": dialect.kind,
+            "_kinds": dialect.other_kinds,
+            **BUILTINS,
+            "_plans": route.plans,
+            "_bind": route.try_bind if binds else _bind_nothing,
+            "_retry": route.retry,
+            "_explain": route.explain,
+            "_odd_answers": ODD_ANSWERS,
+            "_success": success,
+            "_empty": dialect.empty,
+            "_stream_handle": stream_handle,
+        }
+
+    def is_possible(self) -> bool:
+        """Tell whether all arrays lie flat, and are known to the framework."""
+        flat = all(tree is None or type(tree) is int for tree in self.trees) and is_flat(
+            self.signature.output_tree
+        )
+        known = all(one.dtype in self.dialect.dtypes for one in self.signature.passed)
+        has_layouts = any(one.layout is not None for one in self.signature.inputs)
+        if has_layouts and not self.dialect.strided:
+            return False
+        return flat and known and bool(self.signature.inputs)
+
+    def function(self, kind: str) -> Function:
+        """Return `into` or `call`, compiled."""
+        source = self._lines(kind)
+        return compile_function(source, {**self.values, "_slow": self.slow[kind]}, kind)
+
+    def _lines(self, kind: str) -> list[str]:
+        is_into = kind == "into"
+        arrays = "".join(f"{name}=_MISSING, " for name in self.parameters)
+        out = "out=_MISSING, " if is_into else ""
+        slow_out = "out" if is_into else "_MISSING"
+        names = "".join(f"{name}, " for name in self.parameters)
+        body = self._body(is_into)
+        return [
+            f"def _front({arrays}*_more, {out}stream=None, **_params):",
+            *(f"    {line}" for line in body),
+            f"    return _slow(({names}), _more, {slow_out}, stream, _params)",
+        ]
+
+    def _body(self, is_into: bool) -> list[str]:
+        """Return the lines of the usual case; they fall through where something is unusual."""
+        inputs = [self._input(number) for number in range(len(self.signature.inputs))]
+        lines, tests = [], ["not _more", "not _params"]
+        tests += [
+            f"({name} is None or {name} is _MISSING)"
+            for name, tree in zip(self.parameters, self.trees, strict=True)
+            if tree is None
+        ]
+        passed = [*inputs]
+        if is_into:
+            opening, own_tests, results = self._given_results(inputs)
+            lines += opening
+            tests += own_tests
+            passed += results
+        if not is_into or self.route.workspace_bytes:
+            # What is allocated belongs to the framework's current stream.
+            tests.append("stream is None")
+        for name, binding in zip(passed, self.signature.passed, strict=False):
+            tests += self._tests(name, binding)
+        places = [f"_place{n}" for n in range(len(passed))]
+        conditions = ["_d >= 0"]
+        if self.checks:
+            conditions += [f"{self.dialect.device.format(x=name)} == _d" for name in passed[1:]]
+        return [
+            *lines,
+            "_is_usual = False",
+            "try:",
+            f"    if {' and '.join(tests)}:",
+            f"        _d = {self.dialect.device.format(x=inputs[0])}",
+            f"        _is_usual = {' and '.join(conditions)}",
+            *(
+                f"        {place} = {self.dialect.pointer.format(x=name)}"
+                for place, name in zip(places, passed, strict=True)
+            ),
+            "except _Unusual:",
+            "    _is_usual = False",
+            "if _is_usual:",
+            *(f"    {line}" for line in self._launch(inputs, places, is_into)),
+        ]
+
+    def _input(self, number: int) -> str:
+        return self.parameters[self.trees.index(number)]
+
+    def _given_results(self, inputs: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Return how `out` is taken apart: lines before the tests, tests, names of the results."""
+        tree = self.signature.output_tree
+        if type(tree) is int:
+            source, number = self.signature.sources[tree]
+            if source == "input":
+                return [], [f"(out is {inputs[number]} or out is _MISSING)"], []
+            return [], [], ["out"]
+        leaves = children_of(tree)
+        names = [f"_out{n}" for n in range(len(leaves))]
+        lines = [
+            f"if _type(out) in _sequences and _len(out) == {len(leaves)}:",
+            f"    {', '.join(names)}, = out",
+            "else:",
+            f"    {' = '.join(names)} = _MISSING",
+        ]
+        results: dict[int, str] = {}
+        tests = []
+        for name, leaf in zip(names, leaves, strict=True):
+            source, number = self.signature.sources[leaf]
+            if source == "input":
+                tests.append(f"{name} is {inputs[number]}")
+            elif results.setdefault(number, name) != name:
+                tests.append(f"{name} is {results[number]}")
+        return lines, tests, [results[n] for n in sorted(results)]
+
+    def _tests(self, name: str, binding: Binding) -> list[str]:
+        tests = [f"(_type({name}) is _Kind or _type({name}) in _kinds)"]
+        if self.checks:
+            number = len(self.values)
+            dtype, shape, strides = (
+                f"_dtype_{binding.dtype}",
+                f"_shape{number}",
+                f"_strides{number}",
+            )
+            self.values[dtype] = self.dialect.dtypes[binding.dtype]
+            self.values[shape] = binding.shape
+            self.values[strides] = binding.strides
+            layout = self.dialect.layout if binding.layout is None else self.dialect.strided
+            tests += [
+                f"{self.dialect.dtype.format(x=name)} is {dtype}",
+                layout.format(x=name, shape=shape, strides=strides),
+            ]
+            is_complex = binding.dtype[0] == "c"
+            is_imaginary = binding.dtype[0] == "f" and math.prod(binding.shape) == 1
+            if self.dialect.plain and (is_complex or is_imaginary):
+                tests.append(self.dialect.plain.format(x=name))
+        return tests
+
+    def _launch(self, inputs: Sequence[str], places: Sequence[str], is_into: bool) -> list[str]:
+        """Return the lines that run where the arrays are as they should be."""
+        ask = self.dialect
+        stream = ask.stream.format(d="_d")
+        if is_into:
+            stream += " if stream is None else _stream_handle(stream)"
+        lines = [f"_s = {stream}"]
+        if not is_into:
+            lines += self._allocations(inputs[0])
+        new = [] if is_into else list(self.results)
+        if self.route.workspace_bytes:
+            self.values["_workspace_shape"] = (self.route.workspace_bytes,)
+            self.values["_bytes"] = ask.dtypes["u8"]
+            place = ask.place.format(x=inputs[0])
+            lines.append(f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={place})")
+            new.append("_workspace")
+        key = ["_s", "_d", *places, *(ask.pointer.format(x=name) for name in new)]
+        out = self._returned(inputs, is_into)
+        return [
+            *lines,
+            *(self._own_context() if device_count() > 1 else []),
+            f"_key = ({', '.join(key)})",
+            "_plan = _plans.get(_key) or _bind(_key)",
+            "if _plan is not None:",
+            *self._marks(inputs, is_into),
+            "    try:",
+            "        _answer = _plan()",
+            "    except _odd_answers as _error:",
+            "        raise _explain(_key, _plan, _error) from _error",
+            "    if _answer[0] is _success:",
+            f"        return {out}",
+            f"    return _retry(_key, _plan, _answer, {out})",
+        ]
+
+    def _marks(self, inputs: Sequence[str], is_into: bool) -> list[str]:
+        """Return the line that counts a write to each array of the caller's that is written."""
+        written = [inputs[number] for number in self.signature.updated]
+        if is_into:
+            written += self._given_results(inputs)[2]
+        if not written or not self.dialect.mark_written:
+            return []
+        listed = "".join(f"{name}, " for name in written)
+        return [f"    {self.dialect.mark_written.format(xs=f'({listed})')}"]
+
+    def _allocations(self, first: str) -> list[str]:
+        lines = []
+        place = self.dialect.place.format(x=first)
+        for number, binding in enumerate(self.signature.results):
+            dtype, shape = f"_dtype_{binding.dtype}", f"_result_shape{number}"
+            self.values[dtype] = self.dialect.dtypes[binding.dtype]
+            self.values[shape] = binding.shape
+            lines.append(f"{self.results[number]} = _empty({shape}, dtype={dtype}, device={place})")
+        return lines
+
+    def _own_context(self) -> list[str]:
+        """Return the lines for a default stream, which is that of the current device."""
+        is_other = f"_s <= {DEFAULT_STREAMS} and {self.dialect.current_device} != _d"
+        return [f"if {is_other}:", "    _d = ~_d"]
+
+    def _returned(self, inputs: Sequence[str], is_into: bool) -> str:
+        tree = self.signature.output_tree
+        names = [
+            inputs[number] if source == "input" else self._result(number, is_into)
+            for source, number in self.signature.sources
+        ]
+        if type(tree) is int:
+            return names[tree]
+        if is_into:
+            return "out"
+        listed = "".join(f"{names[leaf]}, " for leaf in children_of(tree))
+        return f"[{listed}]" if isinstance(tree, list) else f"({listed})"
+
+    def _result(self, number: int, is_into: bool) -> str:
+        return "out" if is_into else self.results[number]

@@ -1,0 +1,222 @@
+"""Generated functions of a kernel with several signatures, and the choice between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pallasc.runtime.calls.fast_path import (
+    BUILTINS,
+    Dialect,
+    Fronts,
+    Function,
+    compile_function,
+    make_fronts,
+    parameter_names,
+)
+from pallasc.runtime.calls.fast_path_mixed import MixedFront
+from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.runtime.matching.signature import Signature, input_names
+
+
+class FrontTable:
+    """The functions that later calls of one kernel go through.
+
+    There is a way for arrays of any framework (`front_mixed`). A framework with a dialect gets
+    generated functions in front of it, the framework met last in front of the others.
+
+    Args:
+        variants: all variants of the kernel.
+        call, into: the slow paths.
+        success: the driver's code for it.
+        checks: as in `make_fronts`.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[Candidate],
+        *,
+        call: Function,
+        into: Function,
+        success: Any,
+        checks: bool,
+    ) -> None:
+        self._variants = variants
+        self._mixed = MixedFront({"call": call, "into": into}, success)
+        self._options: dict[str, Any] = {"success": success, "checks": checks}
+        self._added: set[Route] = set()
+        self._tables: dict[type, _DialectTable] = {}
+        self._head: dict[str, Function] = {"call": self._mixed.call, "into": self._mixed.into}
+
+    def add(self, route: Route, dialect: Dialect | None) -> Fronts | None:
+        """Return the functions to call from now on, None where nothing changes."""
+        binds = self._is_alone(route)
+        is_first = not self._added
+        if route not in self._added:
+            self._added.add(route)
+            self._mixed.add(route, binds=binds)
+        if dialect is not None:
+            table = self._tables.get(dialect.kind)
+            if table is None:
+                table = _DialectTable(self._variants, dialect, self._head, **self._options)
+                self._tables[dialect.kind] = table
+                self._head = table.slow_ways()
+            made = table.add(route, binds=binds)
+            if made is not None:
+                return made if table is list(self._tables.values())[-1] else None
+        return _passing_on(route.signature, self._head) if is_first else None
+
+    def _is_alone(self, route: Route) -> bool:
+        """Tell whether no variant outside a route takes arrays of the same types."""
+        arrays = route.candidates[0].arrays
+        return all(
+            one.arrays != arrays or any(one is own for own in route.candidates)
+            for one in self._variants
+        )
+
+
+def _passing_on(signature: Signature, ways: Mapping[str, Function]) -> Fronts:
+    """Return functions with the kernel's parameters that only pass them on."""
+    names = parameter_names([name for name, _ in input_names(signature)])
+    listed = "".join(f"{name}, " for name in names)
+
+    def made(kind: str) -> Function:
+        out, slow_out = ("out=_MISSING, ", "out") if kind == "into" else ("", "_MISSING")
+        source = [
+            f"def _front({''.join(f'{name}=_MISSING, ' for name in names)}*_more, {out}"
+            "stream=None, **_params):",
+            f"    return _slow(({listed}), _more, {slow_out}, stream, _params)",
+        ]
+        return compile_function(source, {**BUILTINS, "_slow": ways[kind]}, kind)
+
+    return Fronts(made("into"), made("call"))
+
+
+class _DialectTable:
+    """The generated functions of one kernel for one framework.
+
+    Where all variants take the same arrays, there is one pair of functions; otherwise a pair for
+    each route, behind functions that look at what differs: the shapes or dtypes of some arrays.
+
+    Args:
+        variants: all variants of the kernel.
+        dialect: the framework.
+        slow: for "into" and "call", what is called where anything is unusual.
+        success, checks: as in `make_fronts`.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[Candidate],
+        dialect: Dialect,
+        slow: Mapping[str, Function],
+        *,
+        success: Any,
+        checks: bool,
+    ) -> None:
+        self._dialect = dialect
+        self._slow = slow
+        self._success = success
+        self._checks = checks
+        self._questions = _questions(variants)
+        self._differ_in_layout = _differ_in_layout(variants)
+        self._tables: dict[str, dict[Any, Function]] = {"call": {}, "into": {}}
+        self._seen: dict[Route, Fronts | None] = {}
+        self._current: Fronts | None = None
+
+    def add(self, route: Route, *, binds: bool) -> Fronts | None:
+        """Return the functions to call from now on, None where nothing changes."""
+        if route in self._seen:
+            return None
+        options = {"checks": self._checks, "binds": binds}
+        made = (
+            None
+            if self._differ_in_layout
+            else make_fronts(route, self._dialect, self._slow, self._success, **options)
+        )
+        self._seen[route] = made
+        if made is None:
+            return None
+        if self._questions:
+            key = self._answer(route.signature)
+            first = not self._tables["call"]
+            self._tables["call"][key] = made.call
+            self._tables["into"][key] = made.into
+            made = self._dispatchers(route.signature) if first else None
+        self._current = made or self._current
+        return made
+
+    def slow_ways(self) -> dict[str, Function]:
+        """Return this table's functions, to be called where those of another framework end."""
+
+        def call(arrays: Any, more: Any, out: Any, stream: Any, named: Any) -> Any:
+            if self._current is None:
+                return self._slow["call"](arrays, more, out, stream, named)
+            return self._current.call(*arrays, *more, stream=stream, **named)
+
+        def into(arrays: Any, more: Any, out: Any, stream: Any, named: Any) -> Any:
+            if self._current is None:
+                return self._slow["into"](arrays, more, out, stream, named)
+            return self._current.into(*arrays, *more, out=out, stream=stream, **named)
+
+        return {"call": call, "into": into}
+
+    def _answer(self, signature: Signature) -> tuple[Any, ...]:
+        """Return what arrays of this signature answer to the questions."""
+        return tuple(
+            signature.inputs[leaf].shape
+            if what == "shape"
+            else self._dialect.dtypes[signature.inputs[leaf].dtype]
+            for leaf, what in self._questions
+        )
+
+    def _dispatchers(self, signature: Signature) -> Fronts:
+        return Fronts(*(self._dispatcher(signature, kind) for kind in ("into", "call")))
+
+    def _dispatcher(self, signature: Signature, kind: str) -> Function:
+        trees = input_names(signature)
+        names = parameter_names([name for name, _ in trees])
+        by_leaf = {tree: name for name, (_, tree) in zip(names, trees, strict=True)}
+        asked = [
+            getattr(self._dialect, what).format(x=by_leaf[leaf]) for leaf, what in self._questions
+        ]
+        is_kind = " and ".join(
+            f"(_type({by_leaf[leaf]}) is _Kind or _type({by_leaf[leaf]}) in _kinds)"
+            for leaf in dict.fromkeys(leaf for leaf, _ in self._questions)
+        )
+        out = "out=_MISSING, " if kind == "into" else ""
+        listed = "".join(f"{name}, " for name in names)
+        source = [
+            f"def _front({''.join(f'{name}=_MISSING, ' for name in names)}*_more, {out}"
+            "stream=None, **_params):",
+            f"    if not _more and not _params and {is_kind}:",
+            f"        _chosen = _table.get(({', '.join(asked)},))",
+            "        if _chosen is not None:",
+            f"            return _chosen({listed}{'out=out, ' if out else ''}stream=stream)",
+            f"    return _slow(({listed}), _more, {'out' if out else '_MISSING'}, stream, _params)",
+        ]
+        values = {
+            **self._dialect.values,
+            "_Kind": self._dialect.kind,
+            "_kinds": self._dialect.other_kinds,
+            **BUILTINS,
+            "_table": self._tables[kind],
+            "_slow": self._slow[kind],
+        }
+        return compile_function(source, values, kind)
+
+
+def _questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
+    """Return what to look at: number of an array, and `shape` or `dtype`, where variants differ."""
+    found = []
+    for leaf, types in enumerate(zip(*(one.arrays for one in variants), strict=False)):
+        dtypes, shapes = ({one[part] for one in types} for part in (0, 1))
+        found += [(leaf, "shape")] * (len(shapes) > 1) + [(leaf, "dtype")] * (len(dtypes) > 1)
+    return found
+
+
+def _differ_in_layout(variants: Sequence[Candidate]) -> bool:
+    """Tell whether layouts tell variants apart: arrays of any framework find theirs."""
+    layouts = {tuple(one.layout for one in variant.facts.inputs) for variant in variants}
+    return len(layouts) > 1

@@ -1,0 +1,236 @@
+"""The forms of a kernel: its variants, grouped by the structure of their arguments.
+
+An argument may be an array in one variant and None in another, or lists of other lengths, or
+mappings with other keys. Variants of one structure are one form, a kernel of its own. Structures
+are told apart by the paths of their arrays, which a bundle's manifest has; only where arrays lie in
+lists, mappings or nodes are the launch plans read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pallasc.errors import ArgumentError, DeviceError, PallascError
+from pallasc.runtime.calls.fast_path import BUILTINS, Function, compile_function, parameter_names
+from pallasc.runtime.calls.launchable import Launchable
+from pallasc.runtime.matching.candidates import ArrayType, Candidate
+from pallasc.runtime.matching.selection import may_run, several_fit
+from pallasc.runtime.matching.signature import input_names
+from pallasc.specs.artifacts.plan import tree_leaves
+from pallasc.specs.canonical import canonical_json
+
+K = TypeVar("K", bound=Launchable)
+"""The class of a kernel."""
+
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting(Generic[K]):
+    """A form that arguments have, of it the variants with their parameters, and the arrays."""
+
+    form: K
+    chosen: K
+    leaves: Sequence[Any]
+
+
+Types = Callable[[Sequence[Any]], list[ArrayType]]
+"""Returns dtype and shape of each of these arrays."""
+
+
+def by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Return the variants in groups of equal structure, each in order."""
+    groups: dict[Any, list[Candidate]] = {}
+    for one in variants:
+        paths = tuple(array.path for array in one.facts.inputs)
+        groups.setdefault((paths, _structure(one, paths)), []).append(one)
+    return list(groups.values())
+
+
+def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
+    """Return what paths leave open: empty lists, None in them, types of nodes."""
+    if not any("." in path for path in paths):
+        return b""
+    plan = candidate.artifact.plan
+    return canonical_json([plan.input_tree, list(plan.parameters)])
+
+
+class Forms(Generic[K]):
+    """The forms of one kernel.
+
+    Args:
+        name: the kernel.
+        kernels: a kernel for each form, two or more.
+        types: see `Types`; needed only where several forms fit the structure of a call.
+
+    Attributes:
+        kernels: as given.
+    """
+
+    def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:
+        self._name = name
+        self.kernels = tuple(kernels)
+        self._types = types
+
+    def choose(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> K:
+        """Return the kernel whose form arguments have.
+
+        Raises:
+            ArgumentError: none has that form.
+            SelectionError: several have, and take arrays of these types.
+        """
+        reasons: list[tuple[K, PallascError]] = []
+        fitting: list[_Fitting[K]] = []
+        for form in self.kernels:
+            try:
+                leaves, params = form.bind(arrays, named)
+                fitting.append(_Fitting(form, form.variant(**params) if params else form, leaves))
+            except ArgumentError as error:
+                reasons.append((form, error))
+        if len(fitting) > 1:
+            fitting = self._of_types(fitting, reasons)
+        if len(fitting) > 1:
+            with suppress(DeviceError):
+                fitting = [one for one in fitting if any(map(may_run, one.chosen.variants))]
+        if not fitting:
+            raise self._none_fits(reasons)
+        if len(fitting) > 1:
+            raise several_fit([one.chosen.variants[0] for one in fitting])
+        return fitting[0].form
+
+    def _of_types(
+        self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
+    ) -> list[_Fitting[K]]:
+        """Return those that take arrays of the given dtypes and shapes."""
+        kept = []
+        for one in fitting:
+            try:
+                one.chosen.signature_for(self._types(one.leaves))
+                kept.append(one)
+            except PallascError as error:
+                reasons.append((one.form, error))
+        return kept
+
+    def _none_fits(self, reasons: Sequence[tuple[K, PallascError]]) -> ArgumentError:
+        messages = {error.message for _, error in reasons}
+        if len(messages) == 1:
+            hints = {error.hint for _, error in reasons}
+            return ArgumentError(messages.pop(), hint=hints.pop() if len(hints) == 1 else None)
+        lines = [f"\n  {_example(kernel)}: {error.message}" for kernel, error in reasons]
+        more = len(lines) - _MOST_SHOWN
+        rest = f"\n  … and {more} more" if more > 0 else ""
+        return ArgumentError(
+            f"no variant of {self._name} takes these arguments:{''.join(lines[:_MOST_SHOWN])}{rest}"
+        )
+
+    # ---- parameters
+
+    def parameters(self) -> list[str] | None:
+        """Return the names of all parameters in order, None where some have no names."""
+        orders = []
+        for kernel in self.kernels:
+            trees = input_names(kernel.signature)
+            if any(name is None for name, _ in trees):
+                return None
+            orders.append(_told(kernel))
+        found: list[str] = []
+        for order in sorted(orders, key=len, reverse=True):
+            found += [name for name in order if name not in found]
+        left = (str(name) for kernel in self.kernels for name, _ in input_names(kernel.signature))
+        return list(dict.fromkeys((*found, *left)))
+
+    def optional(self) -> list[str]:
+        """Return the parameters that some form has no arrays for, and another has."""
+        with_arrays = [self._with_arrays(kernel) for kernel in self.kernels]
+        return [
+            name
+            for name in self.parameters() or []
+            if 0 < sum(name in own for own in with_arrays) < len(with_arrays)
+        ]
+
+    def by_given(self) -> dict[tuple[bool, ...], K]:
+        """Return the form for each set of optional parameters that are given, where there is one.
+
+        A form counts only if it knows all parameters.
+        """
+        names, optional = set(self.parameters() or []), self.optional()
+        found: dict[tuple[bool, ...], list[K]] = {}
+        for form in self.kernels:
+            own = self._with_arrays(form)
+            found.setdefault(tuple(name in own for name in optional), []).append(form)
+        return {
+            given: forms[0]
+            for given, forms in found.items()
+            if len(forms) == 1 and {n for n, _ in input_names(forms[0].signature)} == names
+        }
+
+    def fronts(self, slow: Mapping[str, Function]) -> dict[str, Function]:
+        """Return the functions "call" and "into" that later calls go through, where there are any.
+
+        Args:
+            slow: what is called as `slow(arrays, more, out, stream, params)` where anything is
+                unusual.
+        """
+        names = self.parameters()
+        table = self.by_given() if names else {}
+        if not names or not table:
+            return {}
+        return {kind: _front(names, self.optional(), table, kind, slow[kind]) for kind in slow}
+
+    def _with_arrays(self, kernel: K) -> set[str]:
+        trees = input_names(kernel.signature)
+        return {str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))}
+
+
+def _told(kernel: Launchable) -> list[str]:
+    """Return the parameters whose order a form tells: without arrays at the end, it does not."""
+    trees = input_names(kernel.signature)
+    if kernel.signature.parameters:
+        return [str(name) for name, _ in trees]
+    return [str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))]
+
+
+def _front(
+    names: Sequence[str],
+    optional: Sequence[str],
+    table: Mapping[tuple[bool, ...], K],
+    kind: str,
+    slow: Function,
+) -> Function:
+    """Return a function that only looks which optional parameters are given."""
+    own = dict(zip(names, parameter_names(list(names)), strict=True))
+    is_into = kind == "into"
+    out, slow_out, passed = (
+        ("out=_MISSING, ", "out", "out=out, ") if is_into else ("", "_MISSING", "")
+    )
+    lines = []
+    for number, (given, form) in enumerate(table.items()):
+        tests = [
+            f"{'not ' if is_given else ''}({own[name]} is None or {own[name]} is _MISSING)"
+            for name, is_given in zip(optional, given, strict=True)
+        ]
+        arrays = "".join(f"{own[str(name)]}, " for name, _ in input_names(form.signature))
+        entrance = f"_form{number}.{'into' if is_into else 'launch'}"
+        lines += [
+            f"        if {' and '.join(tests) or 'True'}:",
+            f"            return {entrance}({arrays}{passed}stream=stream)",
+        ]
+    listed = "".join(f"{name}, " for name in own.values())
+    source = [
+        f"def _front({''.join(f'{name}=_MISSING, ' for name in own.values())}*_more, {out}"
+        "stream=None, **_params):",
+        "    if not _more and not _params:",
+        *lines,
+        f"    return _slow(({listed}), _more, {slow_out}, stream, _params)",
+    ]
+    forms = {f"_form{number}": form for number, form in enumerate(table.values())}
+    return compile_function(source, {**BUILTINS, **forms, "_slow": slow}, kind)
+
+
+def _example(kernel: Launchable) -> str:
+    first = kernel.variants[0].id
+    others = len(kernel.variants) - 1
+    return f"{first} and {others} more" if others else first

@@ -1,0 +1,95 @@
+"""Arrays on the host: copied to the GPU, computed, copied back, in a stream that is waited for.
+
+Nothing of that is part of a capture, of this thread or of others, and none of them ends by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.calls.routes import Route, is_capturing
+from pallasc.runtime.device.devices import (
+    Device,
+    active,
+    current_device,
+    get_device,
+    outside_captures,
+)
+from pallasc.runtime.device.driver import Driver
+from pallasc.runtime.device.memory import align, temporary
+from pallasc.runtime.device.streams import own_stream
+
+
+def run_on_host(
+    route: Route, inputs: Sequence[Any], results: Sequence[Any], stream: int | None = None
+) -> None:
+    """Run a route on arrays of numpy, on the current device; wait until they are written.
+
+    Args:
+        route: what is run.
+        inputs: the arrays, in order.
+        results: arrays for the results.
+        stream: where; a stream of ours where it is None.
+
+    Raises:
+        ArgumentError, DeviceError: as a call of the kernel does.
+    """
+    device = get_device(current_device())
+    program = route.program(device.ordinal)
+    handle = own_stream(device) if stream is None else _checked(route, device, stream)
+    arrays = [*inputs, *results]
+    sizes = [align(array.nbytes) for array in arrays]
+    total = sum(sizes) + route.workspace_bytes
+    what = f"{route.name} needs {total} bytes on {device}"
+    with (
+        active(device) as driver,
+        outside_captures(driver),
+        temporary(device, total, handle, what) as base,
+    ):
+        places = [base + sum(sizes[:number]) for number in range(len(sizes))]
+        plan = program.bind(handle, places, base + sum(sizes))
+        try:
+            for place, array in zip(places, inputs, strict=False):
+                _copy_in(driver, place, array, handle, route.name)
+            answer = program.run(plan)
+            if int(answer[0]):
+                raise program.error(answer)
+            updated = {number for source, number in route.signature.sources if source == "input"}
+            for number in (*sorted(updated), *range(len(inputs), len(arrays))):
+                _copy_out(driver, arrays[number], places[number], handle, route.name)
+        except BaseException:
+            driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
+            raise
+        what = f"the results of {route.name} cannot be copied from the GPU"
+        driver.call("cuStreamSynchronize", handle, what=what)
+
+
+def _checked(route: Route, device: Device, stream: int) -> int:
+    """Return a stream that the caller gives.
+
+    Raises:
+        ArgumentError: it is being captured: a graph cannot copy there and back.
+    """
+    if is_capturing(device, stream):
+        raise ArgumentError(
+            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
+            "at once.",
+            hint="Pass arrays in GPU memory.",
+        )
+    return stream
+
+
+def _copy_in(driver: Driver, place: int, array: Any, stream: int, name: str) -> None:
+    if array.nbytes:
+        what = f"an input of {name} cannot be copied to the GPU"
+        arguments = (place, array.ctypes.data, array.nbytes, stream)
+        driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
+
+
+def _copy_out(driver: Driver, array: Any, place: int, stream: int, name: str) -> None:
+    if array.nbytes:
+        what = f"a result of {name} cannot be copied from the GPU"
+        arguments = (array.ctypes.data, place, array.nbytes, stream)
+        driver.call("cuMemcpyDtoHAsync", *arguments, what=what)

@@ -1,0 +1,267 @@
+"""The GPUs of this process: their figures, their primary contexts, which one is current."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.device.driver import Driver, forget_on_fork, open_driver
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU; memory in bytes.
+
+    Attributes:
+        ordinal: its number, as frameworks count.
+        name: `NVIDIA H100 80GB HBM3`.
+        major, minor: compute capability.
+        sm_count: streaming multiprocessors.
+        smem_optin_bytes: shared memory that one block may ask for.
+        has_pools: `cuMemAllocAsync` works.
+        driver_version: the driver API, 13020 for 13.2.
+        context: its primary context, which frameworks share.
+    """
+
+    ordinal: int
+    name: str
+    major: int
+    minor: int
+    sm_count: int
+    smem_optin_bytes: int
+    has_pools: bool = True
+    driver_version: int = 0
+    context: Any = None
+
+    def __str__(self) -> str:
+        return f"GPU {self.ordinal} ({self.name}, sm_{self.major}{self.minor})"
+
+
+_NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
+
+_lock = threading.Lock()
+_devices: dict[int, Device] = {}
+_capabilities: frozenset[tuple[int, int]] | None = None
+
+
+def device_count() -> int:
+    """Return how many GPUs this process sees."""
+    return int(open_driver().call("cuDeviceGetCount", what="the GPUs cannot be counted"))
+
+
+def get_device(ordinal: int) -> Device:
+    """Return a GPU; its primary context is retained from then on.
+
+    Raises:
+        ArgumentError: there is no GPU of that number.
+        DeviceError: the driver cannot be used.
+    """
+    driver = open_driver()
+    found = _devices.get(ordinal)
+    if found is None:
+        with _lock:
+            found = _devices.get(ordinal)
+            if found is None:
+                found = _read(driver, ordinal)
+                what = f"GPU {ordinal} cannot be read"
+                context = driver.call("cuDevicePrimaryCtxRetain", ordinal, what=what)
+                found = _devices[ordinal] = replace(found, context=context)
+    return found
+
+
+def look_at_device(ordinal: int) -> Device:
+    """Return the figures of a GPU; its context is not made, and is None where it was not before.
+
+    Raises:
+        ArgumentError, DeviceError: as `get_device` does.
+    """
+    driver = open_driver()
+    return _devices.get(ordinal) or _read(driver, ordinal)
+
+
+def capabilities() -> frozenset[tuple[int, int]]:
+    """Return the compute capabilities of all GPUs of this process; no context is made."""
+    global _capabilities
+    if _capabilities is None:
+        driver = open_driver()
+        _capabilities = frozenset(
+            (_figure(driver, number, "MAJOR"), _figure(driver, number, "MINOR"))
+            for number in range(device_count())
+        )
+    return _capabilities
+
+
+def _figure(driver: Driver, ordinal: int, which: str) -> int:
+    names = driver.bindings.CUdevice_attribute
+    attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{which}")
+    what = f"GPU {ordinal} cannot be read"
+    handle = driver.call("cuDeviceGet", ordinal, what=what)
+    return int(driver.call("cuDeviceGetAttribute", attribute, handle, what=what))
+
+
+def current_device() -> int:
+    """Return the device of the context that is current in this thread, else 0."""
+    code, device = open_driver().bindings.cuCtxGetDevice()
+    return int(device) if int(code) == 0 else 0
+
+
+def device_of(pointer: int) -> int:
+    """Return the ordinal of the GPU whose memory lies at an address; of 0, the current one.
+
+    Raises:
+        DriverError: no GPU has memory there.
+    """
+    driver = open_driver()
+    if pointer == 0:
+        return current_device()
+    attribute = driver.bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    what = f"no GPU has memory at {pointer:#x}"
+    return int(driver.call("cuPointerGetAttribute", attribute, pointer, what=what))
+
+
+def is_open(device: Device) -> bool:
+    """Tell whether a device is one of this process: after a fork none is."""
+    return _devices.get(device.ordinal) is device
+
+
+def active(device: Device) -> AbstractContextManager[Driver]:
+    """Make a device's primary context current in this thread for a while, where it is not.
+
+    Raises:
+        DriverError: it cannot be made current.
+    """
+    driver = open_driver()
+    if driver.bindings.cuCtxGetCurrent()[1] == device.context:
+        return driver.as_it_is
+    return _Pushed(driver, device)
+
+
+class _Pushed:
+    """A context that is current for a while; a generator would cost as much as a launch."""
+
+    __slots__ = ("_device", "_driver")
+
+    def __init__(self, driver: Driver, device: Device) -> None:
+        self._driver = driver
+        self._device = device
+
+    def __enter__(self) -> Driver:
+        what = f"GPU {self._device.ordinal} cannot be made current"
+        self._driver.call("cuCtxPushCurrent", self._device.context, what=what)
+        return self._driver
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.bindings.cuCtxPopCurrent()
+
+
+def current_context() -> int:
+    """Return the handle of the context that is current in this thread, 0 where none is."""
+    driver = open_driver()
+    code, context = driver.bindings.cuCtxGetCurrent()
+    return int(context) if code is driver.success else 0
+
+
+@contextmanager
+def outside_captures(driver: Driver) -> Iterator[None]:
+    """Let captures go on, of this thread and of others, during what is no part of them.
+
+    Allocating, freeing and loading would end them otherwise.
+    """
+    modes = driver.bindings.CUstreamCaptureMode
+    what = "captures of streams cannot be left alone"
+    relaxed = modes.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = driver.call("cuThreadExchangeStreamCaptureMode", relaxed, what=what)
+    try:
+        yield
+    finally:
+        driver.bindings.cuThreadExchangeStreamCaptureMode(before)
+
+
+def is_legacy_blocked(driver: Driver) -> bool:
+    """Tell whether the default stream of the current context waits for a stream that is captured.
+
+    Whatever is put into it meanwhile fails and ends that capture, which asking does not.
+    """
+    code, _ = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(0))
+    return int(code) == _CAPTURE_IMPLICIT
+
+
+_CAPTURE_IMPLICIT = 906
+
+
+def device_ordinal(device: Any) -> int:
+    """Return the ordinal that a caller means: a number, `"cuda:1"`, an object for a device.
+
+    Objects are those of torch, cupy, cuda.core and JAX; None is the current device.
+
+    Raises:
+        ArgumentError: it is none of them.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, str):
+        match = _NAME.fullmatch(device)
+        if match is not None:
+            return current_device() if match[1] is None else int(match[1])
+    elif getattr(device, "type", "cuda") == "cuda" and getattr(device, "platform", "gpu") == "gpu":
+        for attribute in ("index", "local_hardware_id", "device_id", "id"):
+            value = getattr(device, attribute, None)
+            if type(value) is int:
+                return value
+        if getattr(device, "type", None) == "cuda":
+            return current_device()
+        with suppress(TypeError):
+            return _index(device)
+    raise ArgumentError(
+        f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
+    )
+
+
+def _index(device: Any) -> int:
+    if isinstance(device, bool):
+        raise TypeError
+    return index(device)
+
+
+def _read(driver: Driver, ordinal: int) -> Device:
+    count = device_count()
+    if not 0 <= ordinal < count:
+        raise ArgumentError(
+            f"there is no GPU {ordinal}: the driver counts {count}.",
+            hint="nvidia-smi lists them; CUDA_VISIBLE_DEVICES may hide some.",
+        )
+    what = f"GPU {ordinal} cannot be read"
+    handle = driver.call("cuDeviceGet", ordinal, what=what)
+    names = driver.bindings.CUdevice_attribute
+
+    def figure(name: str) -> int:
+        attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(driver.call("cuDeviceGetAttribute", attribute, handle, what=what))
+
+    name = driver.call("cuDeviceGetName", 256, handle, what=what)
+    return Device(
+        ordinal=ordinal,
+        name=name.partition(b"\0")[0].decode(),
+        major=figure("COMPUTE_CAPABILITY_MAJOR"),
+        minor=figure("COMPUTE_CAPABILITY_MINOR"),
+        sm_count=figure("MULTIPROCESSOR_COUNT"),
+        smem_optin_bytes=figure("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        has_pools=bool(figure("MEMORY_POOLS_SUPPORTED")),
+        driver_version=driver.version,
+    )
+
+
+def _forget() -> None:
+    global _lock, _capabilities
+    _lock = threading.Lock()
+    _devices.clear()
+    _capabilities = None
+
+
+forget_on_fork(_forget)

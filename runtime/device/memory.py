@@ -1,0 +1,149 @@
+"""Device memory of our own: constants once a device, temporaries in the order of a stream.
+
+Constants are never freed: a captured graph may still read them when the kernel is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from pallasc.errors import PallascError
+from pallasc.runtime.device.devices import Device, active, outside_captures
+from pallasc.runtime.device.driver import Driver, forget_on_fork, open_driver
+from pallasc.runtime.device.streams import capture_number, own_stream
+from pallasc.runtime.device.uses import Uses, number_of, record, wait_for_moments
+
+ALIGNMENT = 256
+"""What Mosaic assumes of every buffer."""
+
+THREAD_STREAM = 2
+"""The handle by which each thread names a default stream of its own."""
+
+
+def align(size_bytes: int) -> int:
+    """Return a size rounded up to the alignment of buffers."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def upload(device: Device, digest: str, data: bytes, what: str) -> int:
+    """Return the address of a device's one copy of these bytes.
+
+    Raises:
+        OutOfMemoryError: there is no room for them.
+        DriverError: the copy fails.
+    """
+    key = device.ordinal, digest
+    with _upload_lock:
+        found = _constants.get(key)
+        if found is None:
+            stream = own_stream(device)
+            with active(device) as driver, outside_captures(driver):
+                found = _constants[key] = _copy(driver, data, stream, what)
+    return found
+
+
+def _copy(driver: Driver, data: bytes, stream: int, what: str) -> int:
+    """Return the address of new memory with these bytes."""
+    address = int(driver.call("cuMemAlloc", max(1, len(data)), what=what))
+    try:
+        if data:
+            driver.call("cuMemcpyHtoDAsync", address, data, len(data), stream, what=what)
+            driver.call("cuStreamSynchronize", stream, what=what)
+    except PallascError:
+        driver.bindings.cuMemFree(address)
+        raise
+    return address
+
+
+@contextmanager
+def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterator[int]:
+    """Give memory of a device for what is put into a stream meanwhile.
+
+    Raises:
+        OutOfMemoryError: there is not enough.
+    """
+    driver = open_driver()
+    if not device.has_pools:
+        # One thread at a time: between its first use of the memory and its last, no other.
+        key = _key(device, stream)
+        with _turn(key):
+            yield from _turn_with_workspace(device, key, size_bytes, what)
+        return
+    with active(device):
+        address = int(driver.call("cuMemAllocAsync", max(1, size_bytes), stream, what=what))
+    try:
+        yield address
+    finally:
+        with active(device):
+            driver.bindings.cuMemFreeAsync(address, stream)
+
+
+_Key = tuple[int, int, int]
+
+_upload_lock = threading.Lock()
+_constants: dict[tuple[int, str], int] = {}
+
+_lock = threading.Lock()
+_turns: dict[_Key, threading.RLock] = {}
+_workspaces: dict[tuple[int, ...], tuple[int, int]] = {}
+_uses: dict[_Key, Uses] = {}
+
+
+def _key(device: Device, stream: int) -> _Key:
+    """Return what names a stream in this process: one handle means another in each thread."""
+    return device.ordinal, stream, threading.get_ident() if stream == THREAD_STREAM else 0
+
+
+def _turn(key: _Key) -> threading.RLock:
+    with _lock:
+        return _turns.setdefault(key, threading.RLock())
+
+
+def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) -> Iterator[int]:
+    """Give the memory of a stream, behind what used it before.
+
+    The handle may be that of a new stream, which does not wait for an old one of that handle. A
+    graph has memory of its own: it may run beside the stream that it was captured in.
+    """
+    graph = capture_number(device, key[1])
+    if graph:
+        yield _workspace(device, (*key, graph), size_bytes, what)
+        return
+    uses = _uses.setdefault(key, Uses())
+    wait_for_moments(device, key[1], uses.before(number_of(device, key[1]), writes=True))
+    try:
+        yield _workspace(device, key, size_bytes, what)
+    finally:
+        with suppress(PallascError):
+            moment = record(device, key[1])
+            if moment is not None:
+                uses.note(moment, writes=True)
+
+
+def _workspace(device: Device, key: tuple[int, ...], size_bytes: int, what: str) -> int:
+    """Return memory that belongs to a stream or a graph.
+
+    A block that is too small is kept: work that was put into the stream may not be over. Sizes at
+    least double, so that all blocks of a stream take less than twice the last.
+    """
+    address, held_bytes = _workspaces.get(key, (0, 0))
+    if held_bytes < size_bytes:
+        made_bytes = max(size_bytes, 2 * held_bytes)
+        with active(device) as driver, outside_captures(driver):
+            address = int(driver.call("cuMemAlloc", made_bytes, what=what))
+        _workspaces[key] = (address, made_bytes)
+    return address
+
+
+def _forget() -> None:
+    global _lock, _upload_lock
+    _lock, _upload_lock = threading.Lock(), threading.Lock()
+    _constants.clear()
+    _turns.clear()
+    _workspaces.clear()
+    _uses.clear()
+
+
+forget_on_fork(_forget)

@@ -1,0 +1,185 @@
+"""What memory is used for: its last write and the reads since then, in whichever streams.
+
+Kept are events, not streams: a stream may be destroyed before anybody asks, and its handle given to
+another one. Streams are told apart by the driver's numbers, which are never given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.device.devices import Device, active, is_legacy_blocked, outside_captures
+from pallasc.runtime.device.driver import forget_on_fork
+from pallasc.runtime.device.streams import own_stream
+
+_DISABLE_TIMING = 2
+_LEGACY_NUMBER = -1
+_MOST_READS = 16
+_SUCCESS = 0
+
+
+class Moment:
+    """What was in a stream at one moment.
+
+    Attributes:
+        device: whose stream it was.
+        number: the stream's, see `number_of`.
+        event: an event of the driver, used again when nothing refers to the moment any more.
+    """
+
+    __slots__ = ("_spare", "device", "event", "number")
+
+    def __init__(self, device: Device, number: int, event: Any, spare: list[Any]) -> None:
+        self.device = device
+        self.number = number
+        self.event = event
+        self._spare = spare
+
+    def __del__(self) -> None:
+        # Whoever waits for an event waits for what it stood for then: reference, cuEventRecord.
+        self._spare.append(self.event)
+
+
+_spare: dict[int, list[Any]] = {}
+
+
+def number_of(device: Device, stream: int) -> int:
+    """Return what tells a stream of a device from all others, also from later ones.
+
+    Raises:
+        DriverError: there is no such stream.
+    """
+    if stream < 2:
+        return _LEGACY_NUMBER
+    with active(device) as driver:
+        what = f"stream {stream:#x} cannot be used"
+        return int(driver.call("cuStreamGetId", stream, what=what))
+
+
+def record(device: Device, stream: int, number: int | None = None) -> Moment | None:
+    """Return what is in a stream by now; None where it is captured: then it holds no work.
+
+    Args:
+        device: whose stream it is.
+        stream: its handle.
+        number: its number, where it is known.
+
+    Raises:
+        DriverError: there is no such stream.
+    """
+    with active(device) as driver:
+        what = "work in a stream cannot be noted"
+        if stream >= 2 and int(driver.call("cuStreamIsCapturing", stream, what=what)):
+            return None
+        number = number_of(device, stream) if number is None else number
+        spare = _spare.setdefault(device.ordinal, [])
+        try:
+            event = spare.pop()
+        except IndexError:
+            event = driver.call("cuEventCreate", _DISABLE_TIMING, what=what)
+        moment = Moment(device, number, event, spare)
+        driver.call("cuEventRecord", event, stream, what=what)
+        return moment
+
+
+def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -> None:
+    """Let a stream wait for what was in others.
+
+    Raises:
+        ArgumentError: it is captured, and what it has to wait for is not over yet.
+        DriverError: there is no such stream.
+    """
+    if not moments:
+        return
+    with active(device) as driver:
+        handle = driver.bindings.CUstream(stream)
+        what = f"stream {stream:#x} cannot wait"
+        if stream >= 2 and int(driver.call("cuStreamIsCapturing", handle, what=what)):
+            raise ArgumentError(
+                f"an array is still used in another stream, and stream {stream:#x} is being "
+                "captured and cannot wait for that.",
+                hint="Synchronize before the capture, or let all arrays be of one stream.",
+            )
+        for moment in moments:
+            driver.call("cuStreamWaitEvent", handle, moment.event, 0, what=what)
+
+
+def _unfinished(moments: Sequence[Moment]) -> list[Moment]:
+    """Return those moments of one device whose work may not be over."""
+    with active(moments[0].device) as driver, outside_captures(driver):
+        ask = driver.bindings.cuEventQuery
+        return [one for one in moments if int(ask(one.event)[0]) != _SUCCESS]
+
+
+def wait_for_default(device: Device, stream: int) -> None:
+    """Let a stream of ours wait for the default one, where other libraries may use the memory.
+
+    The default stream cannot be used while a stream that it waits for is captured; nothing is in it
+    then that was not there before the capture.
+    """
+    with active(device) as driver, outside_captures(driver):
+        if is_legacy_blocked(driver):
+            return
+    moment = record(device, 0)
+    if moment is not None:
+        wait_for_moments(device, stream, [moment])
+
+
+class Uses:
+    """The work that one block of memory is in, as far as pallasc put it there."""
+
+    __slots__ = ("_reads", "_write")
+
+    def __init__(self) -> None:
+        self._write: Moment | None = None
+        self._reads: dict[int, Moment] = {}
+
+    def before(self, number: int | None, *, writes: bool) -> list[Moment]:
+        """Return what work in a stream has to wait for: uses in others that are not over.
+
+        Args:
+            number: the stream's; None for no stream in particular.
+            writes: it writes; then it waits for reads as well as for the last write.
+        """
+        write = self._write
+        found = [] if write is None or write.number == number else [write]
+        if writes and self._reads:
+            found += [one for one in list(self._reads.values()) if one.number != number]
+        if not found:
+            return found
+        left = _unfinished(found)
+        if len(left) < len(found):
+            self._forget(set(found).difference(left))
+        return left
+
+    def note(self, moment: Moment, *, writes: bool) -> None:
+        """Note work that has waited for what `before` gave."""
+        if writes:
+            self._write, self._reads = moment, {}
+        elif self._write is not moment:
+            if len(self._reads) >= _MOST_READS:
+                reads = list(self._reads.values())
+                self._forget(set(reads).difference(_unfinished(reads)))
+            self._reads[moment.number] = moment
+
+    def settle(self) -> None:
+        """Note that all work is over."""
+        self._write, self._reads = None, {}
+
+    def _forget(self, done: Collection[Moment]) -> None:
+        if self._write in done:
+            self._write = None
+        self._reads = {number: one for number, one in self._reads.items() if one not in done}
+
+
+def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
+    """Return a stream of ours that waits for the uses of memory, and for the default stream."""
+    stream = own_stream(device)
+    wait_for_moments(device, stream, uses.before(None, writes=writes))
+    wait_for_default(device, stream)
+    return stream
+
+
+forget_on_fork(_spare.clear)

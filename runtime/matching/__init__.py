@@ -1,0 +1,1 @@
+"""The arguments of a call, and the variant that takes them."""

@@ -1,0 +1,152 @@
+"""What the runtime asks of arrays, and which framework an array belongs to.
+
+An array is recognised by the module of its type; nothing is imported for it that is not loaded
+already. What has none of the known modules is taken by `__cuda_array_interface__`, then DLPack.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pallasc.errors import ArgumentError
+from pallasc.specs.arrays import layout_of
+
+if TYPE_CHECKING:
+    from pallasc.runtime.device.uses import Uses
+
+FOREIGN_ERRORS = (
+    *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What attributes and methods of an array that is no such may raise."""
+
+
+class ArrayView(NamedTuple):
+    """An array as the runtime sees it.
+
+    Attributes:
+        pointer: the address of its first element; 0 where the array is on the host.
+        dtype: short name, `bf16`; the framework's own where it has no short name.
+        shape: sizes of its dimensions.
+        is_contiguous: row-major without gaps.
+        device: ordinal of its GPU, None for the host.
+        is_writable: it may be written.
+        stream: the stream that its producer used last, None where nothing needs to be waited for.
+        strides: in elements, where it is not row-major and they are known.
+        uses: what launches with it wait for and are noted in, None where it does not know them.
+    """
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    is_contiguous: bool
+    device: int | None
+    is_writable: bool = True
+    stream: int | None = None
+    strides: tuple[int, ...] | None = None
+    uses: Uses | None = None
+
+    @property
+    def layout(self) -> tuple[int, ...] | None:
+        """Its layout; None where it is row-major, or has gaps."""
+        return None if self.strides is None else layout_of(self.shape, self.strides)
+
+
+class Adapter(Protocol):
+    """What a framework's module offers.
+
+    Attributes:
+        name: what its arrays are called in messages.
+    """
+
+    name: str
+
+    def view(self, array: Any) -> ArrayView:
+        """Return what the runtime needs to know of an array."""
+
+    def view_in_order(self, array: Any) -> ArrayView:
+        """Return the same, with the stream that work on the array is in where none is given."""
+
+    def stream(self, device: int) -> int:
+        """Return the handle of the framework's current stream on a device."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
+        """Return new memory that is used in a stream, in the current one where it is None."""
+
+
+def no_array(value: Any) -> ArgumentError:
+    """Return the error for something of a framework that is none of its arrays."""
+    return ArgumentError(f"a {type(value).__name__} is no array.")
+
+
+_MODULES = {
+    "torch": "torch_arrays",
+    "jax": "jax_arrays",
+    "jaxlib": "jax_arrays",
+    "numpy": "numpy_arrays",
+    "cupy": "cupy_arrays",
+    "pallasc": "device_arrays",
+}
+_PROTOCOLS = {
+    "__cuda_array_interface__": "cuda_arrays",
+    "__dlpack__": "dlpack",
+}
+_by_type: dict[type, Adapter] = {}
+
+
+def find_adapter(value: Any, what: str) -> Adapter:
+    """Return the adapter for an array.
+
+    Raises:
+        ArgumentError: it is no array that the runtime can use.
+    """
+    kind = type(value)
+    found = _by_type.get(kind)
+    if found is None:
+        found = _recognise(value, what)
+        _by_type[kind] = found
+    return found
+
+
+def known_adapter(value: Any) -> Adapter:
+    """Return the adapter for an array of a type that was met before.
+
+    Raises:
+        KeyError: it was not.
+    """
+    return _by_type[type(value)]
+
+
+def _recognise(value: Any, what: str) -> Adapter:
+    for kind in type(value).__mro__:
+        module = _MODULES.get(kind.__module__.partition(".")[0])
+        if module is not None:
+            return _adapter(module)
+    for protocol, module in _PROTOCOLS.items():
+        if hasattr(type(value), protocol):
+            return _adapter(module)
+    given = "None" if value is None else f"a {type(value).__name__}"
+    raise ArgumentError(
+        f"{what} must be an array, not {given}.",
+        hint="Arrays of torch, cupy, numpy, JAX inside jit, and whatever has DLPack are taken.",
+    )
+
+
+@cache
+def _adapter(module: str) -> Adapter:
+    adapter: Adapter = import_module(f"pallasc.runtime.adapters.{module}").make_adapter()
+    return adapter
+
+
+def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...] | None, unit: int) -> bool:
+    """Tell whether strides in steps of `unit` describe a row-major array without gaps."""
+    if strides is None or 0 in shape:
+        return True
+    expected = unit
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,127 @@
+"""Variants that may be launched: what decides whether they can be, and the artifact behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.bundle.manifest import Array, variant_id
+from pallasc.specs.lazy import cached_property
+from pallasc.specs.templates import Scalar
+
+ArrayType = tuple[Any, ...]
+"""What decides about an array: its dtype by short name and its shape. Its layout is third where it
+is not row-major (`specs/arrays.py`)."""
+
+
+def array_type(
+    dtype: str, shape: Iterable[int], layout: tuple[int, ...] | None = None
+) -> ArrayType:
+    """Return what decides about an array."""
+    return (dtype, tuple(shape)) if layout is None else (dtype, tuple(shape), layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where variants come from.
+
+    Attributes:
+        file: the bundle.
+        provider: who brought it: a package, `mylib-sm90 1.0`, `PALLASC_BUNDLE_PATH`; empty for a
+            bundle that was opened by its path.
+        package: the package whose kernels they are; empty where none was asked for.
+    """
+
+    file: str
+    provider: str = ""
+    package: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.provider} ({self.file})" if self.provider else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a variant before its artifact is read.
+
+    Attributes:
+        target: the model that it was compiled for.
+        arch: its architecture.
+        minimum_driver: `cuda` and `linux`, None where the artifact does not say.
+        inputs, outputs: its arrays.
+    """
+
+    target: str
+    arch: str
+    minimum_driver: Any
+    inputs: Sequence[Array | Binding]
+    outputs: Sequence[Array | Binding]
+
+
+class Candidate:
+    """A variant that may be launched.
+
+    Args:
+        name: the kernel.
+        params: its point of the matrix.
+        artifact: what was compiled.
+
+    Attributes:
+        name, params: as given.
+        origin: where it comes from, None where it was in no bundle.
+        origins: of all bundles that were opened with that one.
+    """
+
+    def __init__(self, name: str, params: Mapping[str, Scalar], artifact: Artifact | None) -> None:
+        self.name = name
+        self.params = params
+        self.origin: Origin | None = None
+        self.origins: tuple[Origin, ...] = ()
+        self._artifact = artifact
+
+    def __repr__(self) -> str:
+        origin = f" from {self.origin}" if self.origin else ""
+        return f"<Variant {self.id} ({self.arch}){origin}>"
+
+    @property
+    def artifact(self) -> Artifact:
+        """What was compiled."""
+        if self._artifact is None:
+            raise NotImplementedError
+        return self._artifact
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What is known of it before its artifact is read."""
+        target, plan = self.artifact.target, self.artifact.plan
+        driver = self.artifact.record.get("minimum_driver")
+        arch = str(target.get("arch"))
+        return Facts(str(target["name"]), arch, driver, plan.inputs, plan.outputs)
+
+    @property
+    def target(self) -> str:
+        """The model that it was compiled for."""
+        return self.facts.target
+
+    @property
+    def arch(self) -> str:
+        """Its architecture."""
+        return self.facts.arch
+
+    @cached_property
+    def id(self) -> str:
+        """What it is called: `matmul[m=1024,n=4096]@h100-sxm`."""
+        return variant_id(self.name, self.params.items(), self.target)
+
+    @cached_property
+    def arrays(self) -> tuple[ArrayType, ...]:
+        """Type of each input, in the order of the signature."""
+        return tuple(array_type(one.dtype, one.shape, one.layout) for one in self.facts.inputs)
+
+    @cached_property
+    def types(self) -> tuple[tuple[ArrayType, ...], tuple[ArrayType, ...]]:
+        """Type of each input and of each output."""
+        return self.arrays, tuple(array_type(one.dtype, one.shape) for one in self.facts.outputs)

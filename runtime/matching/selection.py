@@ -1,0 +1,337 @@
+"""Choose a variant: a pure decision over what the variants, the GPU and the arrays are.
+
+An architecture with the suffix "a" runs on exactly its compute capability, one with "f" on its
+family, one without on the same major and the same or a higher minor number. A family is that too:
+100f is 10.0, 10.3 and later ones, 120f is 12.0 and 12.1. Embedded GPUs share nothing with others of
+their major number: 8.7, and 10.1, which CUDA 13 calls 11.0 and which 100f leaves out. Sources: CUDA
+programming guide, "Family-specific features", "Binary compatibility".
+
+Among models of one architecture any may be used, the likest first, with one exception: where all
+blocks of a launch ran at a time on the model that it was compiled for, and fewer would on this GPU,
+blocks that wait for each other would hang. Such a variant is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pallasc.errors import CorruptError, SelectionError
+from pallasc.runtime.device.devices import Device, capabilities
+from pallasc.runtime.device.driver import version_text
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.nearest import MOST_LISTED, cut, nearest_to_arrays
+from pallasc.runtime.matching.signature import misaligned_text
+from pallasc.specs.arrays import array_text
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.spelling import plain
+from pallasc.specs.templates import Scalar
+
+_ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
+_EMBEDDED = {(8, 7), (8, 8), (10, 1), (11, 0)}
+_REGISTERS = 65536
+_MOST_BLOCKS = {"sm_86": 16, "sm_87": 16, "sm_89": 24, "sm_110": 24, "sm_120": 24, "sm_121": 24}
+"""Blocks that one multiprocessor holds; 32 on all others."""
+
+_RESERVED_SMEM_BYTES = 1024
+
+
+def select(
+    candidates: Sequence[Candidate],
+    device: Device,
+    arrays: Sequence[ArrayType] | None = None,
+    params: Mapping[str, Scalar] | None = None,
+    addresses: Sequence[int] | None = None,
+) -> Candidate:
+    """Return the one variant that fits.
+
+    Args:
+        candidates: variants of one kernel.
+        device: the GPU that it shall run on.
+        arrays: dtype and shape of each input; None leaves them open.
+        params: values of matrix parameters that were given by name.
+        addresses: where each input starts; None leaves them open.
+
+    Raises:
+        SelectionError: none fits, and the message has the reason of each; or several that differ
+            in their parameters fit.
+    """
+    reasons = [refusal(one, device, arrays, params or {}, addresses) for one in candidates]
+    fitting = [one for one, reason in zip(candidates, reasons, strict=True) if reason is None]
+    if not fitting:
+        raise _none_fits(candidates, reasons, device, arrays)
+    points = {_point(one): one for one in fitting}
+    if len(points) > 1:
+        raise several_fit(list(points.values()))
+    return min(fitting, key=lambda one: _distance(one, device))
+
+
+def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
+    """Return the likest variant of each point of the matrix and each set of arrays.
+
+    Raises:
+        SelectionError: none can run on this GPU.
+    """
+    reasons = [device_refusal(one, device) for one in candidates]
+    best: dict[Any, Candidate] = {}
+    for one, reason in zip(candidates, reasons, strict=True):
+        if reason is None:
+            key = (_point(one), one.arrays)
+            best[key] = min((best.get(key, one), one), key=lambda other: _distance(other, device))
+    if not best:
+        raise _none_fits(candidates, reasons, device)
+    return list(best.values())
+
+
+def refusal(
+    candidate: Candidate,
+    device: Device,
+    arrays: Sequence[ArrayType] | None,
+    params: Mapping[str, Scalar],
+    addresses: Sequence[int] | None = None,
+) -> str | None:
+    """Return why a variant cannot be used, None where it can."""
+    return (
+        _params_refusal(candidate, params)
+        or _arch_refusal(candidate, device)
+        or (None if arrays is None else _arrays_refusal(candidate, arrays))
+        or device_refusal(candidate, device)
+        or (None if addresses is None else _address_refusal(candidate, addresses))
+    )
+
+
+def device_refusal(candidate: Candidate, device: Device) -> str | None:
+    """Return why a variant cannot run on a GPU, None where it can."""
+    # The artifact is asked for last: all else is known without reading it.
+    return (
+        _arch_refusal(candidate, device)
+        or _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
+        or _mesh_refusal(candidate.artifact)
+        or _launch_refusal(candidate.artifact, device)
+    )
+
+
+def _mesh_refusal(artifact: Artifact) -> str | None:
+    devices = artifact.plan.device_count
+    if devices == 1:
+        return None
+    return f"it runs on {devices} devices together, which this runtime cannot launch"
+
+
+def _arch_refusal(candidate: Candidate, device: Device) -> str | None:
+    return arch_refusal(candidate.arch, device.major, device.minor)
+
+
+def may_run(candidate: Candidate) -> bool:
+    """Tell whether any GPU of this process has an architecture that a variant is for.
+
+    Raises:
+        DeviceError: there is no driver.
+    """
+    return any(arch_refusal(candidate.arch, *here) is None for here in capabilities())
+
+
+def arch_refusal(arch: str, major: int, minor: int) -> str | None:
+    """Return why code for an architecture does not run on a compute capability."""
+    match = _ARCH.fullmatch(arch)
+    if match is None:
+        return f"{arch!r} is not an architecture"
+    own = (int(match[1]), int(match[2]))
+    if own == (major, minor):
+        return None
+    here = f"and this GPU is sm_{major}{minor}"
+    if match[3] == "a":
+        return f"{arch} runs on exactly sm_{own[0]}{own[1]}, {here}"
+    same_family = own[0] == major and own[1] <= minor
+    if same_family and not _EMBEDDED & {own, (major, minor)}:
+        return None
+    return f"{arch} runs on sm_{own[0]}{own[1]} and newer ones of its family, {here}"
+
+
+def _driver_refusal(minimum: Any, version: int) -> str | None:
+    if not isinstance(minimum, Mapping):
+        return None
+    needed = str(minimum.get("cuda", ""))
+    major, _, minor = needed.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return f"its minimum driver {needed!r} is damaged"
+    if int(major) * 1000 + int(minor) * 10 <= version:
+        return None
+    package = minimum.get("linux")
+    return (
+        f"it needs a driver for CUDA {needed}, {package} or newer, and this one is for CUDA "
+        f"{version_text(version)}"
+    )
+
+
+def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
+    resources = {(one.cubin, one.name): one for one in artifact.kernels}
+    for launch in artifact.plan.launches:
+        kernel = resources.get((launch.cubin, launch.kernel))
+        if kernel is None:
+            raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+        smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes
+        if smem > device.smem_optin_bytes:
+            return (
+                f"a block of {launch.kernel} takes {smem} bytes of shared memory, and this GPU "
+                f"has {device.smem_optin_bytes}"
+            )
+        blocks = math.prod(launch.grid)
+        at_a_time = blocks_per_sm(launch, kernel, artifact.target)
+        made_for = int(artifact.target["sm_count"])
+        if at_a_time * device.sm_count < blocks <= at_a_time * made_for:
+            return (
+                f"all {blocks} blocks of {launch.kernel} run at a time on {made_for} "
+                f"multiprocessors, and not on the {device.sm_count} of this GPU: it could hang"
+            )
+    return None
+
+
+def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
+    """Return how many blocks of a launch one multiprocessor of a model holds."""
+    threads = -(-math.prod(launch.block) // 32) * 32
+    registers = threads * -(-max(kernel.registers, 1) // 8) * 8
+    smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
+    return max(
+        1,
+        min(
+            _MOST_BLOCKS.get(str(target.get("arch")).rstrip("af"), 32),
+            int(target["threads_per_sm"]) // threads,
+            _REGISTERS // registers,
+            int(target["smem_per_sm_bytes"]) // smem,
+        ),
+    )
+
+
+def _point(candidate: Candidate) -> tuple[Any, ...]:
+    """Return a variant's point of the matrix; 1 and True are two."""
+    return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
+
+
+def _params_refusal(candidate: Candidate, params: Mapping[str, Scalar]) -> str | None:
+    for name, value in params.items():
+        own = candidate.params.get(name)
+        if name not in candidate.params:
+            return f"it has no parameter {name}"
+        if (type(own), own) != (type(value), value):
+            return f"its {name} is {plain(own)}, not {value}"
+    return None
+
+
+def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
+    inputs = candidate.facts.inputs
+    if len(inputs) != len(arrays):
+        return f"it takes {len(inputs)} arrays, not {len(arrays)}"
+    for binding, taken, given in zip(inputs, candidate.arrays, arrays, strict=True):
+        if taken != array_type(*given):
+            return f"{binding.path} is {array_text(*taken)}, not {array_text(*given)}"
+    return None
+
+
+def _address_refusal(candidate: Candidate, addresses: Sequence[int]) -> str | None:
+    plan = candidate.artifact.plan
+    for binding, address in zip(plan.inputs, addresses, strict=True):
+        alignment = plan.buffers[binding.buffer].alignment
+        if address % alignment and 0 not in binding.shape:
+            return misaligned_text(binding.path, address, alignment)
+    return None
+
+
+def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
+    """Return how unlike a variant's model and a GPU are: what is least sorts first."""
+    target = candidate.artifact.target
+    match = _ARCH.fullmatch(str(target["arch"]))
+    exact, suffix = (0, "") if match is None else (int(match[1] + match[2]), match[3])
+    other_sms = abs(int(target["sm_count"]) - device.sm_count)
+    return (
+        exact != device.major * 10 + device.minor,
+        {"a": 0, "f": 1}.get(suffix, 2),
+        -exact,
+        target.get("description") != device.name,
+        other_sms,
+        str(target["name"]),
+    )
+
+
+def _none_fits(
+    candidates: Sequence[Candidate],
+    reasons: Sequence[str | None],
+    device: Device,
+    arrays: Sequence[ArrayType] | None = None,
+) -> SelectionError:
+    name = candidates[0].name if candidates else "the kernel"
+    said = dict(zip(candidates, reasons, strict=True))
+    listed = list(candidates)
+    if len(listed) > MOST_LISTED:
+        listed = nearest_to_arrays(listed, arrays or ())
+        listed.sort(key=lambda one: _arch_refusal(one, device) is not None)
+    lines = "".join(f"\n  {line}" for line in cut([f"{one.id}: {said[one]}" for one in listed]))
+    return SelectionError(
+        f"no variant of {name} fits {device}:{lines or ' there is none.'}"
+        f"{_at_hand(candidates, device)}",
+        hint=_hint(candidates, reasons, device),
+    )
+
+
+def _at_hand(candidates: Sequence[Candidate], device: Device) -> str:
+    """Return which architectures there are and where they come from, where none suits the GPU."""
+    if _any_for(candidates, device) or not any(one.origin for one in candidates):
+        return ""
+    found: dict[str, dict[str, None]] = {}
+    for one in candidates:
+        found.setdefault(str(one.origin or "artifacts"), {})[one.arch] = None
+    lines = [f"\n  {', '.join(archs)} from {origin}" for origin, archs in found.items()]
+    return f"\nThere are variants for other architectures only:{''.join(lines)}"
+
+
+def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
+    return any(_arch_refusal(one, device) is None for one in candidates)
+
+
+def _hint(
+    candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
+) -> str | None:
+    """Return what to install where architecture or driver are in the way."""
+    if not _any_for(candidates, device):
+        return _provider_hint(candidates, device)
+    in_the_way = [
+        one.facts.minimum_driver
+        for one, reason in zip(candidates, reasons, strict=True)
+        if reason and "needs a driver for CUDA" in reason
+    ]
+    if not in_the_way:
+        return None
+    least = min(in_the_way, key=lambda one: [int(part) for part in str(one["cuda"]).split(".")])
+    return f"Install NVIDIA driver {least['linux']} or newer."
+
+
+def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | None:
+    """Return what may be missing where bundles of a package have nothing for the GPU."""
+    origins = candidates[0].origins if candidates else ()
+    package = next((one.package for one in origins if one.package), "")
+    if not package:
+        return None
+    found = dict.fromkeys(one.provider for one in origins)
+    return (
+        f"A provider of {package} for sm_{device.major}{device.minor} may be missing; installed "
+        f"is what comes from {', '.join(found)}."
+    )
+
+
+def several_fit(candidates: Sequence[Candidate]) -> SelectionError:
+    """Return the error for variants between which only the caller can choose."""
+    differing = [
+        name
+        for name in candidates[0].params
+        if len({(type(one.params.get(name)), one.params.get(name)) for one in candidates}) > 1
+    ]
+    first = candidates[0].params
+    example = ", ".join(f"{name}={first[name]!r}" for name in differing)
+    listed = "".join(f"\n  {line}" for line in cut([one.id for one in candidates]))
+    return SelectionError(
+        f"{len(candidates)} variants of {candidates[0].name} fit:{listed}",
+        hint=f"Say which, by name: {example}.",
+    )

@@ -1,0 +1,215 @@
+"""The pytrees of a plan, met with a caller's values.
+
+A tree is a number (an array), None, a list of trees, or an object that names what it was:
+
+* `{"dict": {key: tree}}`, `{"tuple": [tree]}`
+* `{"namedtuple": name, "fields": {field: tree}}`; the fields are in the order of their arrays, and
+  `order` lists them where one without arrays goes before one with some
+* `{"node": name, "children": [tree]}` for a type that was registered with JAX. That of an argument
+  has `keys`, the names of its children, and may have `static`, its static data as text
+  (`specs/nodes.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pallasc.errors import ArgumentError, CorruptError, SpecError
+from pallasc.specs.artifacts.plan import tree_leaves
+
+
+def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each array, given a tree and a value of the same structure.
+
+    What was a list, a tuple or a node may be given as a list or tuple, a named tuple also as an
+    object with its fields. A node may be given as one of a type of its name, with equal static
+    data, or as a mapping of its children.
+
+    Raises:
+        ArgumentError: the structures differ.
+        CorruptError: the tree is none.
+    """
+    if type(tree) is int:
+        yield tree, value
+    elif tree is None:
+        if value is not None:
+            raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
+    else:
+        for key, child, part in _pairs(tree, value, path):
+            yield from flatten(child, part, f"{path}.{key}")
+
+
+def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Return the tree with arrays in place of their numbers; nodes become tuples.
+
+    Raises:
+        CorruptError: the tree is none.
+    """
+    if tree is None or type(tree) is int:
+        return None if tree is None else leaves[tree]
+    kind, children = _node(tree)
+    if kind == "dict":
+        return {key: unflatten(child, leaves) for key, child in children}
+    parts = [unflatten(child, leaves) for _, child in children]
+    if kind == "list":
+        return parts
+    if kind == "namedtuple":
+        return _namedtuple(str(tree[kind]), tuple(key for key, _ in children))(*parts)
+    return tuple(parts)
+
+
+def is_flat(tree: Any) -> bool:
+    """Tell whether a tree is one array, or a tuple or list of arrays."""
+    if type(tree) is int:
+        return True
+    if tree is None:
+        return False
+    kind, children = _node(tree)
+    return kind in ("list", "tuple") and all(type(child) is int for _, child in children)
+
+
+def leaves_of(tree: Any, value: Any) -> list[Any]:
+    """Return the values of a flat tree in the order of their numbers.
+
+    Raises:
+        ValueError: the value is no tuple or list of that length.
+    """
+    if type(tree) is int:
+        return [value]
+    numbers = children_of(tree)
+    if type(value) not in (tuple, list) or len(value) != len(numbers):
+        raise ValueError("the structures differ")
+    found = dict(zip(numbers, value, strict=True))
+    return [found[number] for number in sorted(found)]
+
+
+def children_of(tree: Any) -> list[Any]:
+    """Return the trees in a tree that is neither an array nor None."""
+    return [child for _, child in _node(tree)[1]]
+
+
+def _node(tree: Any) -> tuple[str, list[tuple[str, Any]]]:
+    """Return what a tree was, and what is in it by key."""
+    if isinstance(tree, list):
+        return "list", [(str(n), item) for n, item in enumerate(tree)]
+    if isinstance(tree, Mapping):
+        for kind, field in _FIELDS.items():
+            held = tree.get(field)
+            if kind in tree and isinstance(held, Mapping):
+                names = _order(tree, held) if kind == "namedtuple" else held
+                return kind, [(str(key), held[key]) for key in names]
+            if kind in tree and isinstance(held, list):
+                return kind, list(zip(_keys(tree, len(held)), held, strict=True))
+    raise CorruptError(f"{tree!r} is no pytree of a plan")
+
+
+def _keys(tree: Mapping[str, Any], count: int) -> list[str]:
+    """Return the names of the children of a tuple or a node."""
+    keys = tree.get("keys") if "node" in tree else None
+    if keys is None:
+        return [str(number) for number in range(count)]
+    if not isinstance(keys, list) or len(keys) != count:
+        raise CorruptError(f"a node of a plan has {count} children, and the keys {keys!r}")
+    return [str(key) for key in keys]
+
+
+def _order(tree: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a named tuple in their order, which JSON does not keep."""
+    named = tree.get("order")
+    if named is not None:
+        if not isinstance(named, list) or sorted(map(str, named)) != sorted(fields):
+            raise CorruptError(f"a named tuple of a plan has the fields {list(fields)}")
+        return list(named)
+    return sorted(fields, key=lambda name: min(tree_leaves(fields[name]), default=math.inf))
+
+
+_FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "children"}
+
+
+def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield key, tree and value of what lies one level below."""
+    kind, children = _node(tree)
+    if kind == "dict":
+        if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:
+            keys = ", ".join(key for key, _ in children)
+            raise ArgumentError(f"{path} must be a mapping with the keys {keys}.")
+        by_name = {str(key): item for key, item in value.items()}
+        parts = [by_name[key] for key, _ in children]
+    elif kind == "namedtuple" and all(hasattr(value, key) for key, _ in children):
+        parts = [getattr(value, key) for key, _ in children]
+    elif kind == "node" and not _is_row(value):
+        parts = _parts(tree, value, [key for key, _ in children], path)
+    elif isinstance(value, list | tuple) and len(value) == len(children):
+        parts = list(value)
+    else:
+        raise ArgumentError(f"{path} must be a list or tuple of {len(children)}.")
+    for (key, child), part in zip(children, parts, strict=True):
+        yield key, child, part
+
+
+def _is_row(value: Any) -> bool:
+    """Tell whether a value is a plain list or tuple."""
+    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
+
+
+def _parts(tree: Mapping[str, Any], value: Any, keys: Sequence[str], path: str) -> list[Any]:
+    """Return the children of a value in place of a node.
+
+    Raises:
+        ArgumentError: it is another node, or cannot be taken apart.
+    """
+    name, static = str(tree["node"]), tree.get("static")
+    listed = ", ".join(keys)
+    if isinstance(value, Mapping) and set(map(str, value)) == set(keys):
+        by_name = {str(key): item for key, item in value.items()}
+        return [by_name[key] for key in keys]
+    given = type(value).__name__
+    if given != name:
+        said = "None" if value is None else f"a {given}"
+        raise ArgumentError(
+            f"{path} must be a {name}, not {said}.",
+            hint=f"Pass one, or its arrays as a tuple: ({listed}).",
+        )
+    found = _registered(value, path)
+    if found is not None:
+        parts, own = found
+        if len(parts) != len(keys):
+            raise ArgumentError(f"{path} is a {name} of {len(parts)} parts, not of {len(keys)}.")
+        if own != static:
+            raise ArgumentError(
+                f"{path} is a {name} with the static data {own}, and the kernel was "
+                f"compiled for {static}.",
+                hint="Compile a variant for it.",
+            )
+        return parts
+    if static is None and "keys" in tree and all(hasattr(value, key) for key in keys):
+        return [getattr(value, key) for key in keys]
+    raise ArgumentError(
+        f"{path} is a {name} that is not registered with JAX, and so cannot be taken apart.",
+        hint=f"Pass its arrays as a tuple: ({listed}).",
+    )
+
+
+def _registered(value: Any, path: str) -> tuple[list[Any], str | None] | None:
+    """Return children and static data of a node, None where JAX does not know its type."""
+    if "jax" not in sys.modules:
+        return None
+    from pallasc.runtime.matching.jax_nodes import take_apart
+
+    try:
+        return take_apart(value)
+    except SpecError as error:
+        raise ArgumentError(f"{path} has {error.message}", hint=error.hint) from error
+
+
+@cache
+def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
+    try:
+        return namedtuple(name, fields)
+    except ValueError as error:
+        raise CorruptError(f"a named tuple of a plan is damaged: {error}") from error

@@ -1,0 +1,238 @@
+"""The artifact: one record that names everything a compiled variant consists of, by digest.
+
+Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the artifact's digest:
+
+* `schema`: 1
+* `target`: the model's figures (`specs/targets.py`), `name` included
+* `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of what compiles
+* `minimum_driver`: `cuda` ("13.0", the driver API) and `linux` ("580.65.06", the driver package)
+* `plan`: the launch plan (`specs/artifacts/plan_json.py`)
+* `kernels`: one entry for each kernel that is launched, see `KernelResources`
+* `blobs`: digest -> size in bytes, for cubins, PTX and constants
+
+Neither names, folders nor times are in it: the same compilation gives the same digest everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pallasc.errors import CorruptError
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.lazy import cached_property
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifacts.plan import LaunchPlan
+
+ARTIFACT_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What one kernel takes, as the assembler says.
+
+    Attributes:
+        name: the kernel in its cubin.
+        cubin: digest of the cubin.
+        ptx: digest of its PTX, None for kernels of XLA's, which come without.
+        origin: "mosaic" or "xla".
+        registers: registers of a thread.
+        stack_bytes: stack frame of a thread.
+        spill_store_bytes, spill_load_bytes: of a thread; None where there is a stack frame and the
+            assembler's report could not be had.
+        static_smem_bytes, dynamic_smem_bytes: shared memory of a block.
+        barriers: named barriers of a block.
+    """
+
+    name: str
+    cubin: str
+    ptx: str | None
+    origin: str
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int | None
+    spill_load_bytes: int | None
+    static_smem_bytes: int
+    dynamic_smem_bytes: int
+    barriers: int
+
+    @property
+    def smem_bytes(self) -> int:
+        """Static and dynamic shared memory together."""
+        return self.static_smem_bytes + self.dynamic_smem_bytes
+
+    @property
+    def spill_bytes(self) -> int | None:
+        """Spill stores and loads together, or None."""
+        if self.spill_store_bytes is None or self.spill_load_bytes is None:
+            return None
+        return self.spill_store_bytes + self.spill_load_bytes
+
+
+class Artifact:
+    """A compiled variant: the record and a way to its blobs.
+
+    Args:
+        record: the artifact's JSON, as `Artifact.record` gives it.
+        read_blob: returns the bytes with a digest. They are checked here.
+
+    Raises:
+        CorruptError: the record has another schema, or lacks a field.
+    """
+
+    def __init__(self, record: Mapping[str, Any], read_blob: Callable[[str], bytes]) -> None:
+        if not isinstance(record, Mapping) or not isinstance(record.get("blobs", {}), Mapping):
+            raise CorruptError("the artifact's record is not one")
+        schema = record.get("schema")
+        if schema != ARTIFACT_SCHEMA:
+            raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
+        missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
+        if missing:
+            raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
+        for part in ("target", "toolchain", "plan"):
+            if not isinstance(record[part], Mapping):
+                raise CorruptError(f"the artifact's {part} is not an object")
+        if type(record["target"].get("name")) is not str:
+            raise CorruptError("the artifact's target has no name")
+        self._record: Mapping[str, Any] | None = record
+        self._read_blob = read_blob
+        self._load: Callable[[], Mapping[str, Any]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
+
+    def deferred(
+        self, load: Callable[[], Mapping[str, Any]], *, digest: str | None = None
+    ) -> Artifact:
+        """Return the same artifact without its record in memory; kernels, sizes and digest stay.
+
+        Args:
+            load: returns the record again where somebody asks for it.
+            digest: the artifact's digest, where it is known already.
+
+        Raises:
+            CorruptError: the record's kernels are damaged.
+        """
+        other = Artifact.__new__(Artifact)
+        other._record, other._read_blob, other._load = None, self._read_blob, load
+        other.__dict__["kernels"] = self.kernels
+        other.__dict__["cubin_bytes"] = self.cubin_bytes
+        other.__dict__["digest"] = digest or self.digest
+        return other
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """The artifact's JSON.
+
+        Raises:
+            CorruptError: it was not in memory, and is no longer to be had.
+        """
+        if self._record is None and self._load is not None:
+            return self._load()
+        return self._record or {}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical record."""
+        return digest(canonical_json(self.record))
+
+    @cached_property
+    def plan(self) -> LaunchPlan:
+        """The launch plan, checked."""
+        from pallasc.specs.artifacts.plan_json import plan_from_json
+
+        plan = plan_from_json(self.record["plan"])
+        named = [buffer.digest for buffer in plan.buffers if buffer.digest]
+        for key in (*named, *(launch.cubin for launch in plan.launches)):
+            self._size(key)
+        return plan
+
+    @cached_property
+    def kernels(self) -> tuple[KernelResources, ...]:
+        """The kernels that the plan launches, in the order of their first launch."""
+        try:
+            kernels = tuple(KernelResources(**entry) for entry in self.record["kernels"])
+        except TypeError as error:
+            raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
+        if not all(map(_is_whole, kernels)):
+            raise CorruptError("the artifact's kernels are damaged: a field is of another type")
+        for kernel in kernels:
+            for key in filter(None, (kernel.cubin, kernel.ptx)):
+                self._size(key)
+        return kernels
+
+    @property
+    def target(self) -> Mapping[str, Any]:
+        """The model that it was compiled for."""
+        target: Mapping[str, Any] = self.record["target"]
+        return target
+
+    @property
+    def toolchain(self) -> Mapping[str, Any]:
+        """Versions and digests of what compiled it."""
+        toolchain: Mapping[str, Any] = self.record["toolchain"]
+        return toolchain
+
+    @cached_property
+    def cubin_bytes(self) -> int:
+        """Size of all its cubins."""
+        return sum(self._size(key) for key in {kernel.cubin for kernel in self.kernels})
+
+    def blob(self, key: str) -> bytes:
+        """Return the bytes with the digest `key`.
+
+        Raises:
+            CorruptError: the artifact does not name it, or what was read is something else.
+        """
+        self._size(key)
+        data = self._read_blob(key)
+        if digest(data) != key:
+            raise CorruptError(f"blob {key} holds other bytes than its digest says")
+        return data
+
+    def cubin(self, kernel: str | None = None) -> bytes:
+        """Return the cubin of a kernel, of the first one where none is named."""
+        return self.blob(self._kernel(kernel).cubin)
+
+    def ptx(self, kernel: str | None = None) -> str:
+        """Return the PTX of a kernel, "" for one of XLA's."""
+        key = self._kernel(kernel).ptx
+        return self.blob(key).decode() if key else ""
+
+    def blobs(self) -> dict[str, bytes]:
+        """Return all blobs by digest."""
+        return {key: self.blob(key) for key in self.record["blobs"]}
+
+    def _size(self, key: str) -> int:
+        size = self.record["blobs"].get(key)
+        if type(size) is not int:
+            raise CorruptError(f"the artifact names no blob {key}")
+        return size
+
+    def _kernel(self, name: str | None) -> KernelResources:
+        for kernel in self.kernels:
+            if name is None or kernel.name == name:
+                return kernel
+        raise CorruptError(f"the artifact has no kernel {name}")
+
+
+def _is_whole(kernel: KernelResources) -> bool:
+    """Tell whether the fields of a kernel have their types: a store may be a stranger's."""
+    texts = (kernel.name, kernel.cubin, kernel.origin)
+    spills = (kernel.spill_store_bytes, kernel.spill_load_bytes)
+    counts = (
+        kernel.registers, kernel.stack_bytes, kernel.static_smem_bytes, kernel.dynamic_smem_bytes,
+        kernel.barriers, *(0 if spill is None else spill for spill in spills),
+    )  # fmt: skip
+    return (
+        all(type(text) is str for text in texts)
+        and (kernel.ptx is None or type(kernel.ptx) is str)
+        and all(type(count) is int and 0 <= count < 2**63 for count in counts)
+    )
+
+
+def kernel_to_json(kernel: KernelResources) -> dict[str, Any]:
+    """Return the entry of `kernels` in a record."""
+    return asdict(kernel)

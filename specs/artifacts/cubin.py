@@ -1,0 +1,233 @@
+"""Read a cubin: its architecture, its kernels, their parameters and resources, its PTX.
+
+A cubin is an ELF file for machine 190 (EM_CUDA). What is read from it:
+
+* `e_flags`, the SM: bits 8 to 15 where `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), bits 0
+  to 7 where it is 7. The suffix "a" is not in it: sm_90 and sm_90a look alike.
+* `.nv.info` and `.nv.info.<kernel>`: attributes `format:1 attribute:1 size-or-value:2 payload`, as
+  `cuobjdump -elf` prints them under the names EIATTR_…; the numbers used here are below.
+* `.nv.shared.<kernel>`: its size is the static shared memory, from sm_90 on with the 1024 bytes in
+  front that the system keeps for itself.
+* `.note.nv.tkinfo`: a note for each tool that made the file: `namesz descsz type "NVIDIA Corp"`,
+  then `version:4` and five offsets of 4 bytes (object, tool, version, build, options) into the
+  strings behind them. What ptxas made has one; nvlink and libnvJitLink ("nvlink", "nvJIT API") put
+  one of their own in front. CUDA 12 writes them from sm_100 on.
+* `.nv_debug_ptx_txt`: the PTX, its lines separated by zero bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.elf import Elf, Section, parse_elf
+
+EM_CUDA = 190
+
+# EIATTR_… numbers.
+_FRAME_SIZE = 0x11
+_KPARAM_INFO = 0x17
+_REGCOUNT = 0x2F
+_KPARAM_INFO_V2 = 0x45
+_NUM_BARRIERS = 0x4C
+_FMT_SVAL = 4  # the 16 bits behind the attribute are the length of a payload, else a value
+
+_RESERVED_SMEM_BYTES = 1024
+_TOOL_NOTES = ".note.nv.tkinfo"
+_NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
+
+_Attributes = list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel: where it lies in the parameter space and its size, in bytes."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a cubin says of one of its kernels; memory in bytes, registers a thread."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    registers: int
+    stack_bytes: int
+    static_smem_bytes: int
+    barriers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that made a cubin: its name ("ptxas"), its version ("13.5.37"), its options."""
+
+    name: str
+    version: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """The parsed cubin.
+
+    `sm` is 10 × major + minor (90 for sm_90a); `toolkit` is the CUDA version of the assembler,
+    ("13.5"), or "" where the file does not say; `ptx` is "" where it carries none; `tools` are
+    those that made it, the last first.
+    """
+
+    sm: int
+    toolkit: str
+    kernels: Mapping[str, Kernel]
+    ptx: str
+    tools: tuple[Tool, ...] = ()
+
+
+def parse_cubin(data: bytes) -> Cubin:
+    """Parse the cubin `data`.
+
+    Raises:
+        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+    """
+    elf = _parse(data)
+    sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
+    totals = _attributes(elf.section(".nv.info"))
+    names = [symbol.name for symbol in elf.symbols()]
+    registers = _per_symbol(totals, _REGCOUNT, names)
+    frames = _per_symbol(totals, _FRAME_SIZE, names)
+    kernels = {
+        name: _kernel(elf, name, sm, registers.get(name, 0), frames.get(name, 0))
+        for name in (s.name.removeprefix(".nv.info.") for s in elf.sections)
+        if elf.section(f".text.{name}") and elf.section(f".nv.info.{name}")
+    }
+    return Cubin(sm, _toolkit(elf), kernels, _ptx(elf), _tools(elf))
+
+
+def tools_of(data: bytes) -> tuple[Tool, ...]:
+    """Return the tools that made the cubin `data`, the last first.
+
+    Raises:
+        CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
+    """
+    return _tools(_parse(data))
+
+
+def other_maker(tools: Sequence[Tool], ptxas: str) -> str:
+    """Return who of the tools that made a cubin is not ptxas of the version `ptxas`, "" if nobody.
+
+    What nvlink put together counts by the assembler of its parts. What names no tool may be from
+    any CUDA 12.
+    """
+    by_ptxas = [tool for tool in tools if tool.name == "ptxas"]
+    others = [tool for tool in tools if tool.name not in ("ptxas", "nvlink")]
+    wrong = others or [tool for tool in by_ptxas if tool.version != ptxas]
+    if wrong:
+        return f"{wrong[0].name} {wrong[0].version}".strip()
+    return "" if by_ptxas or ptxas.startswith("12.") else "a tool that it does not name"
+
+
+def _parse(data: bytes) -> Elf:
+    elf = parse_elf(data)
+    if elf.machine != EM_CUDA:
+        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
+    return elf
+
+
+def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> Kernel:
+    own = _attributes(elf.section(f".nv.info.{name}"))
+    shared = elf.section(f".nv.shared.{name}")
+    reserved = _RESERVED_SMEM_BYTES if sm >= 90 else 0
+    return Kernel(
+        name=name,
+        parameters=_parameters(own),
+        registers=registers,
+        stack_bytes=stack_bytes,
+        static_smem_bytes=max(0, shared.size - reserved) if shared else 0,
+        barriers=next((value[0] for kind, value in own if kind == _NUM_BARRIERS and value), 0),
+    )
+
+
+def _attributes(section: Section | None) -> _Attributes:
+    """Return the attributes of a `.nv.info` section with their payloads or 2-byte values."""
+    raw = section.content if section else b""
+    result = []
+    at = 0
+    while at + 4 <= len(raw):
+        kind, attribute, size = struct.unpack_from("<BBH", raw, at)
+        start, end = (at + 4, at + 4 + size) if kind == _FMT_SVAL else (at + 2, at + 4)
+        if end > len(raw):
+            raise CorruptError(f"a cubin's attributes end inside attribute {attribute:#x}")
+        result.append((attribute, raw[start:end]))
+        at = end
+    return result
+
+
+def _per_symbol(attributes: _Attributes, wanted: int, symbols: list[str]) -> dict[str, int]:
+    result = {}
+    for attribute, payload in attributes:
+        if attribute == wanted and len(payload) >= 8:
+            symbol, value = struct.unpack_from("<II", payload)
+            if symbol < len(symbols):
+                result[symbols[symbol]] = value
+    return result
+
+
+def _parameters(attributes: _Attributes) -> tuple[Parameter, ...]:
+    found = {}
+    for attribute, payload in attributes:
+        if len(payload) < 12:
+            continue
+        ordinal, offset, bits = struct.unpack_from("<HHI", payload, 4)
+        if attribute == _KPARAM_INFO:
+            found[ordinal] = Parameter(offset, bits >> 18)
+        elif attribute == _KPARAM_INFO_V2:
+            found[ordinal] = Parameter(offset, bits & 0xFFFF)
+    return tuple(found[ordinal] for ordinal in sorted(found))
+
+
+def _toolkit(elf: Elf) -> str:
+    note = elf.section(_TOOL_NOTES)
+    match = re.search(rb"release (\d+\.\d+)", note.content) if note else None
+    return match.group(1).decode() if match else ""
+
+
+def _tools(elf: Elf) -> tuple[Tool, ...]:
+    """Return the tools that the notes name."""
+    note = elf.section(_TOOL_NOTES)
+    raw = note.content if note else b""
+    found, at = [], 0
+    while at + _NOTE.size <= len(raw):
+        name_bytes, size, _ = _NOTE.unpack_from(raw, at)
+        start = at + _NOTE.size + _aligned(name_bytes)
+        at = start + _aligned(size)
+        if at > len(raw):
+            raise CorruptError("a cubin's notes end inside one of them")
+        if size >= _TOOL.size:
+            found.append(_tool(raw[start : start + size]))
+    return tuple(found)
+
+
+def _tool(content: bytes) -> Tool:
+    _, _, name, version, _, options = _TOOL.unpack_from(content)
+    strings = content[_TOOL.size :]
+    exact = re.search(r"\bV(\d+(?:\.\d+)+)", told := _string(strings, version))
+    return Tool(_string(strings, name), exact[1] if exact else told, _string(strings, options))
+
+
+def _string(strings: bytes, at: int) -> str:
+    return strings[at:].partition(b"\0")[0].decode("utf-8", "replace").strip()
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) & ~3
+
+
+def _ptx(elf: Elf) -> str:
+    section = elf.section(".nv_debug_ptx_txt")
+    if section is None:
+        return ""
+    return section.content.strip(b"\0").replace(b"\0", b"\n").decode("utf-8", "replace") + "\n"

@@ -1,0 +1,1 @@
+"""Loaders of specs: YAML and Python, parameters, the matrix and its points."""

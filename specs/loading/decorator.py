@@ -1,0 +1,343 @@
+"""Specs in Python: the decorator `@kernel` and the call `declare`, with the fields that YAML has.
+
+The decorator returns the function as it is. Only while `collect_python` executes the file does
+either declare anything; an ordinary import of the same file only defines functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.characters import HALF, HALF_HINT, joined
+from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.loading.declare import Surroundings, named
+from pallasc.specs.loading.declare import declare as checked_spec
+from pallasc.specs.loading.modules import load_module, module_name
+from pallasc.specs.spec import Spec
+from pallasc.specs.spelling import show, suggestion
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Call:
+    """A static argument made by calling something: `$call` of YAML.
+
+    Args:
+        target: an entry point, or a function or class that has one.
+        arguments: keyword arguments of the call, as static arguments are.
+    """
+
+    __slots__ = ("arguments", "target")
+
+    def __init__(self, target: str | Callable[..., Any], /, **arguments: Any) -> None:
+        self.target = target
+        self.arguments = arguments
+
+    def __repr__(self) -> str:
+        return f"Call({self.target!r}, {self.arguments!r})"
+
+
+class Ref:
+    """A static argument that is an attribute of a module: `$ref` of YAML.
+
+    Args:
+        target: an entry point, or a function or class that has one.
+    """
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: str | Callable[..., Any], /) -> None:
+        self.target = target
+
+    def __repr__(self) -> str:
+        return f"Ref({self.target!r})"
+
+
+@dataclass(slots=True)
+class _Collection:
+    """The specs of the file that is being executed."""
+
+    shown: str
+    file: Path
+    specs: list[Spec] = field(default_factory=list)
+
+
+_collections: list[_Collection] = []
+
+_UNKNOWN_FIELD = re.compile(r"kernel\(\) got an unexpected keyword argument '(?P<field>\w+)'")
+
+
+def kernel(
+    *,
+    args: Mapping[str, Any] | Sequence[Any],
+    name: str | None = None,
+    static: Mapping[str, Any] | None = None,
+    matrix: Mapping[str, Sequence[Any]] | None = None,
+    include: Sequence[Mapping[str, Any]] | None = None,
+    exclude: Sequence[Mapping[str, Any]] | None = None,
+    targets: Sequence[str] | None = None,
+    reference: str | Callable[..., Any] | None = None,
+    tolerance: Mapping[str, float | str] | None = None,
+    budget: Mapping[str, int | str] | None = None,
+    files: Sequence[str] | None = None,
+    env: Sequence[str] | None = None,
+    mesh: Mapping[str, int | str] | None = None,
+) -> Callable[[Function], Function]:
+    """Declare the decorated function as a kernel; the fields are those of YAML.
+
+    Args:
+        args: arrays in their notation, by name or by position: `{"a": "bf16[{m}, 4096]"}`.
+        name: the kernel's name, that of the function when left out.
+        static: static keyword arguments: plain data, `Call` and `Ref`.
+        matrix: values of each parameter.
+        include: further points, each with every parameter.
+        exclude: partial points whose matches are dropped.
+        targets: models or architectures.
+        reference: the function that gives the right result.
+        tolerance: `rtol` and `atol`.
+        budget: the most that a variant may use.
+        files: data files that the kernel reads while it is traced.
+        env: names of environment variables that the kernel gets to see.
+        mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
+
+    Raises:
+        SpecError: when the function is decorated while its file is being collected, and a field
+            is wrong.
+    """
+    given = {
+        "name": name,
+        "args": args,
+        "static": static,
+        "matrix": matrix,
+        "include": include,
+        "exclude": exclude,
+        "targets": targets,
+        "reference": reference,
+        "tolerance": tolerance,
+        "budget": budget,
+        "files": files,
+        "env": env,
+        "mesh": mesh,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    collection = _collections[-1] if _collections else None
+    line = _line_in(collection.file, sys._getframe(1)) if collection else None
+
+    def register(function: Function) -> Function:
+        if collection is not None and line is not None:
+            place = Location(collection.shown, line)
+            collection.specs.append(_declare(function, given, place, collection.file))
+        return function
+
+    return register
+
+
+def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
+    """Declare a function of another file as a kernel.
+
+    What a kernel is compiled from does not include the file that declares it this way. So a variant
+    that is added or renamed there costs itself only, and all others are found again; an edit to a
+    file with `@kernel` has all of its variants lowered again.
+
+    Args:
+        entry: the function, or its entry point: `"kernels.py:matmul"`.
+        fields: as for `kernel`; `args` is required, and `name` is that of the function when left
+            out.
+
+    Raises:
+        SpecError: a field is wrong or unknown, while the file is being collected.
+    """
+    collection = _collections[-1] if _collections else None
+    line = _line_in(collection.file, sys._getframe(1)) if collection else None
+    if collection is None or line is None:
+        return
+    place = Location(collection.shown, line)
+    given = {key: value for key, value in fields.items() if value is not None}
+    known = inspect.signature(kernel).parameters
+    for field_name in given:
+        if field_name not in known:
+            raise SpecError(
+                f"declare() has no argument {field_name!r}.",
+                location=place,
+                hint=suggestion(field_name, ["entry", *known]),
+            )
+    collection.specs.append(_declare(entry, given, place, collection.file))
+
+
+def _line_in(file: Path, frame: FrameType | None) -> int | None:
+    """Return the line of a file that a call came from, None where it came from another module.
+
+    Functions between it and the call, in whatever file, are part of the call; modules that are
+    imported meanwhile are not.
+    """
+    while frame is not None:
+        if Path(frame.f_code.co_filename).resolve() == file:
+            return frame.f_lineno
+        if frame.f_code.co_name == "<module>":
+            return None
+        frame = frame.f_back
+    return None
+
+
+def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
+    """Execute a Python spec file and return what it declares, in the order of declaration.
+
+    Runs the user's code in this process: for workers only.
+
+    Args:
+        path: the file.
+        shown: what to call it in messages, where that is another path.
+
+    Raises:
+        SpecError: the file is missing, raises, declares nothing, or a declaration is wrong.
+    """
+    collection = _Collection(shown or str(path), Path(path).resolve())
+    try:
+        with _collecting(collection):
+            load_module(path, fresh=True, shown=shown)
+    except SpecError as error:
+        error.hint = error.hint or _how_to_call(error.__cause__)
+        raise
+    if not collection.specs:
+        raise SpecError(
+            "no kernel is declared in this file.",
+            location=Location(collection.shown),
+            hint="Decorate a function with @pallasc.kernel(args=…), or call "
+            "pallasc.declare(entry=…, args=…).",
+        )
+    return collection.specs
+
+
+def _how_to_call(cause: BaseException | None) -> str | None:
+    """Return a hint where the decorator's own call does not fit."""
+    if not isinstance(cause, TypeError) or not str(cause).startswith(f"{kernel.__name__}() "):
+        return None
+    if unknown := _UNKNOWN_FIELD.match(str(cause)):
+        return suggestion(unknown["field"], inspect.signature(kernel).parameters)
+    return 'Write @pallasc.kernel(args={"x": "f32[1024]"}), with keyword arguments alone.'
+
+
+@contextmanager
+def _collecting(collection: _Collection) -> Iterator[None]:
+    _collections.append(collection)
+    try:
+        yield
+    finally:
+        _collections.remove(collection)
+
+
+@dataclass(frozen=True, slots=True)
+class _CallSite:
+    """Everything in a declaration stands where the decorator is called."""
+
+    location: Location
+
+    def value(self, path: PathParts) -> Location:
+        return self.location
+
+    def key(self, path: PathParts) -> Location:
+        return self.location
+
+
+def _declare(
+    function: str | Callable[..., Any], given: dict[str, Any], location: Location, file: Path
+) -> Spec:
+    at = Place(_CallSite(location))
+    entry = _target_of(function, at, file)
+    own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
+    name = given.get("name", own_name)
+    if isinstance(name, str):
+        name = _whole(name, at)
+    at = named(at, name, entry)
+    plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
+    return checked_spec({**plain, "name": name, "entry": entry}, at, Surroundings(str(file.parent)))
+
+
+def spec_of(
+    function: Callable[..., Any],
+    *,
+    args: Sequence[Any],
+    static: Mapping[str, Any],
+    target: str,
+    mesh: Mapping[str, int] | None = None,
+) -> Spec:
+    """Return the spec of an importable function that no spec file declares.
+
+    Raises:
+        SpecError: the function cannot be found by name, or an argument is not plain data.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        raise SpecError(
+            f"{type(function).__name__} cannot be found by name.",
+            hint="Define a function at the top level of a module.",
+        )
+    file = Path(code.co_filename).resolve()
+    given: dict[str, Any] = {"args": list(args), "static": dict(static), "targets": [target]}
+    if mesh:
+        given["mesh"] = dict(mesh)
+    spec = _declare(function, given, Location(str(file), code.co_firstlineno), file)
+    module = spec.entry.partition(":")[0]
+    levels = 0 if module.endswith(".py") else module.count(".") + (file.name == "__init__.py")
+    return replace(spec, base_dir=str(file.parents[levels]))
+
+
+def _plain(value: Any, at: Place, file: Path) -> Any:
+    """Return a field as YAML would have given it."""
+    if type(value) is str:
+        return _whole(value, at)
+    if value is None or type(value) in (int, float, bool):
+        return value
+    if isinstance(value, Ref):
+        return {"$ref": _target_of(value.target, at, file)}
+    if isinstance(value, Call):
+        call = {"$call": _target_of(value.target, at, file)}
+        return {**call, **_plain(value.arguments, at, file)}
+    if isinstance(value, Mapping):
+        return {_text_key(k, at): _plain(item, at.child(k), file) for k, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_plain(item, at.child(i), file) for i, item in enumerate(value)]
+    if callable(value) and at.path == ("reference",):
+        return _entry_of(value, file, at)
+    raise at.error(
+        f"{type(value).__name__} is not plain data.",
+        'Write Call("package.module:function", …) or Ref("package.module:attribute").',
+    )
+
+
+def _text_key(key: object, at: Place) -> str:
+    if type(key) is not str:
+        raise at.error(f"a key must be text, got {key!r}.")
+    return _whole(key, at)
+
+
+def _whole(text: str, at: Place) -> str:
+    found = joined(text)
+    if found is None:
+        raise at.error(f"{show(text)} {HALF}", HALF_HINT)
+    return found
+
+
+def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:
+    return target if isinstance(target, str) else _entry_of(target, file, at)
+
+
+def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
+    module = getattr(function, "__module__", None)
+    qualname = getattr(function, "__qualname__", None)
+    if not module or not qualname or "<" in qualname:
+        raise at.error(
+            f"{qualname or type(function).__name__} cannot be found by name.",
+            "Define it at the top level of a file.",
+        )
+    own = module in (module_name(file), "__main__")
+    return f"{file.name if own else module}:{qualname}"

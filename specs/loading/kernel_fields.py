@@ -1,0 +1,341 @@
+"""The table of a kernel's fields, and of a spec file's: what YAML and the decorator both accept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pallasc.errors import SpecError
+from pallasc.specs.arrays import looks_like_array, parse_array
+from pallasc.specs.fields import (
+    Field,
+    Kind,
+    ListOf,
+    MapOf,
+    Number,
+    Place,
+    Record,
+    Schema,
+    Text,
+    expected,
+    finite,
+)
+from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
+from pallasc.specs.loading.parameter_fields import PARAMETER, MatrixKind, ParameterKind
+from pallasc.specs.nodes import ARRAY_NODES
+from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.targets import DEFAULT_MODELS, FIGURES, MODELS
+from pallasc.specs.templates import Expression, is_template, parse_template
+from pallasc.specs.variables import why_not_declared
+
+SCHEMA_VERSION = 1
+"""The version of spec files that this release reads. 1: the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayKind:
+    """An array in its notation, `null`, or lists, mappings, tuples and nodes of them.
+
+    Attributes:
+        in_call: it is an argument of a `$call`, where what is no array is as under `static`.
+    """
+
+    in_call: bool = False
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the tree as it stands, every array in it checked."""
+        if isinstance(value, list):
+            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            return self._mapping(value, at)
+        if value is None:
+            return None
+        if self.in_call and not (isinstance(value, str) and looks_like_array(value)):
+            return StaticKind().read(value, at)
+        if not isinstance(value, str):
+            raise expected("an array", value, at, 'Write it like "bf16[1024, {n}]".')
+        with at.blamed():
+            if not is_parameter(value):
+                parse_array(value)
+        return value
+
+    def _mapping(self, value: dict[str, Any], at: Place) -> dict[str, Any]:
+        known = (*ARRAY_NODES, "$ref") if self.in_call else ARRAY_NODES
+        for key in value:
+            if key.startswith("$") and key not in known:
+                hint = "Use it under 'static'." if key in NODES else suggestion(key, known)
+                raise at.child(key).error(f"{show(key)} has no meaning here.", hint, at_key=True)
+        if "$ref" in value:
+            return dict(StaticKind().read(value, at))
+        if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
+            raise at.error("$tuple stands alone, with a list.", 'Write {$tuple: ["f32[4]"]}.')
+        if "$call" in value:
+            inner = ArrayKind(in_call=True)
+            return {
+                key: EntryKind(template=True).read(item, at.child(key))
+                if key == "$call"
+                else inner.read(item, at.child(key))
+                for key, item in value.items()
+            }
+        return {key: self.read(item, at.child(key)) for key, item in value.items()}
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"$ref": "#/$defs/array"}
+
+
+@dataclass(frozen=True, slots=True)
+class ArgsKind:
+    """The arguments: arrays by name or by position."""
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the arguments as they stand, every array in them checked."""
+        if not isinstance(value, list | dict):
+            raise expected("a mapping or a list of arrays", value, at)
+        if isinstance(value, dict):
+            for key in value:
+                if not key.isidentifier():
+                    raise at.child(key).error(
+                        f"{show(key)} is not the name of an argument.",
+                        "Arguments are passed by these names.",
+                        at_key=True,
+                    )
+        return ArrayKind().read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        item = ArrayKind().schema()
+        names = {"pattern": rf"^{IDENTIFIER}$"}
+        return {
+            "anyOf": [
+                {"type": "object", "propertyNames": names, "additionalProperties": item},
+                {"type": "array", "items": item},
+            ]
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StaticKind:
+    """JSON-like data with `$call` and `$ref` nodes and parameters in braces."""
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the data as it stands, every node and template in it checked."""
+        if isinstance(value, list):
+            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            return self._mapping(value, at)
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise expected("plain data", value, at, "Use $call or $ref for anything else.")
+        finite(value, at)
+        if isinstance(value, str):
+            with at.blamed():
+                parse_template(value)
+        return value
+
+    def _mapping(self, value: dict[str, Any], at: Place) -> dict[str, Any]:
+        for key in value:
+            if key.startswith("$") and key not in NODES:
+                hint = suggestion(key, NODES)
+                raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
+        node = next((key for key in NODES if key in value), None)
+        if "$ref" in value and len(value) > 1:
+            raise at.error("$ref stands alone.", "Use $call to pass arguments.")
+        return {
+            key: EntryKind(template=True).read(item, at.child(key))
+            if key == node
+            else self.read(item, at.child(key))
+            for key, item in value.items()
+        }
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"$ref": "#/$defs/static"}
+
+
+@dataclass(frozen=True, slots=True)
+class VersionKind:
+    """The version of the spec file's schema."""
+
+    def read(self, value: object, at: Place) -> int:
+        """Return the version."""
+        if type(value) is not int:
+            raise expected("a whole number", value, at, f"Write schema: {SCHEMA_VERSION}.")
+        if value != SCHEMA_VERSION:
+            raise at.error(
+                f"this file has schema {value}, and this pallasc reads schema {SCHEMA_VERSION}.",
+                "Install the pallasc that the file was written for."
+                if value > SCHEMA_VERSION
+                else f"Write schema: {SCHEMA_VERSION}.",
+            )
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"const": SCHEMA_VERSION}
+
+
+@dataclass(frozen=True, slots=True)
+class VariableKind:
+    """The name of an environment variable that kernels get to see."""
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the name."""
+        hint = "Letters, digits and '_', beginning with a letter or '_'."
+        name = Text("the name of an environment variable", IDENTIFIER, hint).read(value, at)
+        if why := why_not_declared(name):
+            raise at.error(f"{name} {why}.", "Remove it.")
+        return name
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "string", "pattern": f"^{IDENTIFIER}$"}
+
+
+VARIABLES_KIND = ListOf(VariableKind(), "environment variables", 0)
+
+KERNEL_NAME = Text(
+    "the name of a kernel",
+    r"[A-Za-z_][A-Za-z0-9_.-]*",
+    "Letters, digits, '_', '-' and '.', beginning with a letter or '_'.",
+)
+TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write sm_90a, say.")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """The name of a target; the schema lists the built-in ones for editors to offer."""
+
+    known: tuple[str, ...]
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the name; whether there is such a target is known later, with the models."""
+        return TARGET_NAME.read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [{"enum": list(self.known)}, TARGET_NAME.schema()]}
+
+
+_POINT = MapOf(PARAMETER, ParameterKind(), "parameters")
+_LIMIT = Number(whole=True, template=True)
+_DIFFERENCE = Number(whole=False, template=True)
+
+BUDGET_FIELDS = (
+    Field("registers", _LIMIT, "Registers of a thread."),
+    Field("spill_bytes", _LIMIT, "Bytes of spill stores and spill loads of a thread together."),
+    Field("stack_bytes", _LIMIT, "Stack frame of a thread."),
+    Field("smem_bytes", _LIMIT, "Static and dynamic shared memory of a block."),
+    Field("cubin_bytes", _LIMIT, "Size of all cubins of a variant."),
+)
+TOLERANCE_FIELDS = (
+    Field("rtol", _DIFFERENCE, "Relative difference that is allowed."),
+    Field("atol", _DIFFERENCE, "Absolute difference that is allowed."),
+)
+AXIS_SIZE = Number(whole=True, least=1, template=True)
+MESH_KIND = MapOf(
+    Text("the name of an axis", IDENTIFIER, "Letters, digits and '_', beginning with a letter."),
+    AXIS_SIZE,
+    "axes",
+)
+TARGETS_KIND = ListOf(TargetKind((*DEFAULT_MODELS, *MODELS)), "targets")
+
+KERNEL_FIELDS = (
+    Field("name", KERNEL_NAME, "What people call the kernel.", required=True),
+    Field(
+        "entry", EntryKind(), "What to compile: package.module:function or file.py:function.", True
+    ),
+    Field("args", ArgsKind(), 'Arrays by name or position, like "bf16[{m}, 4096]"; null.', True),
+    Field(
+        "static",
+        MapOf(Text("the name of an argument", IDENTIFIER), StaticKind(), "arguments", 0),
+        "Static keyword arguments; $call builds one, $ref takes an attribute.",
+    ),
+    Field(
+        "matrix",
+        MatrixKind(),
+        "Values of each parameter, every combination a point; $file takes rows from a file.",
+    ),
+    Field("include", ListOf(_POINT, "points"), "Further points, each with every parameter."),
+    Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part of one drops all it fits."),
+    Field("targets", TARGETS_KIND, "Models or architectures to compile for."),
+    Field("reference", EntryKind(), "The function that gives the right result."),
+    Field("tolerance", Record(TOLERANCE_FIELDS), "How far a result may be from the reference."),
+    Field("budget", Record(BUDGET_FIELDS), "The most that a variant may use."),
+    Field(
+        "files",
+        ListOf(Text("a path"), "paths"),
+        "Data files that the kernel reads while it is traced, relative to the spec's folder.",
+    ),
+    Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
+    Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
+)
+"""Every field of a kernel, in the order of the reference."""
+
+PARTIAL_KERNEL = Record(tuple(replace(field, required=False) for field in KERNEL_FIELDS))
+"""A kernel whose missing fields may stand under the defaults."""
+
+DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name != "name"))
+"""The fields that may be given once for all kernels of a file."""
+
+MODEL_FIELDS = (
+    Field("arch", TargetKind(tuple(DEFAULT_MODELS)), "Architecture, like sm_90a."),
+    Field("like", TargetKind(tuple(MODELS)), "The model that gives the figures left out."),
+    Field("description", Text("text"), "The device's name as the driver gives it."),
+    *(
+        Field(
+            name,
+            Number(whole=name != "clock_ghz", least=1 if name != "clock_ghz" else 0),
+            f"{name.replace('_', ' ')}.".capitalize(),
+        )
+        for name in FIGURES
+    ),
+)
+MODEL_NAME = Text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
+MODELS_KIND = MapOf(MODEL_NAME, Record(MODEL_FIELDS), "models")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The list of kernels; each is read later, when the defaults are known."""
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the kernels as they stand."""
+        if not isinstance(value, list):
+            raise expected("a list of kernels", value, at, "Begin each kernel with '- name:'.")
+        if not value:
+            raise at.error("the list of kernels is empty.", "Add one: - name: …")
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise expected("a kernel", item, at.child(index), "Begin it with '- name:'.")
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema; what defaults may give is not required of a kernel."""
+        named = {**PARTIAL_KERNEL.schema(), "required": ["name"]}
+        return {"type": "array", "items": named, "minItems": 1}
+
+
+FILE_FIELDS = (
+    Field("schema", VersionKind(), f"Write schema: {SCHEMA_VERSION}.", required=True),
+    Field("targets", TARGETS_KIND, "Targets of every kernel that names none."),
+    Field("defaults", DEFAULTS, "Fields of every kernel that does not give them."),
+    Field("models", MODELS_KIND, "Models of GPU that are not built in."),
+    Field("kernels", Kernels(), "A list of kernels, each beginning with '- name: …'.", True),
+)
+FILE = Record(FILE_FIELDS)
+
+
+def is_parameter(text: str) -> bool:
+    """Return whether text is one brace pair and nothing else: a parameter that gives an array."""
+    if not is_template(text):
+        return False
+    try:
+        parts = parse_template(text).parts
+    except SpecError:
+        return False
+    return len(parts) == 1 and isinstance(parts[0], Expression)
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of a kernel's field."""
+    return next(field.kind for field in KERNEL_FIELDS if field.name == name)

@@ -1,0 +1,199 @@
+"""Expand specs into variants: every point of the matrix on every target, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.arrays import without_layout
+from pallasc.specs.fields import Number, PathParts, Place
+from pallasc.specs.loading.filling import Params, Trees
+from pallasc.specs.loading.kernel_fields import AXIS_SIZE, BUDGET_FIELDS, TOLERANCE_FIELDS
+from pallasc.specs.loading.limits import check_expansion
+from pallasc.specs.loading.points import points_of, source_of
+from pallasc.specs.meshes import Mesh, check_devices
+from pallasc.specs.parameters import Point, contents, labels
+from pallasc.specs.spec import Budget, Spec, Tolerance, Variant, sorted_value
+from pallasc.specs.spelling import shortened, show, suggestion
+from pallasc.specs.targets import Target, resolve_target
+from pallasc.specs.templates import parse_template
+
+LONGEST_ID = 2000
+"""Characters of an id: as many as an expression may have that chooses it."""
+
+_NO_BUDGET = Budget()
+
+
+def expand(specs: Iterable[Spec]) -> list[Variant]:
+    """Return every variant of every spec, in the order of specs, matrix and targets.
+
+    Raises:
+        SpecError: there are more than specs may expand to (`limits`); a point, a parameter or a
+            target is wrong, nothing is left to compile, or two variants have the same id.
+    """
+    specs = list(specs)
+    check_expansion(specs)
+    variants: dict[str, Variant] = {}
+    for spec in specs:
+        for variant in _expanded(spec):
+            identity = variant.id
+            other = variants.setdefault(identity, variant)
+            if other is not variant:
+                raise SpecError(
+                    f"two variants are called {identity}.",
+                    location=variant.location,
+                    hint=f"The other one is declared at {other.location}.",
+                )
+    return list(variants.values())
+
+
+def _expanded(spec: Spec) -> Iterator[Variant]:
+    at = Place(_Declared(spec), origin=spec.name)
+    points = points_of(spec, at)
+    _check_parameters(spec, points[0], at)
+    targets = _targets(spec, at)
+    filled = _Filled(spec, at)
+    for point in points:
+        yield from filled.variants(point, targets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """Finds the places of a spec's fields."""
+
+    spec: Spec
+
+    def value(self, path: PathParts) -> Location:
+        return self.spec.where(*path)
+
+    def key(self, path: PathParts) -> Location:
+        return self.spec.where(*path)
+
+
+def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
+    used: set[str] = set()
+    for place, text in _texts(spec, at):
+        names = parse_template(without_layout(text)).names
+        used.update(names)
+        for name in names:
+            if name not in point:
+                hint = suggestion(name, point, otherwise="Parameters")
+                raise place.error(
+                    f"unknown parameter {name!r} in {show(text)}.",
+                    hint or "Give it values under 'matrix'.",
+                )
+    for name in point:
+        if name not in used:
+            raise source_of(spec, name, at).error(
+                "this parameter is never used."
+                if name in spec.matrix or not spec.rows
+                else f"parameter {name!r} is never used.",
+                f"Use it as {{{name}}}, or remove it.",
+            )
+
+
+def _texts(spec: Spec, at: Place) -> Iterator[tuple[Place, str]]:
+    for name in ("args", "static", "tolerance", "budget", "mesh"):
+        yield from _texts_in(getattr(spec, name), at.child(name))
+
+
+def _texts_in(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str):
+        yield at, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts_in(item, at.child(index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts_in(item, at.child(key))
+
+
+def _targets(spec: Spec, at: Place) -> list[Target]:
+    place = at.child("targets")
+    if not spec.targets:
+        raise at.error("no targets.", "Add targets: [sm_90a], say, or pass --target sm_90a.")
+    found: dict[str, str] = {}
+    targets = []
+    for index, name in enumerate(spec.targets):
+        where = place.child(index)
+        target = resolve_target(name, spec.models, location=where.location)
+        first = found.setdefault(target.name, name)
+        if first != name:
+            raise where.error(f"{first!r} and {name!r} are the same model.", "Remove one of them.")
+        targets.append(target)
+    return targets
+
+
+class _Filled:
+    """Makes the variants of one spec."""
+
+    def __init__(self, spec: Spec, at: Place) -> None:
+        trees = Trees(at, spec.base_dir)
+        self._spec = spec
+        self._at = at
+        self._args = trees.args(spec.args)
+        self._static = trees.static(sorted_value(spec.static))
+        self._files = tuple(sorted(spec.files))
+        self._env = tuple(sorted({*spec.env}))
+
+    def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
+        """Yield the variants of a point, which differ in the target alone."""
+        spec, at, params = self._spec, self._at, contents(point)
+        tolerance = _numbers(spec.tolerance, TOLERANCE_FIELDS, params, at.child("tolerance"))
+        budget = _numbers(spec.budget, BUDGET_FIELDS, params, at.child("budget"))
+        made = {
+            "params": labels(point),
+            "args": self._args(params),
+            "static": self._static(params),
+            "tolerance": Tolerance(**tolerance) if tolerance else None,
+            "budget": Budget(**budget) if budget else _NO_BUDGET,
+            "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
+        }
+        for target in targets:
+            variant = Variant(
+                name=spec.name,
+                target=target,
+                entry=spec.entry,
+                reference=spec.reference,
+                files=self._files,
+                env=self._env,
+                location=spec.location,
+                base_dir=spec.base_dir,
+                **made,
+            )
+            if len(variant.id) > LONGEST_ID:
+                raise at.error(
+                    f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
+                    f"most {LONGEST_ID}.",
+                    "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
+                )
+            yield variant
+
+
+def _mesh(given: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
+    sizes = {
+        name: int(_number(size, AXIS_SIZE, params, at.child(name))) for name, size in given.items()
+    }
+    with at.blamed():
+        check_devices(sizes)
+    return tuple(sizes.items())
+
+
+def _numbers(
+    given: Mapping[str, Any], fields: Iterable[Any], params: Params, at: Place
+) -> dict[str, Any]:
+    if not given:
+        return {}
+    kinds = {field.name: field.kind for field in fields}
+    return {
+        name: _number(value, kinds[name], params, at.child(name)) for name, value in given.items()
+    }
+
+
+def _number(value: Any, kind: Number, params: Params, at: Place) -> int | float:
+    if isinstance(value, str):
+        with at.blamed():
+            value = parse_template(value).fill(params)
+    return kind.checked(value, at)

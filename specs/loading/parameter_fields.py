@@ -1,0 +1,165 @@
+"""The fields of parameters: their values, and the files that values come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.specs.fields import (
+    Field,
+    ListOf,
+    MapOf,
+    Place,
+    Record,
+    ScalarKind,
+    Schema,
+    Text,
+    expected,
+    finite,
+)
+from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
+from pallasc.specs.parameters import NAME
+from pallasc.specs.spelling import show, suggestion
+
+FILE_KEY = "$file"
+"""The key of a matrix whose points come from a file."""
+
+PARAMETER = Text(
+    "the name of a parameter",
+    rf"(?!target$){IDENTIFIER}",
+    "Letters, digits and '_', beginning with a letter or '_'; 'target' is taken.",
+)
+VALUE_NAME = Text(
+    "the name of a value",
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,47}",
+    "Up to 48 letters, digits, _ - and .",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterKind:
+    """A value of a parameter: a scalar, or a list or a mapping; text in it is no template."""
+
+    def read(self, value: object, at: Place) -> Any:
+        """Return the value, every entry point in it in its normal form."""
+        if isinstance(value, dict) and NAME in value:
+            rest = {key: item for key, item in value.items() if key != NAME}
+            return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **self._inside(rest, at)}
+        return self._inside(value, at)
+
+    def _inside(self, value: object, at: Place) -> Any:
+        if isinstance(value, list):
+            return [self._inside(item, at.child(i)) for i, item in enumerate(value)]
+        if isinstance(value, dict):
+            return {key: self._item(key, item, value, at) for key, item in value.items()}
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise expected("plain data", value, at)
+        finite(value, at)
+        return value
+
+    def _item(self, key: str, item: object, around: dict[str, Any], at: Place) -> Any:
+        if key in NODES:
+            if key == "$ref" and len(around) > 1:
+                raise at.error("$ref stands alone.", "Use $call to pass arguments.")
+            return EntryKind().read(item, at.child(key))
+        if key.startswith("$"):
+            hint = suggestion(key, [NAME, *NODES])
+            raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
+        return self._inside(item, at.child(key))
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"$ref": "#/$defs/value"}
+
+
+@dataclass(frozen=True, slots=True)
+class PathKind:
+    """A path into a document: keys with dots between them, or a list of keys."""
+
+    def read(self, value: object, at: Place) -> tuple[str, ...]:
+        """Return the keys."""
+        if isinstance(value, str):
+            return tuple(value.split("."))
+        if not isinstance(value, list):
+            raise expected("a path, such as gemm.h100", value, at)
+        for index, key in enumerate(value):
+            if not isinstance(key, str) and type(key) is not int:
+                raise expected("a key", key, at.child(index))
+        return tuple(map(str, value))
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        keys = {"type": "array", "items": {"type": ["string", "integer"]}}
+        return {"anyOf": [{"type": "string"}, keys]}
+
+
+@dataclass(frozen=True, slots=True)
+class SelectKind:
+    """Which fields of a row give which parameters: names, or paths by parameter."""
+
+    def read(self, value: object, at: Place) -> dict[str, tuple[str, ...]]:
+        """Return the path of each parameter."""
+        if isinstance(value, list):
+            return {name: (name,) for name in ListOf(PARAMETER, "parameters").read(value, at)}
+        return MapOf(PARAMETER, PathKind(), "parameters").read(value, at)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        kinds = (ListOf(PARAMETER, "parameters"), MapOf(PARAMETER, PathKind(), "parameters"))
+        return {"anyOf": [kind.schema() for kind in kinds]}
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionKind:
+    """The value that a field must have, or a list of them."""
+
+    def read(self, value: object, at: Place) -> tuple[Any, ...]:
+        """Return the values."""
+        if isinstance(value, list):
+            return ListOf(ScalarKind(), "values").read(value, at)
+        return (ScalarKind().read(value, at),)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [ScalarKind().schema(), ListOf(ScalarKind(), "values").schema()]}
+
+
+_ANY = Text("a path")
+TABLE = Record(
+    (
+        Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
+        Field("rows", PathKind(), "Where the rows lie in it; the whole document when left out."),
+        Field("select", SelectKind(), "The parameters that a row gives; all fields by default."),
+        Field("where", MapOf(_ANY, ConditionKind(), "fields"), "Values that a row must have."),
+        Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are no rows."),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixKind:
+    """Values of each parameter, and a file that gives rows of them."""
+
+    def read(self, value: object, at: Place) -> dict[str, Any]:
+        """Return the values in the user's order; what says where rows come from under `$file`."""
+        if not isinstance(value, dict) or FILE_KEY not in value:
+            return self._axes().read(value, at)
+        place = at.child(FILE_KEY)
+        table = value[FILE_KEY]
+        if isinstance(table, str):
+            table = {"path": table}
+        rest = {key: item for key, item in value.items() if key != FILE_KEY}
+        return {FILE_KEY: TABLE.read(table, place), **self._axes(0).read(rest, at)}
+
+    def _axes(self, minimum: int = 1) -> MapOf:
+        return MapOf(PARAMETER, ListOf(ParameterKind(), "values"), "parameters", minimum)
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        axes = self._axes().schema()
+        names = {"pattern": rf"^(\$file$|(?:{PARAMETER.pattern})$)"}
+        table: Schema = {
+            "description": "A JSON or YAML file whose rows are points.",
+            "anyOf": [{"type": "string"}, TABLE.schema()],
+        }
+        return {**axes, "propertyNames": names, "properties": {FILE_KEY: table}}

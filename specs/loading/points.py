@@ -1,0 +1,181 @@
+"""The points of a spec: rows and combinations of the matrix, less what is excluded, and more."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from pallasc.errors import SpecError
+from pallasc.specs.fields import Place, typed
+from pallasc.specs.loading.limits import MOST_EXCLUDED_SETS
+from pallasc.specs.loading.parameter_fields import FILE_KEY
+from pallasc.specs.parameters import Choice, Point, choice_of, labels, point_text
+from pallasc.specs.spec import Spec
+from pallasc.specs.spelling import plain, show, suggestion
+from pallasc.specs.templates import Value
+
+
+def points_of(spec: Spec, at: Place) -> list[Point]:
+    """Return every point of a spec: rows slowest, the last parameter fastest, `include` behind.
+
+    Raises:
+        SpecError: a point is wrong or stands there twice, or none is left.
+    """
+    axes = _Axes(spec, at)
+    _check_rows(spec, axes)
+    excluded = _Excluded(spec, axes, at.child("exclude"))
+    found = [point for point in axes.product() if point not in excluded]
+    if spec.include:
+        found.extend(_included(spec, axes, found, at.child("include")))
+    if not found:
+        raise at.child("exclude").error("every point is excluded.", "Remove a point from it.")
+    return found
+
+
+class _Axes:
+    """The parameters of a spec, and the values that they have.
+
+    Attributes:
+        names: the parameters, those of the rows first.
+        rows: what each row gives.
+        choices: the values of each parameter by what may be written for them.
+    """
+
+    def __init__(self, spec: Spec, at: Place) -> None:
+        self._at = at
+        self._known: dict[str, dict[str, Choice]] = {}
+        self.rows = [
+            {name: self._choice(name, value) for name, value in row.values.items()}
+            for row in spec.rows
+        ]
+        self._matrix = {
+            name: [self._choice(name, value) for value in values]
+            for name, values in spec.matrix.items()
+        }
+        self._only_included = not spec.rows and not spec.matrix and bool(spec.include)
+        self.names = list(self._known)
+        if self._only_included:
+            self.names = list(spec.include[0])
+
+    def _choice(self, name: str, value: Value) -> Choice:
+        known = self._known.setdefault(name, {})
+        choice = choice_of(value)
+        if choice.key not in known:
+            known[choice.key] = choice
+            if isinstance(choice.content, list | dict):
+                other = known.setdefault(typed(choice.label), choice)
+                if other is not choice:
+                    raise (
+                        self._at.child("matrix")
+                        .child(name)
+                        .error(
+                            f"two values are called {choice.label!r}.",
+                            "Give each a $name of its own.",
+                        )
+                    )
+        return known[choice.key]
+
+    def product(self) -> Iterator[Point]:
+        """Yield every combination."""
+        if self._only_included:
+            return
+        names = list(self._matrix)
+        for row in self.rows or [{}]:
+            for values in itertools.product(*self._matrix.values()):
+                yield {**row, **dict(zip(names, values, strict=True))}
+
+    def known(self, name: str) -> dict[str, Choice]:
+        """Return the values of a parameter by their keys; those with a name by that as well."""
+        return self._known.get(name, {})
+
+
+def _check_rows(spec: Spec, axes: _Axes) -> None:
+    """Refuse a row that gives what another gives."""
+    seen: dict[tuple[str, ...], int] = {}
+    for index, row in enumerate(axes.rows):
+        first = seen.setdefault(_identity(row, row), index)
+        if first != index:
+            raise SpecError(
+                f"{spec.name}: this row gives {point_text(dict(labels(row)))}, as the one at "
+                f"{spec.rows[first].location} does.",
+                location=spec.rows[index].location,
+                hint="Choose among the rows with 'where', or select what tells them apart.",
+            )
+
+
+class _Excluded:
+    """The points that `exclude` drops: looked up by the values of each set of parameters."""
+
+    def __init__(self, spec: Spec, axes: _Axes, at: Place) -> None:
+        self._sets: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+        for index, partial in enumerate(spec.exclude):
+            names = tuple(sorted(partial))
+            key = tuple(_excluded_value(axes, name, partial[name], at, index) for name in names)
+            self._sets.setdefault(names, set()).add(key)
+            if len(self._sets) > MOST_EXCLUDED_SETS:
+                raise at.child(index).error(
+                    f"the points here have more than {MOST_EXCLUDED_SETS} different sets of "
+                    "parameters.",
+                    "Give the points the same parameters.",
+                )
+
+    def __contains__(self, point: Point) -> bool:
+        return any(_identity(point, names) in keys for names, keys in self._sets.items())
+
+
+def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int) -> str:
+    """Return the key of a value that some point has."""
+    place = at.child(index)
+    if not axes.known(name):
+        raise place.unknown("parameter", name, _known_names(axes))
+    found = axes.known(name).get(typed(value))
+    if found is None:
+        known = [plain(choice.label) for choice in axes.known(name).values()]
+        shown = choice_of(value).label if isinstance(value, list | dict) else value
+        raise place.child(name).error(
+            f"{show(shown)} is no value of parameter {name!r}, so this excludes nothing.",
+            suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
+        )
+    return found.key
+
+
+def _known_names(axes: _Axes) -> list[str]:
+    return [name for name in axes.names if axes.known(name)]
+
+
+def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterator[Point]:
+    names = axes.names
+    known = set(names)
+    seen = {_identity(point, names) for point in points}
+    for index, extra in enumerate(spec.include):
+        place = at.child(index)
+        for name in extra:
+            if name not in known:
+                raise place.unknown("parameter", name, names)
+        for name in names:
+            if name not in extra:
+                raise place.error(
+                    f"parameter {name!r} is missing.", "Give every parameter a value."
+                )
+        point = {
+            name: axes.known(name).get(typed(extra[name])) or choice_of(extra[name])
+            for name in names
+        }
+        identity = _identity(point, names)
+        if identity in seen:
+            raise place.error(
+                f"{point_text(dict(labels(point)))} is a point already.", "Remove it."
+            )
+        seen.add(identity)
+        yield point
+
+
+def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple([point[name].key for name in names])
+
+
+def source_of(spec: Spec, name: str, at: Place) -> Place:
+    """Return the place that gives a parameter."""
+    if name in spec.matrix:
+        return at.child("matrix").child(name)
+    return at.child("matrix").child(FILE_KEY) if spec.rows else at.child("include").child(name)

@@ -1,0 +1,217 @@
+"""Rows of parameters from a JSON or YAML file: `$file` of a matrix.
+
+The rows are a list of them, or a mapping whose values they are; `$key` is a row's key in that
+mapping, a number where it is written as a whole number, and `$value` the row itself. What a file
+holds is data: nothing in it is a template, and no key in it begins with `$`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.entries import check_data_file
+from pallasc.specs.fields import PathParts, Place, typed
+from pallasc.specs.loading.limits import most_variants
+from pallasc.specs.loading.parameter_fields import PARAMETER
+from pallasc.specs.loading.yaml_text import Document, read_document
+from pallasc.specs.spec import Row
+from pallasc.specs.spelling import plain, show, suggestion
+from pallasc.specs.templates import Value
+
+KEY = "$key"
+VALUE = "$value"
+SUFFIXES = (".json", ".yaml", ".yml")
+
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A row as the file has it."""
+
+    path: PathParts
+    key: Value
+    content: Any
+
+
+def read_rows(
+    table: Mapping[str, Any], at: Place, base_dir: str, documents: dict[str, Document]
+) -> tuple[Row, ...]:
+    """Return the rows that `$file` chooses, in the order of the file.
+
+    Args:
+        table: what stands under `$file`, checked.
+        at: where it stands.
+        base_dir: the spec's folder.
+        documents: files that were read already, by path; this one is added.
+
+    Raises:
+        SpecError: the file is missing or wrong, or does not hold what is asked for.
+    """
+    document = _document(table["path"], at.child("path"), base_dir, documents)
+    entries = list(_entries(document, table, at))
+    if len(entries) > most_variants():
+        raise at.error(f"{len(entries)} rows are more than the {most_variants()} that are read.")
+    entries = _chosen(entries, table, at, document)
+    select = table.get("select") or _all_fields(entries[0], at, document)
+    return tuple(_row(entry, select, at, document) for entry in entries)
+
+
+def _document(path: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
+    with at.blamed():
+        name = check_data_file(path, base_dir)
+    if posixpath.splitext(name)[1] not in SUFFIXES:
+        raise at.error(f"{show(name)} is not a data file.", f"It is one of {', '.join(SUFFIXES)}.")
+    if name not in documents:
+        shown = os.path.join(os.path.dirname(at.location.file), name)
+        documents[name] = read_document(os.path.join(base_dir, name), shown)
+    return documents[name]
+
+
+def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_Entry]:
+    path, found = _reached(document, table.get("rows", ()), at)
+    skip = table.get("skip", ())
+    if isinstance(found, list):
+        items: Any = enumerate(found)
+    elif isinstance(found, dict):
+        for key in skip:
+            if key not in found:
+                hint = suggestion(key, found, otherwise="Keys")
+                raise at.child("skip").error(f"there is no key {key!r} to skip.", hint)
+        items = ((key, value) for key, value in found.items() if key not in skip)
+    else:
+        raise SpecError(
+            f"expected rows, a list or a mapping of them, got {show(found)}.",
+            location=document.value(path),
+            hint=f"{at.label}.rows says where they are.",
+        )
+    for key, content in items:
+        number = isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key)
+        yield _Entry((*path, key), int(key) if number else key, content)
+
+
+def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[PathParts, Any]:
+    """Return what lies at a path of the document, and the path with its indices as numbers."""
+    reached: PathParts = ()
+    found = document.data
+    for part in path:
+        key: str | int = part
+        if isinstance(found, list) and part.isascii() and part.isdecimal():
+            key = int(part[:9])
+        inside = isinstance(found, dict) and key in found
+        if not inside and not (isinstance(found, list) and type(key) is int and key < len(found)):
+            known = list(found) if isinstance(found, dict) else []
+            raise at.child("rows").error(
+                f"{document.value(reached)} has no {part!r}.",
+                suggestion(part, known, otherwise="It has"),
+            )
+        reached, found = (*reached, key), found[key]
+    return reached, found
+
+
+def _chosen(
+    entries: list[_Entry], table: Mapping[str, Any], at: Place, document: Document
+) -> list[_Entry]:
+    """Return the rows whose fields are as `where` says."""
+    kept = entries
+    for name, values in table.get("where", {}).items():
+        place = at.child("where").child(name)
+        path = tuple(name.split("."))
+        if kept and all(_field(entry, path) is _MISSING for entry in kept):
+            raise place.error(
+                f"no row in {document.file} has a field {name!r}.",
+                suggestion(name, _fields_of(kept[0]), otherwise="Fields"),
+                at_key=True,
+            )
+        keys = set(map(typed, values))
+        there = {typed(_field(entry, path)): _field(entry, path) for entry in kept}
+        kept = [entry for entry in kept if typed(_field(entry, path)) in keys]
+        if not kept:
+            known = [plain(v) for v in there.values() if not isinstance(v, list | dict)]
+            raise place.error(
+                f"no row in {document.file} has {name}={' or '.join(map(plain, values))}.",
+                suggestion(plain(values[0]), known, otherwise="It is"),
+            )
+    if not kept:
+        raise at.error(f"there are no rows in {document.file}.")
+    return kept
+
+
+def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
+    """Return a field of a row, or `_MISSING`."""
+    found: Any = entry.content
+    for index, key in enumerate(path):
+        if index == 0 and key in (KEY, VALUE):
+            found = entry.key if key == KEY else entry.content
+        elif isinstance(found, dict) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isascii() and key.isdecimal():
+            position = int(key[:9])
+            found = found[position] if position < len(found) else _MISSING
+        else:
+            return _MISSING
+    return found
+
+
+def _fields_of(entry: _Entry) -> list[str]:
+    own = list(entry.content) if isinstance(entry.content, dict) else [VALUE]
+    return [*own, KEY]
+
+
+def _all_fields(entry: _Entry, at: Place, document: Document) -> dict[str, tuple[str, ...]]:
+    """Return a selection of everything that a row has."""
+    if not isinstance(entry.content, dict):
+        raise _error(entry, document, f"expected a row, got {show(entry.content)}.", at)
+    for name in entry.content:
+        if not re.fullmatch(PARAMETER.pattern, name):
+            raise _error(entry, document, f"{show(name)} is not the name of a parameter.", at)
+    if not entry.content:
+        raise _error(entry, document, "the row is empty.", at)
+    return {name: (name,) for name in entry.content}
+
+
+def _row(
+    entry: _Entry, select: Mapping[str, tuple[str, ...]], at: Place, document: Document
+) -> Row:
+    values = {}
+    for name, path in select.items():
+        value = _field(entry, path)
+        if value is _MISSING:
+            message = f"the row has no field {'.'.join(path)!r}."
+            raise _error(entry, document, message, at)
+        _check_data(value, entry, document, at)
+        values[name] = value
+    return Row(values, document.value(entry.path))
+
+
+def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _error(entry, document, f"{value} cannot stand in a spec.", at)
+    items: Iterable[Any] = value if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        items = value.values()
+        for key in value:
+            if key.startswith("$"):
+                raise _error(entry, document, f"{show(key)}: keys with $ are for specs alone.", at)
+    for item in items:
+        _check_data(item, entry, document, at)
+
+
+def _error(entry: _Entry, document: Document, message: str, at: Place) -> SpecError:
+    where = entry.path[-1] if entry.path else ""
+    label = f"row {where!r}" if isinstance(where, str) else f"row {where}"
+    place: Location = document.value(entry.path)
+    return SpecError(
+        f"{label}: {message}",
+        location=place,
+        hint=f"{at.label} at {at.location} takes it: 'select' says which fields, 'where' and "
+        "'skip' which rows.",
+    )

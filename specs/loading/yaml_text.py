@@ -1,0 +1,318 @@
+"""Read YAML into plain data that remembers where everything stands.
+
+The text is YAML, read safely: nothing is constructed but text, numbers, booleans, null, lists
+and mappings. Plain scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads as
+something else (`no`, `1_000`, `010`, `2024-01-01`) are refused, because their author cannot know
+which of the two was meant. Anchors, aliases and `<<` work, up to a number of values in all. A file
+of JSON is read as the YAML that it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.characters import HALF, HALF_HINT, joined
+from pallasc.specs.fields import PathParts
+from pallasc.specs.loading.yaml_nodes import (
+    DEEPEST,
+    LIST,
+    MAPPING,
+    MOST_VALUES,
+    PLAIN,
+    TEXT,
+    Node,
+    compose,
+)
+from pallasc.specs.regular import read_regular
+from pallasc.specs.spelling import show
+
+MOST_BYTES = 8 * 2**20
+"""Size of one file."""
+
+_MOST_EXPLAINED = 2**18
+"""Characters that PyYAML's own parser reads again, a hundred times slower, for its messages."""
+
+_LONGEST_NUMBER = 100
+_LONGEST_LINE = 1000
+"""Characters of a line that is looked at for what may be wrong with it."""
+
+_NULL = frozenset(("", "~", "null", "Null", "NULL"))
+_TRUE = frozenset(("true", "True", "TRUE"))
+_FALSE = frozenset(("false", "False", "FALSE"))
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
+_TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
+_YES = frozenset(("yes", "on"))
+_NO = frozenset(("no", "off"))
+_AMBIGUOUS = (
+    (re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?"), "Write it without '_', or in quotes."),
+    (re.compile(r"[-+]?0[0-9_]+"), "Write it without the leading zero, or as 0o…, or in quotes."),
+    (re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"), "Put it in quotes."),
+    (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?"), "Put it in quotes."),
+)
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain data and the place of each value and each key in it.
+
+    Attributes:
+        file: the path as the user gave it.
+        data: what the file holds.
+    """
+
+    file: str
+    data: Any = None
+    values: dict[PathParts, Location] = field(default_factory=dict)
+    keys: dict[PathParts, Location] = field(default_factory=dict)
+
+    def value(self, path: PathParts) -> Location:
+        """Return the place of a value, or of what is around it."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.values:
+                return self.values[path[:length]]
+        return Location(self.file)
+
+    def key(self, path: PathParts) -> Location:
+        """Return the place of the key that leads to a value."""
+        return self.keys.get(path) or self.value(path)
+
+
+def read_document(file: str, shown: str | None = None) -> Document:
+    """Read a YAML file.
+
+    Args:
+        file: the path.
+        shown: what messages call it, the path itself when left out.
+
+    Raises:
+        SpecError: the file cannot be read, or is not YAML of the kind that specs are written in.
+    """
+    return parse_document(_read_text(file, shown or file), shown or file)
+
+
+def parse_document(text: str, file: str) -> Document:
+    """Read YAML text; `file` is only for the messages.
+
+    Raises:
+        SpecError: as `read_document`.
+    """
+    import yaml
+
+    document = Document(file)
+    try:
+        node = _compose(text, file)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, text, file) from None
+    if node is None:
+        raise SpecError(
+            "the file is empty.", location=Location(file), hint="pallasc init writes an example."
+        )
+    document.data = _Reader(document).read(node, ())
+    return document
+
+
+def _read_text(file: str, shown: str) -> str:
+    content = read_regular(file, most_bytes=MOST_BYTES)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise SpecError(
+            f"byte {content[error.start]:#04x} is not UTF-8.",
+            location=Location(shown, line),
+            hint="Save the file as UTF-8.",
+        ) from None
+
+
+def _compose(text: str, file: str) -> Node | None:
+    """Return the root node; libyaml reads what is right, PyYAML's own parser says what is wrong."""
+    import yaml
+
+    _check_directives(text, file)
+    if file.endswith(".json"):
+        text = text.replace("\t", " ")  # JSON allows tabs between its tokens, and nowhere else
+    is_short = len(text) <= _MOST_EXPLAINED
+    if yaml.__with_libyaml__:
+        with contextlib.suppress(*([yaml.YAMLError] if is_short else [])):
+            return _composed(text, file, yaml.CSafeLoader)
+    return _composed(text, file, yaml.SafeLoader)
+
+
+def _composed(text: str, file: str, loader: Any) -> Node | None:
+    import yaml
+
+    return compose(yaml.parse(text, Loader=loader), file)
+
+
+def _check_directives(text: str, file: str) -> None:
+    """Refuse definitions of tags: no tag is allowed, and libyaml compares each with all others."""
+    if found := _TAG_DIRECTIVE.search(text):
+        line = text.count("\n", 0, found.end()) + 1
+        raise SpecError("tags are not allowed.", location=Location(file, line))
+
+
+def _not_yaml(error: Any, text: str, file: str) -> SpecError:
+    """Return the error for what a parser of YAML refused."""
+    if hasattr(error, "problem_mark"):
+        mark = error.problem_mark or error.context_mark
+        where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
+        return SpecError(
+            f"not YAML: {error.problem or error.context}.",
+            location=where,
+            hint=_syntax_hint(text, mark.line if mark else 0),
+        )
+    line = text.count("\n", 0, error.position) + 1
+    return SpecError(
+        f"not YAML: character {error.character:#x} is not allowed.", location=Location(file, line)
+    )
+
+
+def _syntax_hint(text: str, line: int) -> str | None:
+    lines = text.split("\n")
+    current = lines[line] if line < len(lines) else ""
+    if len(current) > _LONGEST_LINE:
+        return None
+    if "\t" in current:
+        return "Indent with spaces; YAML has no tabs."
+    if re.search(r"[\[{,:]\s*[\w{}]+\[[^\"']*[\]}]", current):
+        return 'Put arrays in quotes: "bf16[{m}, 4096]".'
+    if current.count("{") and '"' not in current:
+        return 'Put a parameter in quotes: "{m}".'
+    return None
+
+
+class _Reader:
+    """Turns nodes into data; counts values, so that aliases cannot multiply without end."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._left = MOST_VALUES
+        self._open: list[Any] = []
+
+    def read(self, node: Node, path: PathParts) -> Any:
+        self._document.values[path] = self._where(node)
+        self._left -= 1
+        if self._left < 0:
+            raise self._error(node, f"more than {MOST_VALUES} values, aliases counted.")
+        if node.id == "scalar":
+            return self._scalar(node)
+        if node.tag not in (LIST, MAPPING):
+            raise self._tag_error(node)
+        if any(node is other for other in self._open):
+            raise self._error(node, "an alias stands inside what it names.")
+        if len(self._open) > DEEPEST:
+            raise self._error(node, "lists and mappings lie too deep.")
+        self._open.append(node)
+        data = self._sequence(node, path) if node.id == "sequence" else self._mapping(node, path)
+        self._open.pop()
+        return data
+
+    def _sequence(self, node: Node, path: PathParts) -> list[Any]:
+        return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
+
+    def _mapping(self, node: Node, path: PathParts) -> dict[str, Any]:
+        self._check_forgotten_quotes(node)
+        data: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        sources = [
+            self.read(source, path)
+            for key_node, value_node in node.value
+            if key_node.tag == PLAIN and key_node.value == "<<"
+            for source in self._merge_sources(value_node)
+        ]
+        for source in reversed(sources):  # the first one that has a key decides
+            merged.update(source)
+        self._document.values[path] = self._where(node)
+        for key_node, value_node in node.value:
+            if key_node.tag == PLAIN and key_node.value == "<<":
+                continue
+            key = self._key(key_node)
+            if key in data:
+                first = self._document.keys[(*path, key)]
+                hint = f"The first one stands at {first}."
+                raise self._error(key_node, f"key {show(key)} stands here twice.", hint)
+            self._document.keys[(*path, key)] = self._where(key_node)
+            data[key] = self.read(value_node, (*path, key))
+        return {**merged, **data}
+
+    def _merge_sources(self, node: Node) -> Iterator[Any]:
+        sources = node.value if node.id == "sequence" else [node]
+        for source in sources:
+            if source.id != "mapping":
+                raise self._error(source, "'<<' takes a mapping.", "Write <<: *anchor.")
+            yield source
+
+    def _key(self, node: Node) -> str:
+        if node.id != "scalar":
+            raise self._error(node, "a key must be text.", 'Put "{…}" in quotes.')
+        key = self._scalar(node)
+        if not isinstance(key, str):
+            raise self._error(node, f"a key must be text, got {show(key)}.", "Put it in quotes.")
+        return key
+
+    def _check_forgotten_quotes(self, node: Node) -> None:
+        if not node.is_flow or len(node.value) != 1:
+            return
+        key, value = node.value[0]
+        if key.id == value.id == "scalar" and value.tag == PLAIN and value.value == "":
+            raise self._error(
+                node, f"{{{key.value}}} is a mapping here.", f'Write "{{{key.value}}}" in quotes.'
+            )
+
+    def _scalar(self, node: Node) -> Any:
+        if node.tag == TEXT:
+            return self._whole(node)
+        if node.tag != PLAIN:
+            raise self._tag_error(node)
+        return self._plain(node, node.value)
+
+    def _whole(self, node: Node) -> str:
+        text = joined(node.value)
+        if text is None:
+            raise self._error(node, f"{show(node.value)} {HALF}", HALF_HINT)
+        return text
+
+    def _plain(self, node: Node, text: str) -> Any:
+        if text in _NULL:
+            return None
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        if len(text) > _LONGEST_NUMBER:
+            return self._long(node, text)
+        self._check_ambiguous(node, text)
+        if _INT.fullmatch(text):
+            return int(text, 0)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+        special = _SPECIAL.fullmatch(text)
+        return float(special["sign"] + special["kind"]) if special else text
+
+    def _long(self, node: Node, text: str) -> str:
+        if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
+            raise self._error(node, "this number is too long.")
+        return text
+
+    def _check_ambiguous(self, node: Node, text: str) -> None:
+        hint = next((hint for pattern, hint in _AMBIGUOUS if pattern.fullmatch(text)), None)
+        if text.lower() in _YES | _NO:
+            word = "true" if text.lower() in _YES else "false"
+            hint = f'Write {word}, or "{text}" in quotes.'
+        if hint is not None:
+            raise self._error(node, f"{text}: the versions of YAML disagree on what this is.", hint)
+
+    def _tag_error(self, node: Node) -> SpecError:
+        name = node.tag.replace("tag:yaml.org,2002:", "!!")
+        return self._error(node, f"the tag {name} is not allowed.", "Specs are plain data.")
+
+    def _where(self, node: Node) -> Location:
+        return Location(self._document.file, node.line, node.column)
+
+    def _error(self, node: Node, message: str, hint: str | None = None) -> SpecError:
+        return SpecError(message, location=self._where(node), hint=hint)
