@@ -31,7 +31,10 @@ COMMANDS = (
     "doctor",
     "init",
 )
-"""Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`."""
+"""Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`, the module
+`group` there where it has commands of its own."""
+
+GROUPS = ("bundle", "cache")
 
 
 class LazyGroup(Group):
@@ -45,7 +48,9 @@ class LazyGroup(Group):
         """Import a command, None where there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"pallasc.cli.{cmd_name}").command
+        command: click.Command = import_module(
+            f"pallasc.cli.{cmd_name}{'.group' * (cmd_name in GROUPS)}"
+        ).command
         return command
 
     def resolve_command(

@@ -1,6 +1,7 @@
 """What an sdist has to carry, so that a wheel can be built from it: specs and what lies with them.
 
-Beside them travels a record of the commit (`compiler/build/recorded_commit.py`), for the bundle's provenance.
+Beside them travels a record of the commit (`compiler/build/recorded_commit.py`), for the bundle's
+provenance.
 
 A folder of specs travels as a whole, and so does the folder of a spec file, because kernels import
 what lies beside them. The project's own folder does not: of it only Python and YAML files travel.

@@ -51,6 +51,9 @@ NOTES = (
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
 )
 
+OWN = "pallasc"
+"""The label of pallasc's own modules."""
+
 VARIABLE = "variable "
 """What labels of environment variables begin with."""
 
@@ -296,6 +299,8 @@ def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -
         elif before is None or after is None:
             there = "made with" if after is None else "made without"
             others.append(f"it was {there} {label}, here is {'none' if after is None else 'one'}")
+        elif label == OWN:
+            others.append(_own(before.version, after.version))
         elif before.version == after.version:
             contents.setdefault(after.version, []).append(label)
         else:
@@ -314,12 +319,19 @@ def _versions(labels: list[str], before: str, after: str) -> str:
     now = ", ".join(part for part in second if part not in first)
     if not was:
         return f"it was made without {now}"
-    return f"it was made with {listed(labels)} {was}, here is {now or 'none'}"
+    names = [label for label in labels if not label.endswith("packages")]  # which name themselves
+    what = f"{listed(names)} {was}" if names else was
+    return f"it was made with {what}, here is {now or 'none'}"
 
 
 def _contents(labels: list[str], version: str) -> str:
     under = f" under the same version, {version}" if version else ""
     return f"the content of {listed(labels)} differs{under}"
+
+
+def _own(before: str, after: str) -> str:
+    between = f"between {before} and {after}" if before != after else f"within version {after}"
+    return f"pallasc's lowering has changed, {between}"
 
 
 def _variable(name: str, before: Component | None, after: Component | None) -> str:

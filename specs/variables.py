@@ -1,7 +1,7 @@
 """Environment variables of compiling processes: those with a value of their own, and what may vary.
 
-The tables serve `compiler/toolchain/environment`, which says what becomes of each variable, and the field
-`env` of a spec.
+The tables serve `compiler/toolchain/environment`, which says what becomes of each variable, and the
+field `env` of a spec.
 """
 
 from __future__ import annotations

@@ -45,8 +45,13 @@ def is_output_error(error: OSError) -> bool:
     """
     place = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        place = Path(frame.f_code.co_filename).parent
-    return error.filename is None and place in (Path(__file__).parent, Path(click.__file__).parent)
+        place = Path(frame.f_code.co_filename)
+    folders = (Path(click.__file__).parent, Path(__file__).parents[1])
+    return (
+        error.filename is None
+        and place is not None
+        and any(place.is_relative_to(folder) for folder in folders)
+    )
 
 
 def output_failure(error: OSError) -> Failure:

@@ -32,7 +32,8 @@ from pallasc.compiler.toolchain.environment import (
     declared_values,
     settled,
 )
-from pallasc.compiler.toolchain.identity import JAX, own_digest, recorded
+from pallasc.compiler.toolchain.identity import JAX, recorded
+from pallasc.compiler.toolchain.own_modules import COLLECTING, own_digest
 from pallasc.compiler.inputs.manifest import changed_source, make_manifest
 from pallasc.compiler.inputs.sources import sources_from_json
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
@@ -281,7 +282,7 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
             "path": path,
             "python": sys.version,
             "jax": recorded(JAX) if jax is None else jax,
-            "pallasc": own_digest(digests.digest),
+            "pallasc": own_digest(digests.digest, COLLECTING),
             **{f"variable {n}": v for n, v in compiler_variables(settled(os.environ)).items()},
             **declared_fields(of_project),
         }

@@ -40,7 +40,7 @@ def compile_kept(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact
         CompileError: it does not compile.
     """
     context = _known.get((setup.toolchain.ptxas, store.root)) or _identified(setup, store)
-    tools = replace(tools, identity=context.identity, variables=context.variables)
+    tools = replace(tools, identity=context.for_actions(), variables=context.variables)
     lowered = lower_job(job, tools.process)
     key = labelled_key(action_fields(job, lowered, tools) | _settings())
     about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})

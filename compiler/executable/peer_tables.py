@@ -1,8 +1,8 @@
 """Read back which memory of its peers a kernel over several devices names on the host.
 
-Its host function reads addresses from a table (`specs/artifacts/peers.py`) and builds tensor maps on them. It
-is run once as each rank, with a table of sentinel addresses, so that every address says which
-array of which rank it belongs to.
+Its host function reads addresses from a table (`specs/artifacts/peers.py`) and builds tensor maps
+on them. It is run once as each rank, with a table of sentinel addresses, so that every address says
+which array of which rank it belongs to.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def _python_folder() -> str:
 
 @cache
 def _compiler_folder() -> str:
-    return str(Path(__file__).resolve().parent) + os.sep
+    return str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 @cache

@@ -16,12 +16,18 @@ from pallasc.specs.canonical import digest
 from pallasc.specs.lock import VARIABLE, Component
 
 COMPUTED_WITH = "computed with"
-"""The label under which the identity counts the packages that JAX and pallasc compute with."""
+"""The label under which the identity counts the packages that take part in all of compiling."""
 
-_PACKAGES = (
-    "cramjam", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "protobuf", "scipy",
-)  # fmt: skip
-"""Distributions of what the identity counts as `computed with`."""
+TRACED_WITH = "traced with"
+"""The label for those that only tracing and lowering use: no action key depends on them."""
+
+_PACKAGES = {
+    COMPUTED_WITH: ("cramjam", "llvmlite", "protobuf"),
+    TRACED_WITH: ("ml_dtypes", "numpy", "opt_einsum", "scipy"),
+}
+"""Distributions of what the identity counts under these labels."""
+
+_IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: "tracing packages"}
 
 TOOL = "tool "
 """What labels of the identity begin with in the fields of a request key."""
@@ -36,12 +42,15 @@ def versions_of(toolchain: Toolchain) -> dict[str, str]:
     from pallasc import __version__
 
     found = {package.name: package.version for package in toolchain.packages}
-    packages = filter(None, map(find_package, _PACKAGES))
+    listed = {label: filter(None, map(find_package, names)) for label, names in _PACKAGES.items()}
     return {
         **found,
         "ptxas": tool_version(toolchain.ptxas),
         "pallasc": __version__,
-        COMPUTED_WITH: ", ".join(f"{package.name} {package.version}" for package in packages),
+        **{
+            label: ", ".join(f"{package.name} {package.version}" for package in packages)
+            for label, packages in listed.items()
+        },
     }
 
 
@@ -61,7 +70,7 @@ def components(
         named["python"] = (identity["python"], python)
     named |= {f"{VARIABLE}{name}": (value, "") for name, value in variables.items()}
     return {
-        "packages" if label == COMPUTED_WITH else label: Component(
+        _IN_A_LOCK.get(label, label): Component(
             value if is_name(value) else digest(value.encode()), version
         )
         for label, (value, version) in named.items()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.components import components
+from pallasc.compiler.toolchain.components import TRACED_WITH, components
 
 if TYPE_CHECKING:
     from pallasc.specs.lock import Component
@@ -25,6 +25,10 @@ class Context:
     variables: Mapping[str, str]
     digests: FileDigests
     unchecked: set[str] | None = None
+
+    def for_actions(self) -> dict[str, str]:
+        """Return the part of the identity that action keys depend on."""
+        return {label: held for label, held in self.identity.items() if label != TRACED_WITH}
 
     def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
         """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""

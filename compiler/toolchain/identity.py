@@ -1,9 +1,10 @@
 """The identity of what compiles: digests of the contents that decide the result, by label.
 
 Content counts, not version strings: every installed file of jax, jaxlib and the CUDA plugin, the
-assembler, the linker and the device library, pallasc's own code, and the packages that JAX and
-pallasc compute with. Python counts by its implementation, version and ABI, and by what it runs
-before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth` files with the
+assembler, the linker and the device library, pallasc's own modules that compile (`own_modules`),
+and the packages that JAX and pallasc compute with: those that only tracing uses apart, since what
+they do to a module is in the module. Python counts by its implementation, version and ABI, and by
+what it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth` files with the
 modules that they import. Lines of editable installs do not count, which only say where a package
 lies (its sources count where it is imported), nor do those of setuptools and virtualenv, which
 change how packages are installed. Nothing is imported for it.
@@ -20,13 +21,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from pathlib import Path
 
+from pallasc.compiler.toolchain.components import COMPUTED_WITH, TRACED_WITH
 from pallasc.compiler.toolchain.modules import locate_module
+from pallasc.compiler.toolchain.own_modules import own_digest
 from pallasc.compiler.toolchain.toolchain import Toolchain, toolchain_files
 from pallasc.errors import ToolError
 
-_COMPUTED_WITH = (
-    "cramjam", "google.protobuf", "llvmlite", "ml_dtypes", "numpy", "opt_einsum", "scipy",
-)  # fmt: skip
+_COMPUTED_WITH = ("cramjam", "google.protobuf", "llvmlite")
+_TRACED_WITH = ("ml_dtypes", "numpy", "opt_einsum", "scipy")
 JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
 """Packages that closures leave out."""
 
@@ -37,7 +39,6 @@ _WITHOUT_EFFECT = re.compile(
 )
 _IMPORTED = re.compile(r"import\W+(\w+)")
 _NOT_INSTALLED_CONTENT = ("/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json")
-_OWN = ("compiler", "specs")
 _BYTECODE = (".pyc", ".pyo")
 _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
 """What neither JAX nor pallasc reads when it compiles."""
@@ -61,7 +62,8 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
     for label, path in toolchain_files(toolchain):
         identity[label] = digest(path)
     identity["pallasc"] = own_digest(digest)
-    identity["computed with"] = _packages_digest(_COMPUTED_WITH, digest)
+    identity[COMPUTED_WITH] = _packages_digest(_COMPUTED_WITH, digest)
+    identity[TRACED_WITH] = _packages_digest(_TRACED_WITH, digest)
     return identity
 
 
@@ -112,14 +114,6 @@ def _packages_digest(names: Iterable[str], digest: Digest) -> str:
         found = package_digest(name, digest, without=_TESTS) or "absent"
         state.update(f"{name} {found}\n".encode())
     return state.hexdigest()
-
-
-def own_digest(digest: Digest) -> str:
-    """Return the digest of the parts of pallasc that decide the result.
-
-    Its library of kernels does not: a kernel's closure has the files that it comes from.
-    """
-    return tree_digest(_own_folders(), digest, without=("library",), skipped=_NO_INPUTS)
 
 
 def tree_digest(
@@ -187,12 +181,6 @@ def _folders(name: str, root: Path) -> list[Path]:
     cuda = name.split("-")[1]
     folder = f"jax_{cuda}_plugin" if name.endswith("-plugin") else f"jax_plugins/xla_{cuda}"
     return [root / folder]
-
-
-def _own_folders() -> list[Path]:
-    here = Path(__file__).resolve().parent
-    # Installed or from the sources: the folders lie side by side.
-    return [here.parent / name for name in _OWN]
 
 
 def _walk(folder: str, without: Collection[str], skipped: tuple[str, ...]) -> Iterator[str]:

@@ -84,7 +84,7 @@ class Setup:
             "record": self.record(context.digests),
             "ptxas": str(self.toolchain.ptxas),
             "toolkit": str(self.toolkit),
-            "identity": dict(context.identity),
+            "identity": context.for_actions(),
             "versions": self.versions_now(),
             "variables": dict(context.variables),
             "store": str(store.root),

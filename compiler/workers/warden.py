@@ -1,6 +1,7 @@
 """The process between the build and a worker: nothing that the worker started outlives it.
 
-Started as `python -P -m pallasc.compiler.workers.warden MODULE REQUESTS ANSWERS PARENT FOLDER DATA_BYTES`.
+Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS ANSWERS
+PARENT FOLDER DATA_BYTES`.
 It forks; the child becomes the worker, `MODULE.main([REQUESTS, ANSWERS, pid of the warden])`, with
 FOLDER for its temporary files, and says `{"pid": …}` before all else. The warden waits. Processes
 whose own parent died become its children, whatever session they made for themselves. When the

@@ -22,7 +22,7 @@ from pallasc.specs.arrays import layout_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
-# Launchable, library and operator by name. A library is gone with its object, and its operators too.
+# Kernel, library and operator by name. A library is gone with its object, and its operators too.
 _registered: dict[str, tuple[Launchable, Any, Any]] = {}
 
 

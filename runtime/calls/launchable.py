@@ -25,7 +25,8 @@ class Launchable(Protocol):
     variants: tuple[Candidate, ...]
 
     @property
-    def signature(self) -> Signature: ...
+    def signature(self) -> Signature:
+        """What the first variant takes and gives."""
 
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
         """Launch, and return new arrays."""

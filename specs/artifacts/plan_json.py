@@ -4,7 +4,7 @@ Schema 1: an object with `buffers`, `inputs`, `outputs`, `input_tree`, `output_t
 step and parameter carries its `kind`. Only where there is something to say, there is also:
 
 * `mesh`: a list of [axis, size], where the plan is that of one device among several; then a launch
-  may have `peer_table`, a parameter the kind "peers", a tensor map `peers` (`specs/artifacts/peers.py`)
+  may have `peer_table`, a parameter the kind "peers", a tensor map `peers` (`peers.py`)
 * `parameters`: the names in `input_tree` in the order of the function's signature, where a name
   without arrays goes before one with some
 * `layout` of an input: its dimensions from the minor one, where it is not row-major

@@ -1,6 +1,6 @@
 """Take variants out of a bundle into a folder, as files that other tools read.
 
-    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`specs/artifacts/artifact.py`)
+    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`artifacts/artifact.py`)
     FOLDER/VARIANT/plan.json         its launch plan
     FOLDER/VARIANT/KERNEL.cubin
     FOLDER/VARIANT/KERNEL.ptx        where the bundle has it

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,15 @@ import pytest
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain import identity
+from pallasc.compiler.toolchain import own_modules
 from pallasc.compiler.toolchain.identity import (
     differing,
-    own_digest,
     package_digest,
     recorded,
     toolchain_identity,
     tree_digest,
 )
+from pallasc.compiler.toolchain.own_modules import COMPILING, own_digest, reached
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
 
@@ -173,19 +175,33 @@ def test_a_package_in_a_shared_namespace_has_a_digest_of_its_own(
     assert package_digest("shared.first", FileDigests().digest) != before
 
 
-def test_pallasc_itself_counts_but_not_its_library_of_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = Path(identity.__file__).resolve().parents[1]
+def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> None:
+    here = Path(own_modules.__file__).resolve().parents[2]
     for name in ("compiler", "specs"):
         shutil.copytree(here / name, tmp_path / name)
     before = own_digest(FileDigests().digest)
-    monkeypatch.setattr(identity, "__file__", str(tmp_path / "compiler" / "identity.py"))
-    assert own_digest(FileDigests().digest) == before
-    (tmp_path / "specs" / "library" / "elementwise.py").write_text("")
-    assert own_digest(FileDigests().digest) == before
-    (tmp_path / "specs" / "plan.py").write_text("")
-    assert own_digest(FileDigests().digest) != before
+    assert own_digest(FileDigests().digest, top=tmp_path) == before
+    for module in ("specs/library/elementwise.py", "compiler/workers/schedule.py"):
+        (tmp_path / module).write_text("")
+        assert own_digest(FileDigests().digest, top=tmp_path) == before
+    lower = tmp_path / "compiler" / "lowering" / "lower.py"
+    lower.write_text(f"from pallasc.specs.library import elementwise\n{lower.read_text()}")
+    assert "specs.library.elementwise" in reached(COMPILING, tmp_path).values()
+    (tmp_path / "specs" / "artifacts" / "plan.py").write_text("")
+    assert own_digest(FileDigests().digest, top=tmp_path) != before
+
+
+def test_what_the_compiling_modules_import_is_what_python_says() -> None:
+    names = reached(COMPILING, Path(own_modules.__file__).resolve().parents[2]).values()
+    code = f"import sys\nfor n in {sorted(names)!r}: __import__('pallasc.' + n)\n"
+    code += "print(*(n for n in sys.modules if n.startswith('pallasc.')))"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = {name.removeprefix("pallasc.") for name in result.stdout.split()}
+    packages = {name for name in loaded if any(n.startswith(f"{name}.") for n in loaded)}
+    assert {*names} <= loaded
+    assert {n for n in loaded - packages if n.startswith(COMPILING)} <= {*names}
 
 
 def test_the_identity_names_everything_that_compiles(warm_store: Store) -> None:
@@ -193,7 +209,7 @@ def test_the_identity_names_everything_that_compiles(warm_store: Store) -> None:
         found = setup.context(warm_store).identity
         packages = {package.name for package in setup.toolchain.packages}
         tools = {label for label, _ in toolchain_files(setup.toolchain)}
-    assert set(found) == packages | tools | {"python", "pallasc", "computed with"}
+    assert set(found) == packages | tools | {"python", "pallasc", "computed with", "traced with"}
     assert tools == {"libdevice", "nvlink", "plugin", "ptxas"}
     assert all(len(value) == 64 for label, value in found.items() if label != "python")
 

@@ -186,9 +186,12 @@ def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, loc
 
 
 def test_every_package_that_is_computed_with_has_its_version(lock: Lock) -> None:
-    modules = [name.replace("google.protobuf", "protobuf") for name in identity._COMPUTED_WITH]
-    listed = [text.split()[0] for text in lock.toolchain["packages"].version.split(", ")]
-    assert listed == sorted(modules)
+    for label, modules in (
+        ("packages", identity._COMPUTED_WITH),
+        ("tracing packages", identity._TRACED_WITH),
+    ):
+        listed = [text.split()[0] for text in lock.toolchain[label].version.split(", ")]
+        assert listed == sorted(name.replace("google.", "") for name in modules)
 
 
 def test_a_lock_of_another_toolchain_is_refused_with_what_differs(

@@ -41,8 +41,8 @@ def explained(project: Any, before: str, now: str, **identity: str) -> Explanati
 
 def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
     version = f"numpy {version_of('numpy')}"
-    found = explained(built, version, "numpy 0.0.1", **{"computed with": "0" * 64})
-    clause = f"it was made with packages {version}, here is numpy 0.0.1"
+    found = explained(built, version, "numpy 0.0.1", **{"traced with": "0" * 64})
+    clause = f"it was made with {version}, here is numpy 0.0.1"
     assert found.reason == f"{MADE} was compiled with another toolchain: {clause}"
     assert explanation_text(found) == f"miss  {MADE}: {found.reason}"
     assert found.toolchain == (clause,)

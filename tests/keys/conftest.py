@@ -264,7 +264,7 @@ class World:
         """Return what the action key is made of, had the kernel been lowered to `module`."""
         signature = Signature(self.inputs, (), {"x": 0, "y": 1}, None)
         job = Job(cast(Callable[..., Any], None), variant.args, {}, variant.target)
-        tools = Tools({}, self.tools / "bin/ptxas", context.identity, context.variables)
+        tools = Tools({}, self.tools / "bin/ptxas", context.for_actions(), context.variables)
         return action_fields(job, Lowered(None, self.module, signature), tools)
 
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 
 from pallasc.compiler.inputs import manifest
 from pallasc.compiler.lowering import compile as compile_module
-from pallasc.compiler.toolchain import identity
+from pallasc.compiler.toolchain import identity, own_modules
 from pallasc.specs import canonical
 
 Change = Callable[[Any], object]
@@ -196,12 +197,12 @@ def bytecode_alone(world: Any) -> None:
     world.add("tools/jax/_src/fast.pyc", "code without a source")
 
 
-def own_source(world: Any) -> None:
-    here = Path(identity.__file__).resolve().parents[1]
+def own_source(world: Any, module: str) -> None:
+    here = Path(own_modules.__file__).resolve().parents[2]
     for name in ("compiler", "specs"):
         shutil.copytree(here / name, world.root / "own" / name)
-    world.flip("own/compiler/translate.py")
-    world.patch.setattr(identity, "__file__", str(world.root / "own/compiler/identity.py"))
+    world.flip(f"own/{module}")
+    world.patch.setattr(own_modules, "_top", lambda: world.root / "own")
 
 
 def python(name: str, value: object) -> Change:
@@ -240,11 +241,6 @@ add("both", {
     "a file more in jax": new_file_of_jax,
     "a file of jax under another name": renamed_file_of_jax,
     "bytecode without a source in jax": bytecode_alone,
-    "bytes of numpy": lambda w: w.flip("site/numpy/core.so"),
-    "bytes of numpy's libraries": lambda w: w.flip("site/numpy.libs/libopenblas.so"),
-    "bytes of ml_dtypes": lambda w: w.flip("site/ml_dtypes/__init__.py"),
-    "bytes of opt_einsum": lambda w: w.flip("site/opt_einsum/__init__.py"),
-    "bytes of scipy": lambda w: w.flip("site/scipy/__init__.py"),
     "bytes of llvmlite": lambda w: w.flip("site/llvmlite/__init__.py"),
     "bytes of protobuf": lambda w: w.add("site/google/protobuf/__init__.py", "ONE = 1\n"),
     "bytes of cramjam": lambda w: w.flip("site/cramjam/__init__.py"),
@@ -254,8 +250,23 @@ add("both", {
     "sitecustomize": starts_with("sitecustomize.py"),
     "usercustomize": starts_with("usercustomize/__init__.py"),
     "a .pth file that runs code": startup_line,
-    "pallasc's own sources": own_source,
+    **{
+        f"pallasc's {module}": partial(own_source, module=module)
+        for module in (
+            "compiler/executable/translate.py", "compiler/lowering/lower.py",
+            "specs/artifacts/plan_json.py", "specs/targets.py",
+        )
+    },
     "version of keys": lambda w: w.patch.setattr(canonical, "KEY_SCHEMA", b"pallasc key 99\n"),
+})  # fmt: skip
+
+# What they do to a module is in the module.
+add("request", {
+    "bytes of numpy": lambda w: w.flip("site/numpy/core.so"),
+    "bytes of numpy's libraries": lambda w: w.flip("site/numpy.libs/libopenblas.so"),
+    "bytes of ml_dtypes": lambda w: w.flip("site/ml_dtypes/__init__.py"),
+    "bytes of opt_einsum": lambda w: w.flip("site/opt_einsum/__init__.py"),
+    "bytes of scipy": lambda w: w.flip("site/scipy/__init__.py"),
 })  # fmt: skip
 
 add("request", {

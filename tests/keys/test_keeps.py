@@ -8,13 +8,14 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pallasc.compiler.toolchain import identity
+from pallasc.compiler.toolchain import identity, own_modules
 
 Change = Callable[[Any], object]
 
@@ -24,6 +25,14 @@ def turned(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: turned(value[key]) for key in reversed(value)}
     return [turned(item) for item in value] if isinstance(value, list) else value
+
+
+def own_source(world: Any, module: str) -> None:
+    here = Path(own_modules.__file__).resolve().parents[2]
+    for name in ("compiler", "specs"):
+        shutil.copytree(here / name, world.root / "own" / name)
+    world.flip(f"own/{module}")
+    world.patch.setattr(own_modules, "_top", lambda: world.root / "own")
 
 
 def order_of_keys(world: Any) -> None:
@@ -271,6 +280,15 @@ KEEPS: dict[str, Change] = {
     "libraries that nothing here loads": no_library,
     "limits": limits,
     "number of cores": one_core,
+    **{
+        f"pallasc's {module}": partial(own_source, module=module)
+        for module in (
+            "compiler/workers/schedule.py", "compiler/build/bundling.py",
+            "compiler/build/report.py",
+            "compiler/inputs/why.py", "specs/bundle/audit.py", "specs/loading/matrix.py",
+            "specs/library/elementwise.py",
+        )
+    },
 }  # fmt: skip
 
 

@@ -106,7 +106,7 @@ class Call:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """The arguments that a map was encoded from; fields as in `pallasc.specs.artifacts.plan.TensorMap`."""
+    """The arguments that a map was encoded from; fields as in a launch plan."""
 
     address: int
     dtype: str

@@ -1,4 +1,4 @@
-"""The stand-in reads cubins as `pallasc.specs.artifacts.cubin` does, and loads them where a driver would."""
+"""The stand-in reads cubins as pallasc does, and loads them where a driver would."""
 
 from __future__ import annotations
 

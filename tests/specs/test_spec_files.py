@@ -28,7 +28,8 @@ def found(folder: Path) -> tuple[list[str], list[str]]:
         "from pallasc import kernel\n@kernel(args={})\ndef f(x): ...\n",
         "from pallasc import kernel as k\nk(args={})(print)\n",
         "from pallasc import *\nkernel(args={})(print)\n",
-        "from pallasc.specs.loading.decorator import kernel\nclass A:\n    kernel(args={})(print)\n",
+        "from pallasc.specs.loading.decorator import kernel\n"
+        "class A:\n    kernel(args={})(print)\n",
         "import pallasc\nif True:\n    for n in (1, 2):\n        pallasc.declare(entry='a:b')\n",
         "from pallasc import declare\n[declare(entry=e) for e in ()]\n",
         "import pallasc\npallasc.kernel(\n",
