@@ -4,11 +4,10 @@ Content counts, not version strings: every installed file of jax, jaxlib and the
 assembler, the linker and the device library, pallasc's own modules that compile (`own_modules`),
 and the packages that JAX and pallasc compute with: those that only tracing uses apart, since what
 they do to a module is in the module. Python counts by its implementation, version and ABI, and by
-what it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth` files with the
-modules that they import. Lines of editable installs do not count, which only say where a package
-lies (its sources count where it is imported), nor do those of setuptools and virtualenv, which
-change how packages are installed. Nothing is imported for it.
-"""
+what it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth`
+files with the modules that they import. Lines of editable installs do not count, which only say
+where a package lies (its sources count where it is imported), nor do those of setuptools and
+virtualenv, which change how packages are installed. Nothing is imported for it."""
 
 from __future__ import annotations
 

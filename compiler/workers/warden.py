@@ -1,12 +1,11 @@
 """The process between the build and a worker: nothing that the worker started outlives it.
 
-Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS ANSWERS
-PARENT FOLDER DATA_BYTES`.
-It forks; the child becomes the worker, `MODULE.main([REQUESTS, ANSWERS, pid of the warden])`, with
-FOLDER for its temporary files, and says `{"pid": …}` before all else. The warden waits. Processes
-whose own parent died become its children, whatever session they made for themselves. When the
-worker ends, or the build asks with SIGTERM, or the build itself dies, it kills them all, removes
-the folder, and ends as the worker did.
+Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
+ANSWERS PARENT FOLDER DATA_BYTES`. It forks; the child becomes the worker, `MODULE.main([REQUESTS,
+ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and says `{"pid": …}` before all
+else. The warden waits. Processes whose own parent died become its children, whatever session they
+made for themselves. When the worker ends, or the build asks with SIGTERM, or the build itself dies,
+it kills them all, removes the folder, and ends as the worker did.
 
 There are two wardens, one the child of the other: a kernel that kills its parent process kills the
 inner one, and the outer one then kills all that is left.

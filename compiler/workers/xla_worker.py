@@ -1,11 +1,10 @@
 """A process in which XLA compiles modules that another one has lowered, and nothing else runs.
 
 Started as `python -X PLACE -P -m pallasc.compiler.workers.xla_worker`; `device_library` says why.
-Frames on the standard input and output: eight bytes for the length, then a pickle. To it: `("isa",)`, or
-`("compile", target, number of devices, MLIR bytecode, XLA's CompileOptions)`. From it: `(True,
-result)`, or `(False, class of the error, its text, what was written meanwhile)`. It ends with its
-input.
-"""
+Frames on the standard input and output: eight bytes for the length, then a pickle. To it:
+`("isa",)`, or `("compile", target, number of devices, MLIR bytecode, XLA's CompileOptions)`. From
+it: `(True, result)`, or `(False, class of the error, its text, what was written meanwhile)`. It
+ends with its input."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ bisecting the keys of the catalog, then those of one page, and only that page is
 
 **What is compiled and what ships.** `record` in an entry is the number of the artifact's record
 (`specs/artifacts/artifact.py`), byte for byte as the compiler made it, so its digest is the
-artifact's in store and lock. `blobs` says for each blob of the record, in the order of their digests, which
-number it has here, null for one left out (PTX). A cubin without its debug sections
+artifact's in store and lock. `blobs` says for each blob of the record, in the order of their
+digests, which number it has here, null for one left out (PTX). A cubin without its debug sections
 (`specs/bundle/strip.py`) is another one: the record has the digest of what was compiled, the blob
 table that of what ships. `Bundle.artifact` gives a record in which each digest is of what ships.
 
