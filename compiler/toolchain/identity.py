@@ -7,7 +7,8 @@ they do to a module is in the module. Python counts by its implementation, versi
 what it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth`
 files with the modules that they import. Lines of editable installs do not count, which only say
 where a package lies (its sources count where it is imported), nor do those of setuptools and
-virtualenv, which change how packages are installed. Nothing is imported for it."""
+virtualenv, which change how packages are installed. Nothing is imported for it.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Started as `python -X PLACE -P -m pallasc.compiler.workers.xla_worker`; `device_
 Frames on the standard input and output: eight bytes for the length, then a pickle. To it:
 `("isa",)`, or `("compile", target, number of devices, MLIR bytecode, XLA's CompileOptions)`. From
 it: `(True, result)`, or `(False, class of the error, its text, what was written meanwhile)`. It
-ends with its input."""
+ends with its input.
+"""
 
 from __future__ import annotations
 
