@@ -3,7 +3,7 @@
 It is the innermost module on the stack that is neither Python's own nor JAX's. What JAX, pallasc
 and the import system ask for themselves is nobody's question, nor is what a few modules of Python
 do for their own sake. What an installed package asks while it is imported counts with its files;
-which time it is, what chance gives and what lies in the current folder is its own affair then.
+what lies in the current folder is its own affair then.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from typing import Any
 
 from pallasc.compiler.inputs.attribution import say
 from pallasc.compiler.inputs.closure import asked_in_vain, edges, loaded
-from pallasc.compiler.inputs.nondeterminism import watch_numpy
 from pallasc.compiler.inputs.recorders import record_reads
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, module_of
 
@@ -78,8 +77,6 @@ def record_imports() -> None:
 
 
 def _record_import(importer: str, full: str, items: list[str]) -> None:
-    if full.startswith("numpy"):
-        watch_numpy()
     if "*" in items:
         items += getattr(sys.modules.get(full), "__all__", ())
     _record(importer, [full, *(f"{full}.{item}" for item in items)])

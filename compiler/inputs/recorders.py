@@ -1,15 +1,16 @@
 """What a compiling process records of the questions that the user's code asks it.
 
 Python announces some of them (audit events): opening, listing, running, connecting. The others it
-announces to nobody: what lies at a path, where a link leads, which value a variable has, and those
-of `chance`. The functions that answer them are replaced by ones that record who asked. Of variables
+announces to nobody: what lies at a path, where a link leads, which value a variable has. The
+functions that answer them are replaced by ones that record who asked. Of variables
 only those are recorded that are not there, since all others are the same everywhere or in the key
 (`environment`); what lies in the process's own folder (`seclusion`) was made by itself.
 
-What has no digest (other programs, the network, clocks, random numbers without a seed, contents
-below `/proc` and `/sys`) makes that what was compiled is lowered again at every build. Not seen at
-all: what extension modules ask the system themselves, what an `os.DirEntry` says beside its name,
-and how many cores, which processor or which host this is.
+What has no digest (other programs, the network, contents below `/proc` and `/sys`) makes that what
+was compiled is lowered again at every build. Not seen at all: clocks and random numbers, what
+extension modules ask the system themselves, what an `os.DirEntry` says beside its name, and how
+many cores, which processor or which host this is. `pallasc build --reproduce` finds kernels that
+depend on any of these.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from pallasc.compiler.inputs.attribution import (
     say,
     watch,
 )
-from pallasc.compiler.inputs.nondeterminism import watch_chance
 from pallasc.compiler.inputs.reads import FILE, FOLDER, IS, LINK, of_module
 from pallasc.compiler.toolchain.environment import is_withheld
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard
@@ -48,7 +48,6 @@ _WHETHER = frozenset({
 
 _NO_INPUTS = ("/dev/",)
 _NO_DIGEST = ("/proc/", "/sys/")
-_CHANCE = ("/dev/hwrng", "/dev/random", "/dev/urandom")
 _PROGRAM, _NETWORK = "ran another program", "talked to the network"
 _PROCESS = "started another process"
 _ACTS = {
@@ -86,7 +85,6 @@ def record_reads() -> None:
     watch(os, "lstat", functools.partial(_stat, follows=False))
     watch(os, "access", functools.partial(_stat, whether=True))
     watch(os, "readlink", _read_link)
-    watch_chance()
 
 
 def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
@@ -147,8 +145,6 @@ def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
 def _read(module: str, place: str, kind: str) -> None:
     if place.startswith(_NO_DIGEST):
         say(module, f"read {place}")
-    elif place in _CHANCE:
-        say(module, "drew random numbers without a seed")
     elif (module, place) not in _written and not place.startswith(_NO_INPUTS):
         _look(module, kind, place)
 

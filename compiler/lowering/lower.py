@@ -1,6 +1,6 @@
 """Trace a function for a target and lower it to a module without source locations.
 
-Locations are off (`locations`), so that one kernel has one module wherever it lies; they can be
+Locations are off (`jax_versions`), so that one kernel has one module wherever it lies; they can be
 switched on to explain an error.
 """
 
@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.compiler.executable.profiles import Regions
-from pallasc.compiler.lowering.device_mesh import jax_mesh, on_one_device
 from pallasc.compiler.lowering.instructions import check_instructions
-from pallasc.compiler.lowering.jax_0_10 import adapt_before_hopper
-from pallasc.compiler.lowering.jax_0_11 import name_dumps_alike
-from pallasc.compiler.lowering.locations import source_locations
+from pallasc.compiler.lowering.jax_versions import (
+    adapt,
+    inferred_architecture,
+    jax_mesh,
+    keep_64_bits,
+    on_one_device,
+    source_locations,
+)
 from pallasc.compiler.lowering.profiling import profiles_kept
 from pallasc.compiler.lowering.topology import devices_for, devices_present
 from pallasc.compiler.lowering.trees import abstract, arrays_tell_order, bind, leaves
@@ -128,21 +132,9 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
     import jax
 
     here, there = jax.default_device(devices[0]), devices_present(devices)
-    with source_locations(kept=locations), here, there, _x64(_needs_x64(args)):
+    wide = keep_64_bits() if _needs_x64(args) else contextlib.nullcontext()
+    with source_locations(kept=locations), here, there, wide:
         yield
-
-
-def _x64(needed: bool) -> Any:
-    """Return a context in which 64-bit types stay as they are, where the arguments have any."""
-    if not needed:
-        return contextlib.nullcontext()
-    import jax
-    from jax import experimental
-
-    switch: Any = getattr(jax, "enable_x64", None)
-    if switch is None:
-        switch = getattr(experimental, "enable_x64", None)
-    return switch(True)
 
 
 def _needs_x64(args: Args) -> bool:
@@ -156,14 +148,10 @@ def _one_architecture(target: Target) -> Iterator[None]:
     Mosaic answers sm_90 where it cannot tell, and registers its assembler pass once a process for
     the architecture of the first kernel.
     """
-    import jax
-    from jax.experimental.mosaic.gpu import core, utils
-
-    # It moved from `core` to `utils` between JAX 0.10 and 0.12.
-    infer = getattr(utils, "_infer_arch", None) or getattr(core, "_infer_arch", None)
-    if infer is None:
+    found = inferred_architecture()
+    if found is None:
         raise CompileError("this JAX version does not say for which architecture Mosaic lowers")
-    major, minor = infer()
+    major, minor = found
     if (major, minor) != (target.major, target.minor):
         raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
@@ -172,10 +160,7 @@ def _one_architecture(target: Target) -> Iterator[None]:
             f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
             hint="Mosaic GPU takes one architecture a process: pass isolated=True.",
         )
-    if target.major < 9 and jax.__version_info__[:2] == (0, 10):
-        adapt_before_hopper()
-    if jax.__version_info__[:2] == (0, 11):
-        name_dumps_alike()
+    adapt(target.major)
     yield
 
 

@@ -222,7 +222,6 @@ def _untold(error: Exception) -> str:
 
 
 def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
-    forget_seeds()
     session.store.not_stored = ""
     if message.get("env") and not session.traced:
         session.before.admit(message["env"])

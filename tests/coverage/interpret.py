@@ -23,8 +23,8 @@ import numpy as np
 from covering import CASES
 
 from pallasc.compiler.lowering.assertions import failed_line
-from pallasc.compiler.lowering.device_mesh import jax_mesh, on_one_device
 from pallasc.compiler.lowering.entry import import_entry, import_function, static_value
+from pallasc.compiler.lowering.jax_versions import jax_mesh, on_one_device
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.spec import Variant

@@ -24,8 +24,6 @@ KERNELS = {
     "proc": "def run(x):\n    open('/proc/cpuinfo').close()\n    return x * 5\n",
     "bytes": "import os\ndef run(x):\n    try: os.environ[b'PATH']\n    except TypeError: pass\n"
     "    return x * 6\n",
-    "clock": "import time\ndef run(x): return x * (7 + 0 * time.time())\n",
-    "dice": "import random\nSIDE = random.random()\ndef run(x): return x * 8\n",
     "asks": "import os\nDEBUG = os.path.exists(__file__ + '.debug')\n"
     "def run(x): return x * (9 + DEBUG)\n",
 }
@@ -33,9 +31,6 @@ SAID = {
     "program": "_pallasc_spec_program ran another program, of which no digest can be taken",
     "system": "_pallasc_spec_system ran another program, of which no digest can be taken",
     "proc": "_pallasc_spec_proc read /proc/cpuinfo, of which no digest can be taken",
-    "clock": "_pallasc_spec_clock asked what time it is, of which no digest can be taken",
-    "dice": "_pallasc_spec_dice drew random numbers without a seed, of which no digest can be "
-    "taken",
 }
 
 

@@ -28,7 +28,6 @@ imports.read_sources_afresh()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
 from pallasc.compiler.inputs.manifest import make_manifest  # noqa: E402
-from pallasc.compiler.inputs.nondeterminism import forget_seeds  # noqa: E402
 from pallasc.compiler.workers.worker import _job, _sources  # noqa: E402
 from pallasc.specs.loading.matrix import expand  # noqa: E402
 from pallasc.specs.loading.yaml_loader import load_yaml  # noqa: E402
@@ -38,7 +37,6 @@ variants = expand(load_yaml(spec))
 seclusion.admit({name: declared.get(name) for variant in variants for name in variant.env})
 seclusion.enter(os.path.dirname(spec))
 for variant in variants:
-    forget_seeds()
     job = _job(variant)
     job.function(**dict.fromkeys(variant.args, 3.0), **job.static)
     read = _sources(variant)
