@@ -106,8 +106,8 @@ def _adapt_before_hopper() -> None:
     """Replace two operations that do not exist before Hopper, in Mosaic of JAX 0.10.
 
     It picks one thread of a block with `elect.sync` and fences barrier initialisation for
-    clusters in every kernel; neither exists before sm_90, and LLVM aborts the process. Later versions
-    compare the thread's index instead, and fence only where there are clusters.
+    clusters in every kernel; neither exists before sm_90, and LLVM aborts the process. Later
+    versions compare the thread's index instead, and fence only where there are clusters.
     """
     from jax._src.lib.mlir.dialects import arith, nvvm
     from jax.experimental.mosaic import gpu
