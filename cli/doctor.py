@@ -70,7 +70,7 @@ def _runs() -> list[str]:
     """Return the architectures of the GPUs here; none where there is no driver."""
     from pallasc.errors import PallascError
     from pallasc.runtime.device.devices import capabilities
-    from pallasc.specs.targets import DEFAULT_MODELS
+    from pallasc.specs.gpus import DEFAULT_MODELS
 
     try:
         numbers = {f"sm_{major}{minor}" for major, minor in capabilities()}

@@ -19,7 +19,7 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.specs.targets import Target
+    from pallasc.specs.gpus import Target
 
 COLUMNS = ("MODEL", "ARCH", "SMS", "SMEM PER BLOCK", "L2", "MEMORY", "DEVICE")
 FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
@@ -52,7 +52,7 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
     """
     from pallasc.cli.terminal.output import json_text, table
-    from pallasc.specs.targets import DEFAULT_MODELS, MODELS
+    from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
 
     models = [*MODELS.values(), *_added(specs, store_root)]
     if as_json:
@@ -67,7 +67,7 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
 
 def rows(models: Iterable[Target]) -> list[list[str]]:
     """Return one row of `COLUMNS` for each model."""
-    from pallasc.specs.targets import DEFAULT_MODELS
+    from pallasc.specs.gpus import DEFAULT_MODELS
 
     return [
         [

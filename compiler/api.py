@@ -20,11 +20,12 @@ from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.gpus import Target
 from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.meshes import Mesh, checked_mesh
 from pallasc.specs.spelling import show
-from pallasc.specs.targets import Target, resolve_target
+from pallasc.specs.targets import resolve_target
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.xla_process import XlaProcess

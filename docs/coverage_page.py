@@ -152,7 +152,7 @@ def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _listed(architectures: Sequence[str]) -> str:
-    from pallasc.specs.targets import DEFAULT_MODELS
+    from pallasc.specs.gpus import DEFAULT_MODELS
 
     return "all" if set(architectures) == set(DEFAULT_MODELS) else ", ".join(architectures)
 

@@ -24,8 +24,8 @@ from pallasc.cli.main import COMMANDS, root
 from pallasc.cli.render.failures import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.targets import COLUMNS, rows
 from pallasc.errors import PallascError
+from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.json_schema import json_schema_text
-from pallasc.specs.targets import MODELS
 
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 from pallasc.specs.spelling import plain
-from pallasc.specs.targets import Target
 from pallasc.specs.templates import Scalar, Value
 
 ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]

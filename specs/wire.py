@@ -10,8 +10,8 @@ from typing import Any
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import looks_like_array, resolve_array
+from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Budget, Row, Spec, Tolerance, Variant, plain_args
-from pallasc.specs.targets import Target
 
 Json = dict[str, Any]
 """What `json.dumps` takes and `json.loads` gives back."""

@@ -142,7 +142,8 @@ def _known(targets: Sequence[str]) -> tuple[str, ...]:
     Raises:
         SpecError: an architecture that does not exist.
     """
-    from pallasc.specs.targets import DEFAULT_MODELS, resolve_target
+    from pallasc.specs.gpus import DEFAULT_MODELS
+    from pallasc.specs.targets import resolve_target
 
     for name in targets:
         if name.startswith("sm_") and name not in DEFAULT_MODELS:

@@ -72,8 +72,8 @@ def read_bundled(
 
 def _variant(file: Path, entry: Entry, target: Any) -> Variant:
     """Return what a bundle knows of a variant; it has neither function nor reference."""
+    from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Budget, Variant
-    from pallasc.specs.targets import Target
 
     return Variant(
         name=entry.name,

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pallasc.specs.targets import MODELS
+from pallasc.specs.gpus import MODELS
 
 if TYPE_CHECKING:
     from pallasc.runtime.device.devices import Device
-    from pallasc.specs.targets import Target
+    from pallasc.specs.gpus import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ def _target_hint(device: Device) -> str | None:
     """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
     from pallasc.cli.launching.chip import model_of
     from pallasc.runtime.matching.selection import arch_refusal
-    from pallasc.specs.targets import DEFAULT_MODELS
+    from pallasc.specs.gpus import DEFAULT_MODELS
 
     model = model_of(device)
     own = f"sm_{device.major}{device.minor}"

@@ -50,8 +50,8 @@ from pallasc.errors import PallascError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
+from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Variant, plain_args
-from pallasc.specs.targets import Target
 
 if TYPE_CHECKING:
     pass

@@ -44,9 +44,9 @@ from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.artifacts.plan_rules import check_ranges
 from pallasc.specs.canonical import canonical_json, labelled_key
+from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 from pallasc.specs.spec import Args
-from pallasc.specs.targets import Target
 
 _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 

@@ -14,9 +14,13 @@ from typing import Any
 
 from pallasc.compiler.lowering.diagnose import user_place
 from pallasc.errors import CompileError
-from pallasc.specs.targets import Target
+from pallasc.specs.gpus import ARCHITECTURES, Target
 
-_HOPPER, _BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a", "sm_110a")
+_HAVE = {
+    kind: tuple(row.name for row in ARCHITECTURES.values() if row.matrix == kind and row.model)
+    for kind in ("wgmma", "tcgen05")
+}
+"""The architectures that have each kind of matrix instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,9 @@ def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
     """
     name = primitive.removesuffix("_p")
     if "tcgen05" in name or "tmem" in name:
-        return Need(f"tensor memory ({name})", archs=_BLACKWELL)
+        return Need(f"tensor memory ({name})", archs=_HAVE["tcgen05"])
     if name.startswith("wgmma"):
-        return Need(f"warpgroup matrix instructions ({name})", archs=_HOPPER)
+        return Need(f"warpgroup matrix instructions ({name})", archs=_HAVE["wgmma"])
     if name in ("set_max_registers", "griddepcontrol_wait", "griddepcontrol_launch_dependents"):
         return Need(name, major=9)
     if name in ("try_cluster_cancel", "query_cluster_cancel"):
@@ -64,7 +68,7 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
     Raises:
         CompileError: it does not; with the user's line.
     """
-    if target.arch == "sm_90a" or target.arch in _BLACKWELL:
+    if any(target.arch in archs for archs in _HAVE.values()):
         copies_use_tma = False
     else:
         from jax.experimental.pallas import mosaic_gpu

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import Launch, LaunchPlan
-from pallasc.specs.targets import Target
+from pallasc.specs.gpus import Target
 
 _GRID = (2**31 - 1, 65535, 65535)
 _BLOCK = (1024, 1024, 64)

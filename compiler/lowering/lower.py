@@ -29,10 +29,10 @@ from pallasc.compiler.lowering.trees import abstract, arrays_tell_order, bind, l
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import DTYPES
+from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import suggestion
-from pallasc.specs.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pallasc.compiler.lowering.patches import replaced
 from pallasc.errors import CompileError, ToolError
-from pallasc.specs.targets import Target
+from pallasc.specs.gpus import Target
 
 _TEMPLATE = """\
 gpu_device_info {{

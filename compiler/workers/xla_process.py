@@ -25,7 +25,7 @@ from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.failures import exit_in_words
 from pallasc.compiler.workers.xla_worker import receive, send
 from pallasc.errors import CompileError, ToolError
-from pallasc.specs.targets import Target
+from pallasc.specs.gpus import Target
 
 
 class XlaRuntimeError(Exception):

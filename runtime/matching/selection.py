@@ -27,14 +27,14 @@ from pallasc.runtime.matching.signature import misaligned_text
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.gpus import ARCHITECTURES
 from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar
 
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
-_EMBEDDED = {(8, 7), (8, 8), (10, 1), (11, 0)}
 _REGISTERS = 65536
-_MOST_BLOCKS = {"sm_86": 16, "sm_87": 16, "sm_89": 24, "sm_110": 24, "sm_120": 24, "sm_121": 24}
-"""Blocks that one multiprocessor holds; 32 on all others."""
+_MOST_BLOCKS = 32
+"""Blocks that a multiprocessor of an architecture that is not known here holds at most."""
 
 _RESERVED_SMEM_BYTES = 1024
 
@@ -146,7 +146,8 @@ def arch_refusal(arch: str, major: int, minor: int) -> str | None:
     if match[3] == "a":
         return f"{arch} runs on exactly sm_{own[0]}{own[1]}, {here}"
     same_family = own[0] == major and own[1] <= minor
-    if same_family and not _EMBEDDED & {own, (major, minor)}:
+    known = (ARCHITECTURES.get(each) for each in (own, (major, minor)))
+    if same_family and not any(row.embedded for row in known if row):
         return None
     return f"{arch} runs on sm_{own[0]}{own[1]} and newer ones of its family, {here}"
 
@@ -198,12 +199,18 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
     return max(
         1,
         min(
-            _MOST_BLOCKS.get(str(target.get("arch")).rstrip("af"), 32),
+            _most_blocks(str(target.get("arch"))),
             int(target["threads_per_sm"]) // threads,
             _REGISTERS // registers,
             int(target["smem_per_sm_bytes"]) // smem,
         ),
     )
+
+
+def _most_blocks(arch: str) -> int:
+    match = _ARCH.fullmatch(arch)
+    known = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
+    return known.blocks_per_sm if known else _MOST_BLOCKS
 
 
 def _point(candidate: Candidate) -> tuple[Any, ...]:

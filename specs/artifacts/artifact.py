@@ -3,7 +3,7 @@
 Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the artifact's digest:
 
 * `schema`: 1
-* `target`: the model's figures (`specs/targets.py`), `name` included
+* `target`: the model's figures (`specs/gpus.py`), `name` included
 * `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of what compiles
 * `minimum_driver`: `cuda` ("13.0", the driver API) and `linux` ("580.65.06", the driver package)
 * `plan`: the launch plan (`specs/artifacts/plan_json.py`)

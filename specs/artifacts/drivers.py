@@ -9,6 +9,7 @@ that brought it.
 from __future__ import annotations
 
 from pallasc.errors import CompileError
+from pallasc.specs.gpus import ARCHITECTURES
 
 # CUDA version of the driver API -> Linux driver package.
 _LINUX = {
@@ -17,9 +18,6 @@ _LINUX = {
     (12, 9): "575.51.03",
     (13, 0): "580.65.06",
 }
-
-# First driver API that knows the SM; those before 12.0 need no entry.
-_FIRST_API = {100: (12, 8), 120: (12, 8), 103: (12, 9), 110: (13, 0)}
 
 
 def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
@@ -37,5 +35,6 @@ def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
         raise CompileError(
             f"the cubin is from CUDA toolkit {toolkit or 'unknown'}; tested are 12 and 13"
         )
-    api = max((int(major), 0), _FIRST_API.get(sm, (12, 0)))
+    known = ARCHITECTURES.get(divmod(sm, 10))
+    api = max((int(major), 0), known.driver if known else (12, 0))
     return {"cuda": f"{api[0]}.{api[1]}", "linux": _LINUX[api]}

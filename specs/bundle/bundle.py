@@ -33,8 +33,8 @@ from pallasc.specs.bundle.signature import (
 )
 from pallasc.specs.bundle.source import Source, open_source
 from pallasc.specs.canonical import canonical_json
+from pallasc.specs.gpus import DEFAULT_MODELS
 from pallasc.specs.spelling import suggestion
-from pallasc.specs.targets import DEFAULT_MODELS
 from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Array, parse_array
 from pallasc.specs.bundle.text import parse_json
-from pallasc.specs.targets import FIGURES
+from pallasc.specs.gpus import FIGURES
 
 Record = Mapping[str, Any]
 """The JSON of an artifact."""

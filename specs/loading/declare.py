@@ -9,13 +9,14 @@ from typing import Any
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file, check_entry, parse_entry
 from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.gpus import Target
 from pallasc.specs.loading.entry_fields import NODES
 from pallasc.specs.loading.kernel_fields import KERNEL_FIELDS, PARTIAL_KERNEL
 from pallasc.specs.loading.parameter_fields import FILE_KEY
 from pallasc.specs.loading.tables import read_rows
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
-from pallasc.specs.targets import Target, resolve_target
+from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import is_template
 
 

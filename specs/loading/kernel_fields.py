@@ -20,11 +20,11 @@ from pallasc.specs.fields import (
     expected,
     finite,
 )
+from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.loading.parameter_fields import PARAMETER, MatrixKind, ParameterKind
 from pallasc.specs.nodes import ARRAY_NODES
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.targets import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.templates import Expression, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
 

@@ -9,6 +9,7 @@ from typing import Any
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import without_layout
 from pallasc.specs.fields import Number, PathParts, Place
+from pallasc.specs.gpus import Target
 from pallasc.specs.loading.filling import Params, Trees
 from pallasc.specs.loading.kernel_fields import AXIS_SIZE, BUDGET_FIELDS, TOLERANCE_FIELDS
 from pallasc.specs.loading.limits import check_expansion
@@ -17,7 +18,7 @@ from pallasc.specs.meshes import Mesh, check_devices
 from pallasc.specs.parameters import Point, contents, labels
 from pallasc.specs.spec import Budget, Spec, Tolerance, Variant, sorted_value
 from pallasc.specs.spelling import shortened, show, suggestion
-from pallasc.specs.targets import Target, resolve_target
+from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import parse_template
 
 LONGEST_ID = 2000

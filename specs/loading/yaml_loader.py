@@ -8,13 +8,14 @@ from typing import Any
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Place
+from pallasc.specs.gpus import Target
 from pallasc.specs.loading.declare import Surroundings, check_target, declare, named
 from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS
 from pallasc.specs.loading.project import with_project
 from pallasc.specs.loading.spec_files import OnSkip, spec_files
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.spec import Spec
-from pallasc.specs.targets import Target, check_arch, make_model, resolve_target
+from pallasc.specs.targets import check_arch, make_model, resolve_target
 
 PythonCollector = Callable[[str], list[Spec]]
 """Runs a Python spec file, in a process of its own, and returns what it declares."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pallasc.specs.targets import DEFAULT_MODELS, MODELS
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
 
 RunCommand = Callable[..., Any]
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.topology import target_config
-from pallasc.specs.targets import DEFAULT_MODELS, resolve_target
+from pallasc.specs.gpus import DEFAULT_MODELS
+from pallasc.specs.targets import resolve_target
 
 
 @pytest.mark.parametrize("arch", DEFAULT_MODELS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.specs.targets import DEFAULT_MODELS
+from pallasc.specs.gpus import DEFAULT_MODELS
 
 FOLDER = str(Path(__file__).parent)
 

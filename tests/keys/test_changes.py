@@ -254,7 +254,7 @@ add("both", {
         f"pallasc's {module}": partial(own_source, module=module)
         for module in (
             "compiler/executable/translate.py", "compiler/lowering/lower.py",
-            "specs/artifacts/plan_json.py", "specs/targets.py",
+            "specs/artifacts/plan_json.py", "specs/gpus.py",
         )
     },
     "version of keys": lambda w: w.patch.setattr(canonical, "KEY_SCHEMA", b"pallasc key 99\n"),

@@ -19,7 +19,7 @@ from pallasc.runtime.matching.selection import (
     select,
 )
 from pallasc.specs.artifacts.plan import Launch
-from pallasc.specs.targets import MODELS
+from pallasc.specs.gpus import MODELS
 
 _NAMES = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h100-pcie": "NVIDIA H100 PCIe"}
 

@@ -10,8 +10,8 @@ import pytest
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.gpus import MODELS
 from pallasc.specs.spec import Budget, Tolerance, Variant
-from pallasc.specs.targets import MODELS
 
 BASE = Variant(
     name="double",

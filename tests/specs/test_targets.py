@@ -7,14 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.targets import (
-    DEFAULT_MODELS,
-    MODELS,
-    Target,
-    check_arch,
-    make_model,
-    resolve_target,
-)
+from pallasc.specs.artifacts.drivers import _LINUX
+from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, MODELS, Target, capability
+from pallasc.specs.targets import check_arch, make_model, resolve_target
 
 
 @pytest.mark.parametrize(
@@ -155,3 +150,13 @@ def test_figures_leave_only_the_name_out() -> None:
     target = resolve_target("h200")
     assert target.figures().keys() == {*Target.__slots__} - {"name"}
     assert replace(target, name="other").figures() == target.figures()
+
+
+def test_every_architecture_is_one_row_with_a_model_of_it() -> None:
+    rows = ARCHITECTURES.values()
+    assert [row.name for row in rows] == sorted({row.name for row in rows}, key=capability)
+    for row in rows:
+        assert not row.model or MODELS[row.model].arch == row.name
+        assert row.blocks_per_sm in (16, 24, 32)
+        assert row.driver in _LINUX
+    assert {model.arch for model in MODELS.values()} == set(DEFAULT_MODELS)

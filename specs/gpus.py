@@ -1,0 +1,309 @@
+"""Architectures and models of GPUs: whatever pallasc knows of one stands in its row here.
+
+Figures of the models are those of OpenXLA's target specs where that folder has the model
+(`xla/backends/gpu/target_config/specs`, read in 2026); those of L40S, GH200 and Jetson Thor are
+from NVIDIA's data sheets and the table of compute capabilities in the CUDA programming guide, as
+are the figures of the architectures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
+from typing import Literal
+
+from pallasc.errors import SpecError
+
+_ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """An architecture.
+
+    Attributes:
+        name: with its suffix, `sm_90a`, as Mosaic GPU compiles for it.
+        model: what the bare name stands for; "" where nothing is compiled for it, so that the row
+            is about GPUs on which code for others may have to run.
+        driver: the first CUDA driver API that knows it; 12.0 for all before.
+        blocks_per_sm: blocks that one multiprocessor holds.
+        matrix: the instructions for matrices that it has besides `mma`: those of a warpgroup, or
+            those with tensor memory.
+        embedded: it shares no code with others of its major number.
+    """
+
+    name: str
+    model: str
+    driver: tuple[int, int]
+    blocks_per_sm: int
+    matrix: Literal["", "wgmma", "tcgen05"]
+    embedded: bool
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Return the compute capability, (9, 0) of `sm_90a`."""
+        return capability(self.name)
+
+
+_ROWS = (
+    Architecture("sm_80", "a100-sxm", (12, 0), 32, "", embedded=False),
+    Architecture("sm_86", "a6000", (12, 0), 16, "", embedded=False),
+    Architecture("sm_87", "", (12, 0), 16, "", embedded=True),
+    Architecture("sm_88", "", (12, 0), 32, "", embedded=True),
+    Architecture("sm_89", "l40s", (12, 0), 24, "", embedded=False),
+    Architecture("sm_90a", "h100-sxm", (12, 0), 32, "wgmma", embedded=False),
+    Architecture("sm_100a", "b200", (12, 8), 32, "tcgen05", embedded=False),
+    Architecture("sm_101a", "", (12, 8), 32, "", embedded=True),
+    Architecture("sm_103a", "b300", (12, 9), 32, "tcgen05", embedded=False),
+    Architecture("sm_110a", "thor", (13, 0), 24, "tcgen05", embedded=True),
+    Architecture("sm_120a", "rtx-pro-6000", (12, 8), 24, "", embedded=False),
+    Architecture("sm_121a", "", (12, 9), 24, "", embedded=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A model of GPU with the figures that reach the compiler.
+
+    Attributes:
+        name: the model, `h100-sxm`.
+        arch: the architecture with its suffix, `sm_90a`.
+        sm_count: streaming multiprocessors.
+        smem_optin_bytes: shared memory one block may ask for.
+        smem_per_sm_bytes: shared memory of one multiprocessor.
+        threads_per_sm: resident threads of one multiprocessor.
+        fpus_per_sm: single-precision units of one multiprocessor.
+        memory_bandwidth_bytes_per_s: peak of the device memory.
+        l2_bytes: size of the L2 cache.
+        clock_ghz: boost clock.
+        memory_bytes: size of the device memory.
+        description: the device's name as the driver gives it.
+    """
+
+    name: str
+    arch: str
+    sm_count: int
+    smem_optin_bytes: int
+    smem_per_sm_bytes: int
+    threads_per_sm: int
+    fpus_per_sm: int
+    memory_bandwidth_bytes_per_s: int
+    l2_bytes: int
+    clock_ghz: float
+    memory_bytes: int
+    description: str
+
+    @property
+    def major(self) -> int:
+        """Return the major number of the compute capability, 9 of `sm_90a`."""
+        return capability(self.arch)[0]
+
+    @property
+    def minor(self) -> int:
+        """Return the minor number of the compute capability, 0 of `sm_90a`."""
+        return capability(self.arch)[1]
+
+    @property
+    def suffix(self) -> str:
+        """Return `a` for an accelerated architecture, else nothing."""
+        return _parts(self.arch)["suffix"]
+
+    def figures(self) -> dict[str, str | int | float]:
+        """Return all that decides the compilation: everything but the model's name."""
+        return {key: value for key, value in asdict(self).items() if key != "name"}
+
+
+def _parts(arch: str) -> re.Match[str]:
+    match = _ARCH.fullmatch(arch)
+    if match is None:
+        raise SpecError(f"{arch!r} is not an architecture.", hint="Write it like sm_90a.")
+    return match
+
+
+def capability(arch: str) -> tuple[int, int]:
+    """Return the compute capability of an architecture, (9, 0) of `sm_90a`.
+
+    Raises:
+        SpecError: the name is not that of an architecture.
+    """
+    parts = _parts(arch)
+    return int(parts["major"]), int(parts["minor"])
+
+
+_A100 = Target(
+    name="a100-sxm",
+    arch="sm_80",
+    sm_count=108,
+    smem_optin_bytes=166912,
+    smem_per_sm_bytes=167936,
+    threads_per_sm=2048,
+    fpus_per_sm=64,
+    memory_bandwidth_bytes_per_s=2_039_040_000_000,
+    l2_bytes=41943040,
+    clock_ghz=1.41,
+    memory_bytes=85100068864,
+    description="NVIDIA A100-SXM4-80GB",
+)
+_A6000 = Target(
+    name="a6000",
+    arch="sm_86",
+    sm_count=84,
+    smem_optin_bytes=101376,
+    smem_per_sm_bytes=102400,
+    threads_per_sm=1536,
+    fpus_per_sm=128,
+    memory_bandwidth_bytes_per_s=768_096_000_000,
+    l2_bytes=6291456,
+    clock_ghz=1.8,
+    memory_bytes=51041271808,
+    description="NVIDIA RTX A6000",
+)
+_H100 = Target(
+    name="h100-sxm",
+    arch="sm_90a",
+    sm_count=132,
+    smem_optin_bytes=232448,
+    smem_per_sm_bytes=233472,
+    threads_per_sm=2048,
+    fpus_per_sm=128,
+    memory_bandwidth_bytes_per_s=3_352_320_000_000,
+    l2_bytes=52428800,
+    clock_ghz=1.98,
+    memory_bytes=84942979072,
+    description="NVIDIA H100 80GB HBM3",
+)
+_B200 = replace(
+    _H100,
+    name="b200",
+    arch="sm_100a",
+    sm_count=148,
+    memory_bandwidth_bytes_per_s=7_672_320_000_000,
+    l2_bytes=132644864,
+    clock_ghz=1.965,
+    memory_bytes=191514411008,
+    description="NVIDIA B200",
+)
+_B300 = replace(
+    _B200,
+    name="b300",
+    arch="sm_103a",
+    sm_count=158,
+    memory_bandwidth_bytes_per_s=7_936_000_000_000,
+    l2_bytes=135528448,
+    memory_bytes=297021865984,
+    description="NVIDIA B300",
+)
+
+_BUILT_IN = (
+    _A100,
+    replace(
+        _A100,
+        name="a100-pcie",
+        memory_bandwidth_bytes_per_s=2_039_000_000_000,
+        clock_ghz=1.1105,
+        memory_bytes=79050250240,
+        description="NVIDIA A100 80GB PCIe",
+    ),
+    _A6000,
+    replace(
+        _A6000,
+        name="l40s",
+        arch="sm_89",
+        sm_count=142,
+        memory_bandwidth_bytes_per_s=864_000_000_000,
+        l2_bytes=100663296,
+        clock_ghz=2.52,
+        memory_bytes=48_000_000_000,
+        description="NVIDIA L40S",
+    ),
+    _H100,
+    replace(
+        _H100,
+        name="h100-pcie",
+        sm_count=114,
+        memory_bandwidth_bytes_per_s=2_039_040_000_000,
+        clock_ghz=1.755,
+        description="NVIDIA H100 PCIe",
+    ),
+    replace(
+        _H100,
+        name="h200",
+        memory_bandwidth_bytes_per_s=4_800_000_000_000,
+        memory_bytes=151397597184,
+        description="NVIDIA H200 141GB HBM3e",
+    ),
+    replace(
+        _H100,
+        name="gh200",
+        memory_bandwidth_bytes_per_s=4_000_000_000_000,
+        memory_bytes=96_000_000_000,
+        description="NVIDIA GH200 96GB HBM3",
+    ),
+    _B200,
+    replace(
+        _B200,
+        name="gb200",
+        sm_count=152,
+        memory_bandwidth_bytes_per_s=7_928_064_000_000,
+        l2_bytes=135528448,
+        clock_ghz=2.062,
+        memory_bytes=197897748480,
+        description="NVIDIA GB200",
+    ),
+    _B300,
+    replace(
+        _B300,
+        name="gb300",
+        sm_count=152,
+        memory_bandwidth_bytes_per_s=7_928_064_000_000,
+        clock_ghz=2.07,
+        memory_bytes=297021079552,
+        description="NVIDIA GB300",
+    ),
+    replace(
+        _B200,
+        name="thor",
+        arch="sm_110a",
+        sm_count=20,
+        threads_per_sm=1536,
+        memory_bandwidth_bytes_per_s=273_000_000_000,
+        l2_bytes=33554432,
+        clock_ghz=1.575,
+        memory_bytes=128_000_000_000,
+        description="NVIDIA Thor",
+    ),
+    Target(
+        name="rtx-pro-6000",
+        arch="sm_120a",
+        sm_count=188,
+        smem_optin_bytes=101376,
+        smem_per_sm_bytes=131072,
+        threads_per_sm=1536,
+        fpus_per_sm=128,
+        memory_bandwidth_bytes_per_s=1_792_000_000_000,
+        l2_bytes=134217728,
+        clock_ghz=2.6,
+        memory_bytes=103079215104,
+        description="NVIDIA RTX PRO 6000 Blackwell",
+    ),
+)
+
+ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
+    {row.capability: row for row in _ROWS}
+)
+"""Every architecture that something is known of, by its compute capability."""
+
+DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
+    {row.name: row.model for row in _ROWS if row.model}
+)
+"""Every architecture that is compiled for, and the model that its bare name stands for."""
+
+MODELS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _BUILT_IN})
+"""Every built-in model by name, older architectures first."""
+
+FIGURES: tuple[str, ...] = tuple(
+    field.name for field in fields(Target) if field.name not in ("name", "arch", "description")
+)
+"""The fields of a target that are numbers; all are positive."""
