@@ -1,0 +1,67 @@
+"""`pallasc cache audit`: compile again what the store has, and compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
+    compile_options,
+    json_option,
+    reading_options,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+from pallasc.cli.cache.shared import opened
+from pallasc.cli.terminal.output import echo
+
+
+@click.command("audit", cls=Command, short_help="Compile again, and compare byte for byte.")
+@specs_argument()
+@selection_options
+@compile_options
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them.")
+@click.option("--seed", default=0, show_default=True, help="Which N.")
+@reading_options
+@store_option
+@json_option("the results")
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    jobs: int | None,
+    ptxas: Path | None,
+    sample: int | None,
+    seed: int,
+    store_root: Path | None,
+    as_json: bool,
+    **limits: Any,
+) -> int:
+    """Compile variants of SPECS that are in the store again, and compare byte for byte.
+
+    Ends with exit code 1 where one differs or fails.
+
+    Example:
+      pallasc cache audit kernels.yaml --sample 5
+    """
+    from pallasc.cli.arguments.selection import load_variants
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.build.audit import audit
+
+    store = opened(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
+    found = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
+    if as_json:
+        echo(json_text({"variants": [item.to_json() for item in found]}))
+    else:
+        for item in found:
+            rest = item.error or ", ".join(item.parts)
+            echo(f"{item.outcome:<9}  {item.variant}" + (f": {rest}" if rest else ""))
+        echo(f"{len(found)} of {len(variants)} variants compiled again")
+    return 0 if all(item.outcome == "same" for item in found) else 1

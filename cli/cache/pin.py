@@ -1,0 +1,97 @@
+"""`pallasc cache pin`: artifacts that stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, store_option, traceback_option
+from pallasc.cli.cache.shared import opened
+from pallasc.cli.terminal.output import echo
+from pallasc.errors import NotCachedError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.cache.upkeep.pins import Pin
+
+
+@click.command("pin", cls=Command, short_help="Pin artifacts against pruning; list the pins.")
+@click.argument("what", required=False, metavar="[NAME|KEY]")
+@click.option("--label", default="", metavar="TEXT", help="A word to find the pins by.")
+@click.option("--remove", is_flag=True, help="Remove the pins of this name, key or label.")
+@store_option
+@json_option("the pins")
+@traceback_option()
+def command(
+    what: str | None, label: str, remove: bool, store_root: Path | None, as_json: bool
+) -> None:
+    """Pin artifacts, so that pruning never removes them; without an argument, list the pins.
+
+    NAME is a kernel's name, KEY an action key or the start of one (of `pallasc build --json`).
+
+    Examples:
+      pallasc cache pin matmul --label release-1.2
+      pallasc cache pin
+      pallasc cache pin release-1.2 --remove
+    """
+    from pallasc.cache.upkeep.pins import pin, pins
+    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.cli.render.pin_text import pin_lines
+    from pallasc.cli.terminal.output import json_text
+
+    store, done = opened(store_root), ""
+    if what is None:
+        found = pins(store)
+    elif remove:
+        found, done = _unpin(store, what), "removed"
+    else:
+        found, done = [pin(store, key, label=label) for key in _keys(store, what)], "pinned"
+    if as_json:
+        echo(json_text({"pins": [item.to_json() for item in found]}))
+    elif found:
+        about = {item.key: item.variants for item in artifacts(store)}
+        echo("\n".join(pin_lines(found, about, done)))
+
+
+def _unpin(store: Store, what: str) -> list[Pin]:
+    """Remove the pins of a label, of a kernel's name, or of a key or the start of one.
+
+    Raises:
+        NotCachedError: there is none.
+    """
+    from pallasc.cache.upkeep.pins import pins, unpin
+    from pallasc.cache.upkeep.stats import artifacts
+
+    found = unpin(store, what)
+    if not found:
+        named = {item.key for item in artifacts(store, name=what)}
+        keys = [one.key for one in pins(store) if one.key in named or _starts(one.key, what)]
+        found = [gone for key in keys for gone in unpin(store, key)]
+    if not found:
+        raise NotCachedError(f"{what!r} is not pinned.", hint="`pallasc cache pin` lists the pins.")
+    return found
+
+
+def _starts(key: str, what: str) -> bool:
+    """Tell whether a text is enough of the start of a key."""
+    return len(what) >= 6 and key.startswith(what)
+
+
+def _keys(store: Store, what: str) -> list[str]:
+    """Return the action keys that a name, or the start of a key, stands for.
+
+    Raises:
+        NotCachedError: there is none.
+    """
+    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.specs.spelling import suggestion
+
+    named = [item.key for item in artifacts(store, name=what)]
+    starting = [item.key for item in artifacts(store, key_prefix=what)] if len(what) >= 6 else []
+    if not named and not starting:
+        known = {about.name for item in artifacts(store) for about in item.variants}
+        raise NotCachedError(f"the store has no artifact {what!r}.", hint=suggestion(what, known))
+    return sorted({*named, *starting})

@@ -1,0 +1,39 @@
+"""What the commands of `pallasc cache` share: the store, and its warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+
+_MOST_WARNINGS = 5
+
+
+def opened(root: Path | None, *, whole: bool = True) -> Store:
+    """Return the store, which must be one that can be read, or not be there.
+
+    Raises:
+        ToolError: it is something else than a folder, or of another user.
+        CorruptError: not all of its folders are its own; only where it must be `whole`.
+    """
+    from pallasc.cli.arguments.selection import open_store
+
+    store = open_store(root, whole=False)
+    if whole:
+        store.folders.check(readable=True)
+    else:
+        any(store.folders.refused())
+    return store
+
+
+def warn(warnings: tuple[str, ...]) -> None:
+    """Print the first few warnings, and how many more there are."""
+    for warning in warnings[:_MOST_WARNINGS]:
+        echo(f"warning: {warning}", err=True)
+    if len(warnings) > _MOST_WARNINGS:
+        left = len(warnings) - _MOST_WARNINGS
+        echo(f"warning: and {left:,} more, which --json lists", err=True)

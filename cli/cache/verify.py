@@ -1,0 +1,49 @@
+"""`pallasc cache verify`: read the whole store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import json_option, store_option, traceback_option
+from pallasc.cli.cache.shared import opened
+from pallasc.cli.terminal.output import echo
+
+
+@click.command("verify", cls=Command)
+@click.option("--repair", is_flag=True, help="Put what is damaged away, so that it is made again.")
+@store_option
+@json_option("the findings")
+@traceback_option()
+def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
+    """Read the whole store and check every digest and field.
+
+    That finds damage, and what is no store's; it cannot find a forgery whose checksums fit.
+
+    A repair puts what is damaged away, so that the next build makes it again. A damaged pin holds
+    on without its label; damaged statistics begin anew.
+
+    Ends with exit code 5 where something is damaged, or cannot be read, and was not repaired.
+
+    Examples:
+      pallasc cache verify
+      pallasc cache verify --repair
+    """
+    from pallasc.cache.upkeep.verify import verify
+    from pallasc.cli.terminal.output import count, json_text
+
+    found = verify(opened(store_root, whole=False), repair=repair)
+    if as_json:
+        echo(json_text(found.to_json()))
+    else:
+        for finding in found.findings:
+            state = "repaired" if finding.repaired else "damaged"
+            echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
+        echo(
+            f"{count(found.records, 'record')}, {count(found.blobs, 'blob')}, "
+            f"{count(found.manifests, 'manifest')}, read {count(found.bytes, 'byte')}: "
+            f"{count(len(found.findings), 'finding')}"
+        )
+    return 0 if all(finding.repaired for finding in found.findings) else 5

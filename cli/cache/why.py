@@ -1,0 +1,64 @@
+"""`pallasc cache why`: why variants are in the store or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.options import (
+    json_option,
+    reading_options,
+    selection_options,
+    specs_argument,
+    store_option,
+    traceback_option,
+)
+from pallasc.cli.cache.shared import opened
+from pallasc.cli.terminal.output import echo
+
+
+@click.command("why", cls=Command)
+@specs_argument()
+@selection_options
+@reading_options
+@store_option
+@json_option("the explanations")
+@traceback_option()
+def command(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    store_root: Path | None,
+    as_json: bool,
+    **limits: Any,
+) -> None:
+    """Explain why variants of SPECS are in the store or not.
+
+    A miss is compared with the nearest entry: which labelled fields of the key differ, or which
+    source file changed since. Nothing is compiled and JAX is not imported; it need not be installed
+    where the store says what it was filled with.
+
+    Example:
+      pallasc cache why kernels.yaml -k matmul
+    """
+    from pallasc.cli.arguments.selection import load_variants
+    from pallasc.cli.render.why_text import explanation_text
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.inputs.recalled import prepare_or_recall
+    from pallasc.compiler.inputs.why import explain_variants
+
+    store = opened(store_root)
+    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
+    with prepare_or_recall(store) as setup:
+        context = setup.context(store)
+        found = explain_variants(variants, context, store, setup.versions_now)
+        notes = setup.notes(context)
+    for note in notes:
+        echo(f"warning: {note}", err=True)
+    if as_json:
+        echo(json_text({"variants": [item.to_json() for item in found]}))
+    else:
+        echo("\n".join(map(explanation_text, found)))
