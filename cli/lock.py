@@ -135,7 +135,8 @@ class _Run:
         from pallasc.compiler.build.locked import Locked
         from pallasc.compiler.build.relock import check_lock
         from pallasc.errors import NotCachedError
-        from pallasc.specs.lock import read_lock, update_command
+        from pallasc.specs.lock import update_command
+        from pallasc.specs.lock_reading import read_lock
 
         lock = read_lock(self._path)
         if lock is None:
@@ -161,7 +162,8 @@ class _Run:
         from pallasc.cli.render.live import stderr_progress
         from pallasc.cli.render.remarks import remarks
         from pallasc.compiler.build.relock import update_lock
-        from pallasc.specs.lock import read_lock, write_lock
+        from pallasc.specs.lock import write_lock
+        from pallasc.specs.lock_reading import read_lock
 
         old = read_lock(self._path)
         with stderr_progress(hits=False) as progress:

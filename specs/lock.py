@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 
 LOCK_FILE = Path("pallasc.lock")
 """Where the lock is, unless `--lock` names another file."""
@@ -59,19 +59,11 @@ VARIABLE = "variable "
 
 DIGEST = "[0-9a-f]{64}"
 _WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
-_PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
+PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
 _LONGEST_KEY = 1000
 """YAML allows 1024 characters up to the colon."""
 
-_PLAIN_KEY = re.compile(_PLAIN)
-_KEY = rf'(?:({_PLAIN})|"([^"\\\n]+)")'
-_VARIANT = re.compile(
-    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})\}}\n",
-    re.MULTILINE,
-)
-_COMPONENT = re.compile(
-    rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
-)
+_PLAIN_KEY = re.compile(PLAIN)
 
 
 class Entry(NamedTuple):
@@ -164,27 +156,6 @@ def _escaped(letter: str) -> str:
     return letter if letter.isprintable() else f"\\U{ord(letter):08X}"
 
 
-def read_lock(path: Path) -> Lock | None:
-    """Return the lock that a file holds, None if there is no such file.
-
-    Raises:
-        SpecError: it cannot be read, or as `parse_lock`.
-    """
-    try:
-        return parse_lock(path.read_text(encoding="utf-8-sig"), str(path))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise SpecError(
-            f"byte {error.object[error.start]:#04x} is not UTF-8.",
-            location=Location(str(path), line),
-            hint=f"Restore the file, or remove it and run: {update_command(path)}",
-        ) from None
-
-
 def write_lock(path: Path, lock: Lock) -> None:
     """Write a lock file in one step: whoever reads it meanwhile sees the old one or the new one.
 
@@ -206,43 +177,6 @@ def write_lock(path: Path, lock: Lock) -> None:
         raise SpecError(
             f"{path} cannot be written: {error.strerror}.", hint="Give --lock another path."
         ) from error
-
-
-def parse_lock(text: str, file: str) -> Lock:
-    """Return the lock that a text holds.
-
-    Args:
-        text: what the file holds.
-        file: its name, for messages.
-
-    Raises:
-        SpecError: it is damaged, holds something twice, or was written by a later pallasc; the
-            place is the line.
-    """
-    lock = _parse_own_form(text)
-    if lock is None:
-        from pallasc.specs.lock_yaml import parse_any_form
-
-        lock = parse_any_form(text, file)
-    return lock
-
-
-def _parse_own_form(text: str) -> Lock | None:
-    """Return the lock of a text in the form that is written, None if it has any other.
-
-    Lines of notes may have changed.
-    """
-    lines = text.split("\n", 20)
-    notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
-    start = f"schema: {LOCK_SCHEMA}\ntoolchain:\n"
-    head, found, body = text[notes:].partition("\nvariants:\n")
-    if not found or not head.startswith(start):
-        return None
-    head = f"{head.removeprefix(start)}\n"
-    toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
-    variants = {a or b: Entry(*digests) for a, b, *digests in _VARIANT.findall(body)}
-    whole = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
-    return Lock(toolchain, variants) if whole and body.endswith("\n") else None
 
 
 def compare(

@@ -107,7 +107,8 @@ def compare(bundle: Bundle, path: Path) -> list[Finding]:
     """
     from pallasc.errors import NotCachedError
     from pallasc.specs.bundle.agreement import compare_with_lock
-    from pallasc.specs.lock import read_lock, update_command
+    from pallasc.specs.lock import update_command
+    from pallasc.specs.lock_reading import read_lock
 
     lock = read_lock(path)
     if lock is None:

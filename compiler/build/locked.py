@@ -44,16 +44,8 @@ from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed, st
 from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.build.report import NOT_COMPILED, VariantResult
 from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.lock import (
-    LOCK_FILE,
-    Component,
-    Entry,
-    Lock,
-    differences,
-    differing,
-    read_lock,
-    update_command,
-)
+from pallasc.specs.lock import LOCK_FILE, Component, Entry, Lock, differences, differing, update_command
+from pallasc.specs.lock_reading import read_lock
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

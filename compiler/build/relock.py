@@ -20,15 +20,7 @@ from pallasc.compiler.inputs.recalled import prepare_or_recall
 from pallasc.compiler.build.report import OnEvent, Report, VariantResult
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
-from pallasc.specs.lock import (
-    Change,
-    Entry,
-    Lock,
-    compare,
-    differences,
-    merged,
-    update_command,
-)
+from pallasc.specs.lock import Change, Entry, Lock, compare, differences, merged, update_command
 from pallasc.specs.spec import Variant
 
 _ASKED_OTHERWISE = "its spec has changed, and gives the same as before"

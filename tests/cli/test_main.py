@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 import pallasc
 from pallasc import errors
-from pallasc.cli.main import COMMANDS
+from pallasc.cli.main import COMMANDS, root
 from pallasc.errors import Location, PallascError
 
 RunCommand = Callable[..., Any]
@@ -67,7 +66,8 @@ def test_every_command_has_help_with_an_example(run: RunCommand, command: str, o
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_does(command: str) -> None:
-    found: click.Command = import_module(f"pallasc.cli.{command}").command
+    found = root.get_command(click.Context(root), command)
+    assert found is not None
     options = [param for param in found.params if isinstance(param, click.Option)]
     assert [option.name for option in options if not option.help] == []
 

@@ -25,10 +25,9 @@ from pallasc.specs.lock import (
     differences,
     lock_text,
     merged,
-    parse_lock,
-    read_lock,
     write_lock,
 )
+from pallasc.specs.lock_reading import parse_lock, read_lock
 
 
 def digest(text: str) -> str:
@@ -344,12 +343,25 @@ def made(version: str, content: str = "") -> Component:
         (
             {"packages": made("numpy 2.1, scipy 1.14")},
             {"packages": made("numpy 2.2, scipy 1.14")},
-            ["it was made with packages numpy 2.1, here is numpy 2.2"],
+            ["it was made with numpy 2.1, here is numpy 2.2"],
         ),
         (
             {"packages": made("numpy 2.1")},
             {"packages": made("numpy 2.1, scipy 1")},
             ["it was made without scipy 1"],
+        ),
+        (
+            {"pallasc": made("0.1", "a"), "tracing packages": made("numpy 2.1")},
+            {"pallasc": made("0.2", "b"), "tracing packages": made("numpy 2.2")},
+            [
+                "it was made with numpy 2.1, here is numpy 2.2",
+                "pallasc's lowering has changed, between 0.1 and 0.2",
+            ],
+        ),
+        (
+            {"pallasc": made("0.1", "a")},
+            {"pallasc": made("0.1", "b")},
+            ["pallasc's lowering has changed, within version 0.1"],
         ),
         ({"nvlink": made("")}, {}, ["it was made with nvlink, here is none"]),
         ({}, {"nvlink": made("")}, ["it was made without nvlink, here is one"]),
@@ -385,7 +397,7 @@ def test_a_lock_of_ten_thousand_entries_is_read_as_it_was_written(tmp_path: Path
 def test_a_lock_in_the_form_that_is_written_needs_no_yaml(tmp_path: Path) -> None:
     write_lock(tmp_path / "pallasc.lock", LOCK)
     code = (
-        "import sys, pathlib\nfrom pallasc.specs.lock import read_lock\n"
+        "import sys, pathlib\nfrom pallasc.specs.lock_reading import read_lock\n"
         "read_lock(pathlib.Path('pallasc.lock'))\nprint('yaml' in sys.modules)"
     )
     result = subprocess.run(

@@ -1,20 +1,54 @@
-"""Read a lock file of any form that YAML allows, and say where a damaged one is wrong."""
+"""Read lock files, and say where a damaged one is wrong.
+
+One in the form in which it is written is read line by line; ten thousand variants take a moment.
+What an editor or a formatter made of it is read as YAML.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, Component, Entry, Lock, update_command
+from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, PLAIN, Component, Entry, Lock, update_command
 from pallasc.specs.spelling import show
 
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _DIGEST = re.compile(DIGEST)
+_KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
+_VARIANT = re.compile(
+    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})\}}\n",
+    re.MULTILINE,
+)
+_COMPONENT = re.compile(
+    rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
+)
 
 
-def parse_any_form(text: str, file: str) -> Lock:
+def read_lock(path: Path) -> Lock | None:
+    """Return the lock that a file holds, None if there is no such file.
+
+    Raises:
+        SpecError: it cannot be read, or as `parse_lock`.
+    """
+    try:
+        return parse_lock(path.read_text(encoding="utf-8-sig"), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SpecError(
+            f"byte {error.object[error.start]:#04x} is not UTF-8.",
+            location=Location(str(path), line),
+            hint=f"Restore the file, or remove it and run: {update_command(path)}",
+        ) from None
+
+
+def parse_lock(text: str, file: str) -> Lock:
     """Return the lock that a text holds.
 
     Args:
@@ -22,8 +56,35 @@ def parse_any_form(text: str, file: str) -> Lock:
         file: its name, for messages.
 
     Raises:
-        SpecError: it is no lock; the place is the line.
+        SpecError: it is damaged, holds something twice, or was written by a later pallasc; the
+            place is the line.
     """
+    lock = _parse_own_form(text)
+    if lock is None:
+        lock = _parse_any_form(text, file)
+    return lock
+
+
+def _parse_own_form(text: str) -> Lock | None:
+    """Return the lock of a text in the form that is written, None if it has any other.
+
+    Lines of notes may have changed.
+    """
+    lines = text.split("\n", 20)
+    notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
+    start = f"schema: {LOCK_SCHEMA}\ntoolchain:\n"
+    head, found, body = text[notes:].partition("\nvariants:\n")
+    if not found or not head.startswith(start):
+        return None
+    head = f"{head.removeprefix(start)}\n"
+    toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
+    variants = {a or b: Entry(*digests) for a, b, *digests in _VARIANT.findall(body)}
+    whole = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
+    return Lock(toolchain, variants) if whole and body.endswith("\n") else None
+
+
+def _parse_any_form(text: str, file: str) -> Lock:
+    """Return the lock of a text in any form that YAML allows."""
     conflict = _CONFLICT.search(text)
     if conflict is not None:
         line = text.count("\n", 0, conflict.start()) + 1
