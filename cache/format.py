@@ -149,7 +149,7 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{kind} {name}: its body is no JSON: {error}") from error
     if not isinstance(body, dict):
-        raise CorruptError(f"{kind} {name}: its body is no JSON object")
+        raise CorruptError(f"{kind} {name}: its body is not a JSON object")
     if kind == KINDS[ARTIFACTS]:
         _check_artifact(name, body)
     elif kind == KINDS[MANIFESTS]:

@@ -190,7 +190,7 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"this is no TOML: {error}", location=Location(FILE)) from error
+        raise SpecError(f"not valid TOML: {error}", location=Location(FILE)) from error
     own = Place(_Text(text), _TABLE[:-1])
     table = _pallasc_table(data)
     for key in table:

@@ -35,7 +35,7 @@ def availability(candidates: Sequence[Candidate], device: Any = None) -> Availab
     """Return whether any of these variants can run on a GPU, or on any GPU of this machine.
 
     Raises:
-        ArgumentError: `device` is no GPU.
+        ArgumentError: `device` is not a GPU.
         CorruptError: an artifact is damaged.
     """
     try:

@@ -130,7 +130,7 @@ class Kernel:
                 one where it is None.
 
         Raises:
-            ArgumentError: it is no GPU, or there is none of that number.
+            ArgumentError: it is not a GPU, or there is none of that number.
             SelectionError: none can run there.
             DeviceError: one cannot be loaded.
         """
@@ -175,7 +175,7 @@ class Kernel:
             device: the GPU, as for `preload`; any of this machine where it is None.
 
         Raises:
-            ArgumentError: it is no GPU.
+            ArgumentError: it is not a GPU.
             CorruptError: an artifact is damaged.
         """
         return availability(self.variants, device)

@@ -110,7 +110,7 @@ class Kernels(Mapping[str, Kernel]):
             device: as for `Kernel.preload`.
 
         Raises:
-            ArgumentError: it is no GPU.
+            ArgumentError: it is not a GPU.
             SelectionError: a kernel has none that can.
             DeviceError: one cannot be loaded.
         """

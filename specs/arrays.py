@@ -167,7 +167,7 @@ def parse_array(text: str) -> ArrayTemplate:
     """Read an array in the notation of specs.
 
     Raises:
-        SpecError: the text is no array, or names a dtype that does not exist.
+        SpecError: the text is not an array, or names a dtype that does not exist.
     """
     if len(text) > _LONGEST:
         raise SpecError(f"{show(text)}: an array has at most {_LONGEST} characters.")

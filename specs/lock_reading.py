@@ -135,7 +135,7 @@ class _Reader:
             )
         fields = {name: (value, key) for name, value, key in self._pairs(node, "a lock")}
         if "schema" not in fields:
-            raise self._error(node, "'schema' is missing, so this is no lock of pallasc.")
+            raise self._error(node, "'schema' is missing, so this is not a lock file of pallasc.")
         self._check_schema(fields.pop("schema")[0])
         for name in ("toolchain", "variants"):
             if name not in fields:

@@ -80,7 +80,7 @@ def wrong_memory(desk: Desk) -> Steps:
     route = kernel.route(0, kernel.variants[0].arrays)
     return {
         "results over an input": lambda: kernel.into(a, a, out=a),
-        "16 bytes behind a multiple of 256": lambda: route.enqueue(
+        "misaligned by 16 bytes: the kernel requires multiples of 256": lambda: route.enqueue(
             0, 0, [a.pointer, a.pointer + 16, a.pointer]
         ),
         "a stream that is none": lambda: kernel.into(a, a, out=a, stream="text"),

@@ -1,4 +1,4 @@
-"""What had to go and stays all the same, and why: counted for the user who wonders."""
+"""What pruning had to leave in place, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PINNED, IN_USE, YOUNG = "pinned", "in use", "young"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What had to go and stays all the same.
+    """What pruning had to leave in place.
 
     Attributes:
         reason: "pinned" · "in use": a running build holds it or may have made it · "young": no

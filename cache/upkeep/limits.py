@@ -44,7 +44,7 @@ def limits_from_environment(environment: Mapping[str, str] | None = None) -> Lim
     """Return the limits that `$PALLASC_CACHE_SIZE` and `$PALLASC_CACHE_AGE` set.
 
     Raises:
-        SpecError: one of them is no size or no age.
+        SpecError: one of them is not a size or not an age.
     """
     values = os.environ if environment is None else environment
     size, age = values.get(SIZE_VARIABLE, ""), values.get(AGE_VARIABLE, "")
@@ -63,7 +63,7 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
         least_bytes: what is less is a mistake.
 
     Raises:
-        SpecError: it is no size, or too small a one.
+        SpecError: it is not a size, or too small a one.
     """
     if text.strip().lower() in _NONE:
         return None
@@ -78,7 +78,9 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
         )
     unit = match[2].lower() if match else ""
     if match is None or unit not in units:
-        raise SpecError(f"{what}: {text!r} is no size", hint=_size_hint(match[2] if match else ""))
+        raise SpecError(
+            f"{what}: {text!r} is not a size", hint=_size_hint(match[2] if match else "")
+        )
     # Zero with a unit, or less than a byte, would silently mean to keep nothing.
     amount = int(float(match[1]) * units[unit])
     if amount < least_bytes:
@@ -91,14 +93,15 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
     """Return the seconds that a text such as `90d`, `12h` or `2w` means; None for no limit.
 
     Raises:
-        SpecError: it is no age.
+        SpecError: it is not an age.
     """
     if text.strip().lower() in _NONE:
         return None
     match = _AMOUNT.fullmatch(text)
     if match is None or match[2].lower() not in _AGES_S or float(match[1]) == 0:
         raise SpecError(
-            f"{what}: {text!r} is no age", hint="Write hours, days or weeks: 12h, 90d, 2w, none."
+            f"{what}: {text!r} is not an age",
+            hint="Write hours, days or weeks: 12h, 90d, 2w, none.",
         )
     return float(match[1]) * _AGES_S[match[2].lower()]
 

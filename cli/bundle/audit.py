@@ -23,7 +23,7 @@ _DRIVER = re.compile(r"\d{1,3}(\.\d{1,3})*")
 
 def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
     if text is not None and not _DRIVER.fullmatch(text):
-        raise click.BadParameter(f"{text!r} is no version of CUDA; write it like 12.8.", ctx)
+        raise click.BadParameter(f"{text!r} is not a CUDA version; write it like 12.8.", ctx)
     return text
 
 

@@ -24,7 +24,7 @@ _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
 
 @click.command("keygen", cls=Command, short_help="Make a key to sign with.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
-@click.option("--comment", default="", metavar="TEXT", help="Words behind the public key.")
+@click.option("--comment", default="", metavar="TEXT", help="A comment after the public key.")
 @json_option("the public key")
 @traceback_option()
 def keygen_command(file: Path, comment: str, as_json: bool) -> int:

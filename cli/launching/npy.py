@@ -68,9 +68,9 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
     if bits >= 8:
         return array.data
     if descr == "<i1" and array.data.translate(None, _values_of(bits)):
-        raise ArgumentError(f"{what}: {path} holds numbers that are none of {dtype}.")
+        raise ArgumentError(f"{what}: {path} holds numbers that are not {dtype}.")
     if descr == "<u1" and array.data and max(array.data) >> bits:
-        raise ArgumentError(f"{what}: {path} holds numbers that are none of {dtype}.")
+        raise ArgumentError(f"{what}: {path} holds numbers that are not {dtype}.")
     return pack(array.data, bits)
 
 
@@ -120,10 +120,10 @@ def parse_npy(data: bytes, name: str) -> Npy:
         name: what it is called in messages.
 
     Raises:
-        SpecError: it is no file of numpy's, is cut off, or its array is not row-major.
+        SpecError: it is not a NumPy file, is cut off, or its array is not row-major.
     """
     if not data.startswith(_MAGIC) or len(data) < len(_MAGIC) + 4:
-        raise SpecError(f"{name} is no .npy file.", hint="Write it with numpy.save.")
+        raise SpecError(f"{name} is not a .npy file.", hint="Write it with numpy.save.")
     width = 2 if data[len(_MAGIC)] == 1 else 4
     start = len(_MAGIC) + 2 + width
     end = start + int.from_bytes(data[start - width : start], "little")
@@ -147,7 +147,7 @@ def parse_npy(data: bytes, name: str) -> Npy:
 
 
 def _header(text: bytes) -> tuple[str, bool, tuple[int, ...]] | None:
-    """Return type, order and shape; None where the header is none of an array of plain numbers."""
+    """Return type, order and shape; None where these are not plain numbers."""
     try:
         fields: Any = ast.literal_eval(text.decode("latin-1").strip())
         descr, fortran, shape = (fields[key] for key in ("descr", "fortran_order", "shape"))

@@ -1,4 +1,4 @@
-"""What a command that launches is about, read and checked before any GPU is looked for."""
+"""What `run` and `bench` are asked to launch, checked before any GPU is looked for."""
 
 from __future__ import annotations
 

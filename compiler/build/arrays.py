@@ -54,7 +54,7 @@ def array_tree(item: Any, what: str) -> Any:
 
 
 def _in_call(value: Any, what: str) -> Any:
-    """Return an argument of a `Call`: what is no array, and holds none, stays as it is."""
+    """Return an argument of a `Call`: what is not an array, and holds none, stays as it is."""
     if isinstance(value, str):
         return resolve_array(value) if looks_like_array(value) else value
     if type(value) in (list, tuple):
@@ -87,7 +87,7 @@ def _array(item: Any, what: str) -> ArraySpec:
     roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if not hasattr(item, "shape") or not hasattr(item, "dtype"):
         raise SpecError(
-            f"{what} is a {kind.__name__}, which is no array.",
+            f"{what} is a {kind.__name__}, which is not an array.",
             hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
         )
     if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, one) for one in _ARRAY_PROTOCOLS):

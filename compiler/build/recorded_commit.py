@@ -132,7 +132,7 @@ def _read(root: Path) -> Recorded | None:
         return _parse(root, json.loads(text))
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise SpecError(
-            "this is no record of an sdist's commit.",
+            "this is not a record of an sdist's commit.",
             location=Location(str(path)),
             hint="Unpack the sdist again, or remove the file.",
         ) from error

@@ -188,7 +188,7 @@ def _shown_file(filename: str, base_dir: str) -> str:
 
 
 def _size(descriptor: int) -> int:
-    """Return how much an output has got, 0 where it is no file."""
+    """Return how much an output has got, 0 where it is not a file."""
     try:
         status = os.fstat(descriptor)
     except OSError:

@@ -29,7 +29,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """Return the message on a line.
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: it is not a JSON object.
     """
     message = json.loads(line)
     if not isinstance(message, dict):

@@ -66,7 +66,7 @@ class DlpackAdapter(OwnMemory):
         except FOREIGN_ERRORS as error:
             raise ArgumentError(
                 f"__dlpack__ exports nothing: {_text(error)}.",
-                hint="DLPack takes neither sparse arrays nor such that record gradients.",
+                hint="DLPack takes neither sparse arrays nor arrays that require gradients.",
             ) from error
 
 

@@ -30,7 +30,7 @@ class NumpyAdapter:
 
         if not isinstance(array, numpy.ndarray):
             raise ArgumentError(
-                f"a {type(array).__name__} is no array.", hint="Pass numpy.asarray of it."
+                f"a {type(array).__name__} is not an array.", hint="Pass numpy.asarray of it."
             )
         if isinstance(array, numpy.ma.MaskedArray):
             raise ArgumentError("an array with a mask cannot be passed: pass its filled().")

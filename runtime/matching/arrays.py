@@ -78,7 +78,7 @@ class Adapter(Protocol):
 
 def no_array(value: Any) -> ArgumentError:
     """Return the error for something of a framework that is none of its arrays."""
-    return ArgumentError(f"a {type(value).__name__} is no array.")
+    return ArgumentError(f"a {type(value).__name__} is not an array.")
 
 
 _MODULES = {
@@ -100,7 +100,7 @@ def find_adapter(value: Any, what: str) -> Adapter:
     """Return the adapter for an array.
 
     Raises:
-        ArgumentError: it is no array that the runtime can use.
+        ArgumentError: it is not an array that the runtime can use.
     """
     kind = type(value)
     found = _by_type.get(kind)

@@ -115,8 +115,8 @@ class Signature:
 def misaligned_text(path: str, address: int, alignment: int) -> str:
     """Return how far an array lies from where it may start."""
     return (
-        f"{path} starts at {address:#x}, {address % alignment} bytes behind a multiple of "
-        f"{alignment}, which the kernel needs"
+        f"{path} starts at {address:#x}, misaligned by {address % alignment} bytes: the kernel "
+        f"requires multiples of {alignment}"
     )
 
 

@@ -105,7 +105,7 @@ def _node(tree: Any) -> tuple[str, list[tuple[str, Any]]]:
                 return kind, [(str(key), held[key]) for key in names]
             if kind in tree and isinstance(held, list):
                 return kind, list(zip(_keys(tree, len(held)), held, strict=True))
-    raise CorruptError(f"{tree!r} is no pytree of a plan")
+    raise CorruptError(f"{tree!r} is not a pytree of a plan")
 
 
 def _keys(tree: Mapping[str, Any], count: int) -> list[str]:

@@ -57,7 +57,7 @@ def _box_rules(m: TensorMap) -> _Rules:
     yield len(m.box) == len(m.dims), f"box {m.box} for rank {len(m.dims)}"
     yield all(1 <= n <= 256 for n in m.box), f"box {m.box} is not within 1 to 256"
     inner = m.box[0] * ELEMENT_BYTES[m.dtype]
-    yield inner % 16 == 0, f"the inner box of {inner} bytes is no multiple of 16 bytes"
+    yield inner % 16 == 0, f"the inner box of {inner} bytes is not a multiple of 16 bytes"
     fits = not m.swizzle or inner <= m.swizzle
     yield fits, f"the inner box of {inner} bytes is longer than the swizzle of {m.swizzle}"
 

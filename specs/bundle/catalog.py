@@ -99,11 +99,11 @@ class Catalog:
         """What compressed the bundle.
 
         Raises:
-            CorruptError: it is no JSON object.
+            CorruptError: it is not a JSON object.
         """
         info = parse_json(self._data[self._info_at :])
         if not isinstance(info, dict):
-            raise CorruptError("the information in its catalog is no JSON object")
+            raise CorruptError("the information in its catalog is not a JSON object")
         return info
 
     def page(self, index: int) -> PageRow:

@@ -261,33 +261,33 @@ def parse_array(item: Any) -> Array:
     """
     path, dtype, shape, *more = item
     if type(shape) is not list or len(shape) > _MAX_RANK:
-        raise ValueError(f"{str(shape)[:80]} is no shape")
+        raise ValueError(f"{str(shape)[:80]} is not a shape")
     for size in shape:
         if type(size) is not int or not 0 <= size <= _LARGEST:
-            raise ValueError(f"{str(size)[:80]} is no size of an array")
+            raise ValueError(f"{str(size)[:80]} is not an array size")
     layout = None
     if more:
         (order,) = more
         if type(order) is not list or sorted(order) != list(range(len(shape))):
-            raise ValueError(f"{str(order)[:80]} is no layout")
+            raise ValueError(f"{str(order)[:80]} is not a layout")
         layout = tuple(order)
     return Array(_text(path), _text(dtype), tuple(shape), layout)
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise TypeError(f"{str(value)[:80]} is no text")
+        raise TypeError(f"{str(value)[:80]} is not text")
     return value
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < MAX_COUNT:
-        raise ValueError(f"{str(value)[:80]} is no number of a blob")
+        raise ValueError(f"{str(value)[:80]} is not a blob number")
     return value
 
 
 def _scalar(value: Any) -> Scalar:
     if value is not None and type(value) not in (str, int, float, bool):
-        raise TypeError(f"{str(value)[:80]} is no parameter")
+        raise TypeError(f"{str(value)[:80]} is not a parameter")
     scalar: Scalar = value
     return scalar

@@ -118,7 +118,7 @@ def open_source(file: str | os.PathLike[str] | bytes) -> tuple[Source, str]:
 def _size(descriptor: int, name: str) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise _unreadable(name, "it is no file")
+        raise _unreadable(name, "it is not a file")
     return status.st_size
 
 

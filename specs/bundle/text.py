@@ -16,7 +16,7 @@ _SUSPECT = re.compile(rb"\d{19}|\d[eE]")
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 # Made once: `json.loads` would make another one for each value.

@@ -68,7 +68,7 @@ class Trees:
         return self._tree(tree, ("static",), self._static)
 
     def _args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
-        """Return the filler of a tree of arrays; in a `$call` what is no array is as it stands."""
+        """Return the filler of a tree of arrays; in a `$call` all else is as it stands."""
         if isinstance(tree, list):
             items = enumerate(tree)
             return _joined([self._args(item, (*path, i), in_call=in_call) for i, item in items])
@@ -160,7 +160,7 @@ def _array_tree(value: Value, text: str) -> Any:
             return _array_or_data(value)
         return {key: _array_tree(item, text) for key, item in value.items()}
     if value is not None and not isinstance(value, str):
-        raise SpecError(f"{text} is {show(value)}, which is no array.")
+        raise SpecError(f"{text} is {show(value)}, which is not an array.")
     return None if value is None else resolve_array(value)
 
 

@@ -37,7 +37,7 @@ class ArrayKind:
     """An array in its notation, `null`, or lists, mappings, tuples and nodes of them.
 
     Attributes:
-        in_call: it is an argument of a `$call`, where what is no array is as under `static`.
+        in_call: it is an argument of a `$call`, where what is not an array is as under `static`.
     """
 
     in_call: bool = False

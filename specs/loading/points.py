@@ -133,7 +133,7 @@ def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int)
         known = [plain(choice.label) for choice in axes.known(name).values()]
         shown = choice_of(value).label if isinstance(value, list | dict) else value
         raise place.child(name).error(
-            f"{show(shown)} is no value of parameter {name!r}, so this excludes nothing.",
+            f"{show(shown)} is not a value of parameter {name!r}, so this excludes nothing.",
             suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
         )
     return found.key

@@ -79,7 +79,7 @@ def _declared(file: Path) -> tuple[str, ...]:
     try:
         table = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"this is no TOML: {error}", location=where) from error
+        raise SpecError(f"not valid TOML: {error}", location=where) from error
     for name in _TABLE:
         inner = table.get(name, {})
         table = inner if isinstance(inner, dict) else {}

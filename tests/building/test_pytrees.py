@@ -81,9 +81,9 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
          "array 1 is a Unknown, which has shape and dtype and is neither an array nor a pytree "
          "node that JAX knows.\n"
          "  Register Unknown with jax.tree_util, or pass a jax.ShapeDtypeStruct."),
-        ("number in a node", "array 1.scale is a float, which is no array."),
+        ("number in a node", "array 1.scale is a float, which is not an array."),
         ("text in a node", "unknown dtype 'f33'."),
-        ("set", "array 0 is a set, which is no array."),
+        ("set", "array 0 is a set, which is not an array."),
         ("failing call", "$call 'QArray' failed: ValueError: qvalue has 1 dimensions"),
         ("call that gives a number",
          "$call 'QArray' gives a QArray whose .scale is 1.5, which is neither an array nor a "

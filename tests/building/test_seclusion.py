@@ -303,7 +303,7 @@ def test_a_note_names_a_variable_once_for_all_kernels(monkeypatch: pytest.Monkey
         ('env = ["CUDA_HOME"]', "CUDA_HOME never reaches a compiling process"),
         ('env = "TILE"', "expected a list of environment variables, got 'TILE'."),
         ('env = ["a b"]', "'a b' is not the name of an environment variable."),
-        ("env = [", "this is no TOML"),
+        ("env = [", "not valid TOML"),
     ],
 )
 def test_what_a_project_cannot_declare(tmp_path: Path, text: str, said: str) -> None:

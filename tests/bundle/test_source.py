@@ -126,7 +126,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         open_bundle(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match="pipe cannot be read: it is no file"):
+    with pytest.raises(SpecError, match="pipe cannot be read: it is not a file"):
         open_bundle(tmp_path / "pipe")
 
 

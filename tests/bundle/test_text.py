@@ -31,8 +31,8 @@ def test_what_is_written_comes_back(value: Any) -> None:
     [
         (b"", "is not JSON"),
         (b"{", "is not JSON"),
-        (b'{"a":NaN}', "NaN is no number"),
-        (b"-Infinity", "-Infinity is no number"),
+        (b'{"a":NaN}', "NaN is not a JSON number"),
+        (b"-Infinity", "-Infinity is not a JSON number"),
         (b"1e999", "too large"),
         (b"18446744073709551616", "beyond 64 bits"),
         (b"[[-9223372036854775809]]", "beyond 64 bits"),

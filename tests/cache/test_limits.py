@@ -84,5 +84,5 @@ def test_the_environment_sets_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
-    with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE: '5Q' is no size"):
+    with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE: '5Q' is not a size"):
         limits_from_environment({"PALLASC_CACHE_SIZE": "5Q"})

@@ -278,7 +278,7 @@ def test_limits_that_are_kept_find_nothing(run: RunCommand, bundle: Path) -> Non
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(("--driver", "new"), "no version of CUDA"), (("--budget", "much"), "is no size"),
+    [(("--driver", "new"), "is not a CUDA version"), (("--budget", "much"), "is not a size"),
      (("--target", "sm_90"), "sm_90a"), (("--fail-on", "bad"), "'bad' is not one of"),
      (("--spills", "-1"), "-1")],
 )  # fmt: skip

@@ -161,8 +161,8 @@ def test_audit_compiles_again_and_compares(process: RunCommand, own: tuple[Path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--size", "5x"], "--size: '5x' is no size"),
-        (["--age", "soon"], "--age: 'soon' is no age"),
+        (["--size", "5x"], "--size: '5x' is not a size"),
+        (["--age", "soon"], "--age: 'soon' is not an age"),
     ],
 )
 def test_prune_refuses_limits_that_are_none(

@@ -71,7 +71,7 @@ def test_numbers_that_a_small_type_has_not_are_refused(
     dtype: str, kind: str, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 100], kind))
-    with pytest.raises(ArgumentError, match=rf"x: \S+a.npy holds numbers that are none of {dtype}"):
+    with pytest.raises(ArgumentError, match=rf"x: \S+a.npy holds numbers that are not {dtype}"):
         read_array(tmp_path / "a.npy", dtype, (2,), "x")
 
 
@@ -122,9 +122,9 @@ VALID = npy_bytes("f32", (4,), bytes(16))
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "a is no .npy file"),
-        (b"PK\3\4" + bytes(60), "a is no .npy file"),
-        (VALID[:9], "a is no .npy file"),
+        (b"", "a is not a .npy file"),
+        (b"PK\3\4" + bytes(60), "a is not a .npy file"),
+        (VALID[:9], "a is not a .npy file"),
         (VALID[:40], "its header cannot be read"),
         (VALID[:-1], "a is damaged: 15 bytes instead of 16"),
         (VALID + b"\0", "a is damaged: 17 bytes instead of 16"),

@@ -120,7 +120,7 @@ def _window(**change: Any) -> dict[str, Any]:
         (GOOD, {"box": (64, 8)}, r"box \(64, 8\) for rank 3"),
         (GOOD, {"box": (64, 257, 1)}, r"box \(64, 257, 1\) is not within 1 to 256"),
         (GOOD, {"box": (64, 0, 1)}, "is not within 1 to 256"),
-        (GOOD, {"box": (4, 8, 1)}, "the inner box of 8 bytes is no multiple of 16 bytes"),
+        (GOOD, {"box": (4, 8, 1)}, "the inner box of 8 bytes is not a multiple of 16 bytes"),
         (GOOD, {"box": (128, 8, 1)}, "inner box of 256 bytes is longer than the swizzle of 128"),
         (WINDOWS, {"dims": (64, 8), "strides": (128,), "element_strides": (1, 1)},
          "rank 2 is not in 3 to 5"),

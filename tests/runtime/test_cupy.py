@@ -109,7 +109,7 @@ def test_arrays_of_cupy_on_another_gpu_stay_there(
 
 def test_other_things_of_cupy_are_no_arrays(cupy: foreign.Cupy, adds: Any) -> None:
     scalar = type("RawKernel", (), {"__module__": "cupy._core"})()
-    with pytest.raises(ArgumentError, match="made: a: a RawKernel is no array"):
+    with pytest.raises(ArgumentError, match="made: a: a RawKernel is not an array"):
         adds(scalar, cupy.array(TEXT))
 
 

@@ -225,8 +225,8 @@ def test_each_candidate_has_a_reason_of_its_own() -> None:
         "  sum[n=2]@h100-sxm: b is f16[4, 64], not f32[4, 64]",
         "  sum[n=3]@h100-sxm: it needs a driver for CUDA 13.3, 601.1 or newer, and this one is for "
         "CUDA 13.0",
-        "  sum[n=4]@h100-sxm: b starts at 0x2010, 16 bytes behind a multiple of 256, which the "
-        "kernel needs",
+        "  sum[n=4]@h100-sxm: b starts at 0x2010, misaligned by 16 bytes: the kernel requires "
+        "multiples of 256",
     ]
 
 

@@ -40,8 +40,14 @@ def test_positions_stay_as_they_are() -> None:
     [
         ((0, 1024, 2048), None),
         ((0, 0, 1024), None),
-        ((16, 1024, 2048), "a starts at 0x10, 16 bytes behind a multiple of 256"),
-        ((0, 1024, 2049), "out starts at 0x801, 1 bytes behind a multiple of 256"),
+        (
+            (16, 1024, 2048),
+            "a starts at 0x10, misaligned by 16 bytes: the kernel requires multiples of 256",
+        ),
+        (
+            (0, 1024, 2049),
+            "out starts at 0x801, misaligned by 1 bytes: the kernel requires multiples of 256",
+        ),
         ((0, 2048, 768), "the memory for out overlaps a"),
         ((0, 2048, 1280), "the memory for out overlaps b"),
         ((2048, 4096, 2048), "the memory for out overlaps a"),

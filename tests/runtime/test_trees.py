@@ -138,7 +138,7 @@ def test_children_keep_their_order() -> None:
     "tree", ["x", 1.5, {}, {"other": [0]}, {"tuple": 0}, {"namedtuple": "Pair"}]
 )
 def test_what_is_no_tree_is_refused(tree: Any) -> None:
-    with pytest.raises(CorruptError, match="is no pytree of a plan"):
+    with pytest.raises(CorruptError, match="is not a pytree of a plan"):
         unflatten(tree, "xy")
 
 

@@ -184,7 +184,11 @@ DAMAGE = [
     (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
     ("schema: 1", "schema: 2", "pallasc.lock:3:9: the lock has schema '2', and this pallasc reads"),
     ("schema: 1", "schema: [1]", "pallasc.lock:3:9: the lock has schema a sequence, and"),
-    ("schema: 1\n", "", "pallasc.lock:3:1: 'schema' is missing, so this is no lock of pallasc."),
+    (
+        "schema: 1\n",
+        "",
+        "pallasc.lock:3:1: 'schema' is missing, so this is not a lock file of pallasc.",
+    ),
     ("variants:\n", "variant:\n", "pallasc.lock:3:1: 'variants' is missing."),
     ("schema: 1", "schema: 1\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
     ("  add@b200", f"  {MATMUL}", f"pallasc.lock:9:3: {MATMUL} is there twice, first in line 8."),

@@ -75,7 +75,7 @@ def test_a_parameter_can_be_an_array_or_null() -> None:
 
 
 def test_a_parameter_that_is_no_array_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"k\.args\.b: \{bias\} is 8, which is no array\."):
+    with pytest.raises(SpecError, match=r"k\.args\.b: \{bias\} is 8, which is not an array\."):
         ids(kernel("matrix: {bias: [8]}", args='{b: "{bias}"}'))
 
 
