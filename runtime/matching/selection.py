@@ -156,16 +156,29 @@ def _driver_refusal(minimum: Any, version: int) -> str | None:
     if not isinstance(minimum, Mapping):
         return None
     needed = str(minimum.get("cuda", ""))
-    major, _, minor = needed.partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
+    if _version(needed) is None:
         return f"its minimum driver {needed!r} is damaged"
-    if int(major) * 1000 + int(minor) * 10 <= version:
+    if not _is_newer(minimum, version):
         return None
     package = minimum.get("linux")
     return (
         f"it needs a driver for CUDA {needed}, {package} or newer, and this one is for CUDA "
         f"{version_text(version)}"
     )
+
+
+def _version(text: str) -> int | None:
+    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None where it is none."""
+    major, _, minor = text.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return None
+    return int(major) * 1000 + int(minor) * 10
+
+
+def _is_newer(minimum: Any, version: int) -> bool:
+    """Tell whether a driver is needed that is newer than this version."""
+    needed = _version(str(minimum.get("cuda", ""))) if isinstance(minimum, Mapping) else None
+    return needed is not None and needed > version
 
 
 def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
@@ -307,7 +320,8 @@ def _hint(
     in_the_way = [
         one.facts.minimum_driver
         for one, reason in zip(candidates, reasons, strict=True)
-        if reason and "needs a driver for CUDA" in reason
+        if _is_newer(one.facts.minimum_driver, device.driver_version)
+        and reason == _driver_refusal(one.facts.minimum_driver, device.driver_version)
     ]
     if not in_the_way:
         return None
