@@ -24,7 +24,6 @@ from pallasc.cache.about import seconds_of
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.chance import forget_seeds
 from pallasc.compiler.inputs import closure, imports, reads
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.manifest import (
