@@ -10,7 +10,7 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.availability import Availability, availability
 from pallasc.runtime.calls.call import Call
-from pallasc.runtime.calls.fast_path import Dialect, Function
+from pallasc.runtime.calls.fast_path import Function
 from pallasc.runtime.calls.fast_path_table import FrontTable
 from pallasc.runtime.calls.forms import Forms, by_structure
 from pallasc.runtime.calls.program import load_program
@@ -248,10 +248,9 @@ class Kernel:
 
     def install(self, adapter: Adapter | None, route: Route) -> None:
         """Let later calls with arrays of this framework go through generated functions."""
-        make_dialect = getattr(adapter, "dialect", None)
-        if make_dialect is None:
+        if adapter is None or not adapter.has_fast_path:
             return
-        dialect: Dialect | None = make_dialect()
+        dialect = adapter.dialect()
         skip_frames(_ENTRANCES)  # torch may be younger than the kernel
         with self._lock:
             if self._fronts is None:

@@ -365,7 +365,7 @@ def test_the_reference_of_specs_names_every_field_and_dtype() -> None:
 
 LINK = re.compile(r"\]\((?P<to>[^)#\s]+)[^)]*\)")
 CODE = re.compile(r"`(?P<text>[^`\n]+)`")
-FOLDERS = ["bench", "cache", "cli", "compiler", "docs", "examples", "hooks", "pallasc", "runtime"]
+FOLDERS = ["bench", "cache", "cli", "compiler", "docs", "examples", "hooks", "runtime"]
 FOLDERS += ["specs", "tests"]
 
 

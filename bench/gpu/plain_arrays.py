@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.calls.fast_path import Dialect
 from pallasc.runtime.device.devices import current_device, get_device
 from pallasc.runtime.device.driver import open_driver
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.matching.arrays import ArrayView
+from pallasc.runtime.matching.arrays import Adapter, ArrayView
+from pallasc.runtime.matching.dialect import Dialect
 
 
 class Array:
@@ -22,10 +22,11 @@ class Array:
         self.dtype, self.device, self.contiguous = self.memory.dtype, device, True
 
 
-class Framework:
+class Framework(Adapter):
     """What the runtime asks of a framework."""
 
     name = "an array"
+    has_fast_path = True
 
     def empty(
         self, shape: Any, dtype: str = "f32", device: int = 0, stream: int | None = None
@@ -36,10 +37,6 @@ class Framework:
     def view(self, array: Array) -> ArrayView:
         """Return what the runtime needs to know of an array."""
         return ArrayView(array.pointer, array.dtype, array.shape, True, array.device)
-
-    def stream(self, device: int) -> int:
-        """Return the default stream."""
-        return 0
 
     def dialect(self) -> Dialect:
         """Return how generated code asks an array."""

@@ -7,17 +7,18 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_dtypes import element_strides, numpy_dtype, short_dtype
-from pallasc.runtime.calls.fast_path import Dialect
 from pallasc.runtime.device.devices import current_device
-from pallasc.runtime.matching.arrays import ArrayView, no_array
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
+from pallasc.runtime.matching.dialect import Dialect
 from pallasc.specs.dtypes import DTYPES
 
 
-class CupyAdapter:
+class CupyAdapter(Adapter):
     """Arrays of CuPy, in device memory and in the order of its current stream."""
 
     name = "a cupy array"
     has_pool = True
+    has_fast_path = True
 
     def __init__(self) -> None:
         import cupy
@@ -69,8 +70,6 @@ class CupyAdapter:
             int(array.data.device_id),
             strides=element_strides(array),
         )
-
-    view_in_order = view
 
     def stream(self, device: int) -> int:
         """Return the handle of the current stream on a device."""

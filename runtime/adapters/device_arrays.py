@@ -12,7 +12,7 @@ from pallasc.runtime.adapters.capsules import CUDA, make_capsule
 from pallasc.runtime.device.devices import Device, active, get_device, is_open, outside_captures
 from pallasc.runtime.device.streams import own_stream
 from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
-from pallasc.runtime.matching.arrays import ArrayView, no_array
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
 from pallasc.specs.dtypes import parse_dtype
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
@@ -178,15 +178,10 @@ def _free(pointer: int, device: Device, uses: Uses) -> None:
             driver.bindings.cuMemFree(pointer)
 
 
-class OwnMemory:
+class OwnMemory(Adapter):
     """The part of an adapter that allocates, for arrays that come without an allocator."""
 
-    def dialect(self) -> None:
-        """Return that there is none: such arrays tell everything at once, and cost as much."""
-
-    def stream(self, device: int) -> int:
-        """Return the default stream."""
-        return 0
+    has_fast_path = True  # without a dialect: such arrays tell everything at once
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
@@ -207,8 +202,6 @@ class DeviceArrayAdapter(OwnMemory):
         if not isinstance(array, DeviceArray):
             raise no_array(array)
         return array.view
-
-    view_in_order = view
 
 
 def make_adapter() -> DeviceArrayAdapter:

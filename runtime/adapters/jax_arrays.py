@@ -19,28 +19,23 @@ from pallasc.runtime.calls.call import Call
 from pallasc.runtime.calls.launchable import Launchable
 from pallasc.runtime.calls.program import lay_out
 from pallasc.runtime.matching.arguments import MISSING
-from pallasc.runtime.matching.arrays import ArrayView
+from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.runtime.matching.trees import unflatten
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 
 
-class JaxAdapter:
+class JaxAdapter(Adapter):
     """Arrays of JAX, traced ones and others; both end in a callback."""
 
     name = "a JAX array"
+    takes_calls = True
 
     def view(self, array: Any) -> ArrayView:
         """Return dtype and shape of an array; nothing here may write into it."""
         dtype = short_dtype(array.dtype)
         return ArrayView(0, dtype, tuple(array.shape), True, None, is_writable=False)
-
-    view_in_order = view
-
-    def stream(self, device: int) -> int:
-        """Return the default stream: XLA names its own when it runs the callback."""
-        return 0
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Refuse: JAX allocates what a callback writes.

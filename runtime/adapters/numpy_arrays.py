@@ -11,10 +11,10 @@ from pallasc.runtime.adapters.numpy_dtypes import (
     numpy_dtype,
     short_dtype,
 )
-from pallasc.runtime.matching.arrays import ArrayView
+from pallasc.runtime.matching.arrays import Adapter, ArrayView
 
 
-class NumpyAdapter:
+class NumpyAdapter(Adapter):
     """Arrays of numpy, on the host."""
 
     name = "a numpy array"
@@ -44,12 +44,6 @@ class NumpyAdapter:
             is_writable=bool(array.flags.writeable),
             strides=element_strides(array),
         )
-
-    view_in_order = view
-
-    def stream(self, device: int) -> int:
-        """Return the default stream."""
-        return 0
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new array on the host."""

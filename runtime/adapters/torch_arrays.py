@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.calls.fast_path import Dialect
 from pallasc.runtime.calls.tracing import TRACED
-from pallasc.runtime.matching.arrays import ArrayView, no_array
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
+from pallasc.runtime.matching.dialect import Dialect
 from pallasc.specs.dtypes import ALIASES, DTYPES
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
@@ -63,11 +63,12 @@ def _each(function: Callable[[Any], object]) -> Callable[[tuple[Any, ...]], obje
     return run
 
 
-class TorchAdapter:
+class TorchAdapter(Adapter):
     """Tensors of PyTorch, in device memory and in the order of its current stream."""
 
     name = "a torch tensor"
     has_pool = True
+    has_fast_path = True
 
     def __init__(self) -> None:
         import torch
@@ -86,7 +87,11 @@ class TorchAdapter:
                 if is_known:
                     self.dtypes[short] = dtype
         self._assert_layout = _find_assert_layout(torch)
-        self.mark_written = _find_increment_version(torch)
+        self._increment_version = _find_increment_version(torch)
+
+    def mark_written(self, arrays: tuple[Any, ...]) -> object:
+        """Count a write to each of some tensors, so that backward notices it."""
+        return self._increment_version(arrays)
 
     def dialect(self) -> Dialect:
         """Return how generated code asks for what a launch needs."""
@@ -110,7 +115,7 @@ class TorchAdapter:
                 "_raw_stream": torch._C._cuda_getCurrentRawStream,
                 "_current_device": torch._C._cuda_getDevice,
                 "_assert_layout": self._assert_layout,
-                "_increment_version": self.mark_written,
+                "_increment_version": self._increment_version,
             },
         )
 
@@ -147,8 +152,6 @@ class TorchAdapter:
         if fake is not None and isinstance(array, fake.FakeTensor):
             return True
         return bool(array.is_nested or self.torch._C._functorch.is_functorch_wrapped_tensor(array))
-
-    view_in_order = view
 
     def _without_memory(self, array: Any) -> ArgumentError:
         """Return the error for such a tensor."""

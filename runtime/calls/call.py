@@ -67,9 +67,8 @@ class Call:
             find_adapter(array, what) for array, what in zip(self.arrays, whats, strict=True)
         ]
         for adapter in adapters:
-            take_over = getattr(adapter, "run", None)
-            if take_over is not None:
-                return take_over(self)
+            if adapter.takes_calls:
+                return adapter.run(self)
         inputs = [self._pass(array, what) for array, what in zip(self.arrays, whats, strict=True)]
         ordinal = self._device(inputs)
         if ordinal is None and not is_driver_open():
@@ -83,9 +82,7 @@ class Call:
 
     def _pass(self, array: Any, what: str) -> Passed:
         adapter = find_adapter(array, what)
-        view = adapter.view
-        if self.stream is None:
-            view = getattr(adapter, "view_in_order", view)
+        view = adapter.view_in_order if self.stream is None else adapter.view
         try:
             return Passed(array, adapter, view(array))
         except ArgumentError as error:
@@ -186,7 +183,7 @@ class Call:
         for one in passed:
             if (one.view.stream or 0) >= DEFAULT_STREAMS:
                 return one.view.stream or 0
-            if getattr(one.adapter, "has_pool", False):
+            if one.adapter.has_pool:
                 return one.adapter.stream(ordinal)
         return 0
 
@@ -194,7 +191,7 @@ class Call:
         self, inputs: Sequence[Passed], size_bytes: int, ordinal: int, stream: int
     ) -> Passed | None:
         """Return memory for temporaries from the framework at hand, None where it has no pool."""
-        if size_bytes and inputs and getattr(inputs[0].adapter, "has_pool", False):
+        if size_bytes and inputs and inputs[0].adapter.has_pool:
             adapter = inputs[0].adapter
             made = adapter.empty((size_bytes,), "u8", ordinal, stream)
             return Passed(made, adapter, adapter.view(made))

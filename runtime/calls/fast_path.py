@@ -20,6 +20,7 @@ from pallasc.runtime.device.driver import ODD_ANSWERS
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.matching.arguments import MISSING
 from pallasc.runtime.matching.arrays import FOREIGN_ERRORS
+from pallasc.runtime.matching.dialect import Dialect
 from pallasc.runtime.matching.signature import input_names
 from pallasc.runtime.matching.trees import children_of, is_flat
 from pallasc.specs.artifacts.plan import Binding
@@ -34,47 +35,6 @@ BUILTINS: Mapping[str, Any] = {
     "_Unusual": (AssertionError, *FOREIGN_ERRORS),
 }
 """What generated code uses under names that no parameter has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How generated code asks a framework; `{x}` is an array, `{d}` an ordinal.
-
-    Attributes:
-        kind, other_kinds: the usual type of its arrays, and others that are used alike.
-        dtypes: its dtypes by short name.
-        dtype, shape, device, pointer, stream, current_device: expressions.
-        plain: an expression that holds where `{x}` is what its memory says: torch conjugates
-            complex arrays without touching them, and so negates their imaginary parts, which
-            without gaps have one element. Empty where there is no such thing.
-        layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
-            `{strides}` are those of such an array, in elements. Like all expressions on an array,
-            it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
-        mark_written: an expression that tells the framework that the arrays of the tuple `{xs}` are
-            written; empty where it does not count writes.
-        strided: the same for an array that is not row-major, whose strides are `{strides}`; empty
-            where such arrays have no generated functions.
-        empty: a function like `torch.empty`, with `dtype` and `device`.
-        place: the expression for its `device`.
-        values: what the expressions use.
-    """
-
-    kind: type
-    other_kinds: frozenset[type]
-    dtypes: Mapping[str, Any]
-    dtype: str
-    shape: str
-    layout: str
-    device: str
-    pointer: str
-    stream: str
-    current_device: str
-    empty: Function
-    values: Mapping[str, Any]
-    plain: str = ""
-    mark_written: str = ""
-    strided: str = ""
-    place: str = "{x}.device"
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,9 +290,7 @@ def _note(key: PlanKey, number: int | None, uses: Sequence[tuple[Uses, bool]]) -
 def _mark_written(arrays: Sequence[Any]) -> None:
     """Tell frameworks that count the writes to an array of those of a launch."""
     for array in arrays:
-        mark = getattr(known_adapter(array), "mark_written", None)
-        if mark is not None:
-            mark((array,))
+        known_adapter(array).mark_written((array,))
 
 
 def _workspace(adapter: Adapter, size_bytes: int, device: int, stream: int) -> Any:
@@ -301,7 +299,7 @@ def _workspace(adapter: Adapter, size_bytes: int, device: int, stream: int) -> A
     Raises:
         ValueError: it has no pool.
     """
-    if not getattr(adapter, "has_pool", False):
+    if not adapter.has_pool:
         raise ValueError("temporaries come from elsewhere")
     return adapter.empty((size_bytes,), "u8", device, stream)
 
@@ -316,7 +314,7 @@ def _common_stream(
         found.add(stream_handle(stream))
     else:
         for adapter in set(adapters):
-            if getattr(adapter, "has_pool", False):
+            if adapter.has_pool:
                 found.add(adapter.stream(device))
     if 1 in found:  # another name of the default stream
         found.remove(1)

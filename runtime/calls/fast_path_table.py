@@ -7,7 +7,6 @@ from typing import Any
 
 from pallasc.runtime.calls.fast_path import (
     BUILTINS,
-    Dialect,
     Fronts,
     Function,
     compile_function,
@@ -17,6 +16,7 @@ from pallasc.runtime.calls.fast_path import (
 from pallasc.runtime.calls.fast_path_mixed import MixedFront
 from pallasc.runtime.calls.routes import Route
 from pallasc.runtime.matching.candidates import Candidate
+from pallasc.runtime.matching.dialect import Dialect
 from pallasc.runtime.matching.signature import Signature, input_names
 
 

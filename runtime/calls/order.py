@@ -97,9 +97,7 @@ def tracked_uses(
 def mark_written(passed: Sequence[Passed], written: Collection[int]) -> None:
     """Tell frameworks that count the writes to an array of those of a launch."""
     for number in sorted(written):
-        mark = getattr(passed[number].adapter, "mark_written", None)
-        if mark is not None:
-            mark((passed[number].array,))
+        passed[number].adapter.mark_written((passed[number].array,))
 
 
 def note_uses(
@@ -115,4 +113,4 @@ def note_uses(
 def _current_streams(passed: Sequence[Passed], ordinal: int) -> list[int]:
     """Return the current streams of the frameworks that arrays are of."""
     adapters = dict.fromkeys(one.adapter for one in passed)
-    return [one.stream(ordinal) for one in adapters if getattr(one, "has_pool", False)]
+    return [one.stream(ordinal) for one in adapters if one.has_pool]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.matching.dialect import Dialect
 from pallasc.specs.arrays import layout_of
 
 if TYPE_CHECKING:
@@ -54,26 +55,56 @@ class ArrayView(NamedTuple):
         return None if self.strides is None else layout_of(self.shape, self.strides)
 
 
-class Adapter(Protocol):
-    """What a framework's module offers.
+class Adapter:
+    """What a framework's module offers; docs/frameworks.md says how to write one.
+
+    Adapters are subclasses, so that what they leave out is as here.
 
     Attributes:
         name: what its arrays are called in messages.
+        has_pool: the framework allocates in the order of a stream and has a current stream; kernels
+            launch in that stream and take their temporaries from it.
+        is_copied: arrays lie on the host; they are copied to the GPU, and results back.
+        takes_calls: `run` does all of a call in which one of its arrays is.
+        has_fast_path: a later call goes through a generated function.
     """
 
     name: str
+    has_pool: bool = False
+    is_copied: bool = False
+    takes_calls: bool = False
+    has_fast_path: bool = False
 
     def view(self, array: Any) -> ArrayView:
-        """Return what the runtime needs to know of an array."""
+        """Return what the runtime needs to know of an array.
+
+        Raises:
+            ArgumentError: it is something that kernels cannot take.
+        """
+        raise NotImplementedError
 
     def view_in_order(self, array: Any) -> ArrayView:
         """Return the same, with the stream that work on the array is in where none is given."""
+        return self.view(array)
 
     def stream(self, device: int) -> int:
         """Return the handle of the framework's current stream on a device."""
+        return 0
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return new memory that is used in a stream, in the current one where it is None."""
+        raise NotImplementedError
+
+    def mark_written(self, arrays: tuple[Any, ...]) -> object:
+        """Note that a launch writes these arrays, where the framework counts writes."""
+
+    def dialect(self) -> Dialect | None:
+        """Return how generated functions ask the framework; None where they use `view`."""
+        return None
+
+    def run(self, call: Any) -> Any:
+        """Do all of a call (`calls.call.Call`), and return its results."""
+        raise NotImplementedError
 
 
 def no_array(value: Any) -> ArgumentError:

@@ -74,7 +74,7 @@ def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed
         ArgumentError: one is not.
     """
     for binding, one in zip(bindings, arrays, strict=True):
-        if not getattr(one.adapter, "is_copied", False):
+        if not one.adapter.is_copied:
             raise ArgumentError(
                 f"{name}: {binding.path} is {one.adapter.name} on the host.",
                 hint="Move it to a GPU; only arrays of numpy are copied there and back.",

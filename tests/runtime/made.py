@@ -14,10 +14,10 @@ from typing import Any
 import rig
 
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
-from pallasc.runtime.calls.fast_path import Dialect
 from pallasc.runtime.device import driver as runtime_driver
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.matching.arrays import ArrayView
+from pallasc.runtime.matching.arrays import Adapter, ArrayView
+from pallasc.runtime.matching.dialect import Dialect
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
@@ -220,11 +220,12 @@ class Tensor:
         return numpy.frombuffer(memory, dtype=numpy_dtype(self.dtype)).reshape(self.shape)
 
 
-class Framework:
+class Framework(Adapter):
     """Tensors, a current stream and a current device."""
 
     name = "a tensor"
     has_pool = True
+    has_fast_path = True
 
     def __init__(self) -> None:
         self.current_stream = 0
@@ -258,8 +259,8 @@ class Framework:
     def stream(self, device: int) -> int:
         return self.current_stream
 
-    def mark_written(self, tensors: Sequence[Tensor]) -> None:
-        self.written += tensors
+    def mark_written(self, arrays: tuple[Tensor, ...]) -> None:
+        self.written += arrays
 
     def dialect(self) -> Dialect:
         from pallasc.runtime.device.devices import current_device

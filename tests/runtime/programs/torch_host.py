@@ -42,8 +42,6 @@ class HostAsDevice(TorchAdapter):
         view = super().view(array)
         return view._replace(device=0) if view.device is None else view
 
-    view_in_order = view
-
     def stream(self, device: int) -> int:
         return 0
 
