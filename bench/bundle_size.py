@@ -24,9 +24,9 @@ import zstandard
 from harness import Figure, run_benchmark
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.collect import collect
-from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import open_bundle

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
+from pallasc.compiler.builds.build import build
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.canonical import digest

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 

@@ -2,7 +2,7 @@
 
 Every field may be missing, and no other may be there: a store may come from strangers, so whoever
 reads a manifest that passed needs to check nothing but what is missing. What the fields mean is
-said in `manifest.py` and `recalled.py` of `compiler/inputs`, and in `compiler/build/collect.py`.
+said in `manifest.py` and `recalled.py` of `compiler/inputs`, and in `compiler/builds/collect.py`.
 """
 
 from __future__ import annotations

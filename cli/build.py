@@ -27,8 +27,8 @@ from pallasc.cli.terminal.output import echo
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.render.progress import Progress
-    from pallasc.compiler.build.report import Report
-    from pallasc.compiler.build.reproduce import Reproduction
+    from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.specs.spec import Variant
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -187,7 +187,7 @@ def command(
     with outputs.telling_of_errors():
         build = {**options, "compile": not dry_run, "frozen": frozen}
         if frozen or locked or lock_path is not None:
-            from pallasc.compiler.build.locked import load_locked
+            from pallasc.compiler.builds.locked import load_locked
 
             build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
         store = open_store(store_root, require_signed=require_signed)
@@ -250,7 +250,7 @@ def _run(
 def _build(
     variants: list[Variant], store: Store, options: dict[str, Any], progress: Progress
 ) -> Report:
-    from pallasc.compiler.build.build import build
+    from pallasc.compiler.builds.build import build
 
     report = build(variants, store=store, on_event=progress, **options)
     if options["explain"]:
@@ -271,7 +271,7 @@ def _reproduce(
     progress: Progress,
 ) -> tuple[Report, Reproduction]:
     """Compile some variants twice; those that differ have failed in the report."""
-    from pallasc.compiler.build.reproduce import judged, reproduce
+    from pallasc.compiler.builds.reproduce import judged, reproduce
 
     shared = {name: options[name] for name in ("jobs", "ptxas", "timeout_s", "memory_bytes")}
     stored = {r.variant.id: r.artifact for r in report.results if r.artifact is not None}

@@ -22,7 +22,7 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
 SUFFIXES = {
@@ -108,7 +108,7 @@ def command(
     from pallasc.cli.render.live import stderr_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
-    from pallasc.compiler.build.build import build
+    from pallasc.compiler.builds.build import build
 
     views = chosen_views(click.get_current_context())
     store = open_store(store_root)

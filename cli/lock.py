@@ -25,7 +25,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.compiler.build.relock import Updated
+    from pallasc.compiler.builds.relock import Updated
     from pallasc.specs.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -132,8 +132,8 @@ class _Run:
         self.data: dict[str, Any] | None = None
 
     def check(self, ptxas: Path | None) -> int:
-        from pallasc.compiler.build.locked import Locked
-        from pallasc.compiler.build.relock import check_lock
+        from pallasc.compiler.builds.locked import Locked
+        from pallasc.compiler.builds.relock import check_lock
         from pallasc.errors import NotCachedError
         from pallasc.specs.lock import update_command
         from pallasc.specs.lock_reading import read_lock
@@ -161,7 +161,7 @@ class _Run:
     def update(self, options: Mapping[str, Any]) -> int:
         from pallasc.cli.render.live import stderr_progress
         from pallasc.cli.render.remarks import remarks
-        from pallasc.compiler.build.relock import update_lock
+        from pallasc.compiler.builds.relock import update_lock
         from pallasc.specs.lock import write_lock
         from pallasc.specs.lock_reading import read_lock
 

@@ -88,7 +88,7 @@ def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
     if not specs:
         return []
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.compiler.build.collect import collect
+    from pallasc.compiler.builds.collect import collect
 
     found: dict[str, Target] = {}
     for spec in collect(specs, store=open_store(store_root)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.build.arrays import array_tree, as_written, with_calls_made
+from pallasc.compiler.builds.arrays import array_tree, as_written, with_calls_made
 from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
@@ -117,7 +117,7 @@ def _compile_here(
 
     def run(tools: Tools) -> Artifact:
         if store is not None:
-            from pallasc.compiler.build.compile_kept import compile_kept
+            from pallasc.compiler.builds.compile_kept import compile_kept
 
             return compile_kept(job, setup, store, tools)
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)
@@ -187,7 +187,7 @@ def _compile_isolated(
     ptxas: Path | None,
     store: Store | None,
 ) -> Artifact:
-    from pallasc.compiler.build.build import build
+    from pallasc.compiler.builds.build import build
 
     notation = [as_written(item, f"array {index}") for index, item in enumerate(args)]
     spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))

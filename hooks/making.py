@@ -18,8 +18,8 @@ from pallasc.hooks.sources import lock_file
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.bundling import Made
-    from pallasc.compiler.build.report import Event, Report, Tick
+    from pallasc.compiler.builds.bundling import Made
+    from pallasc.compiler.builds.report import Event, Report, Tick
 
 Say = Callable[[str], None]
 """Prints a line of what goes on."""
@@ -126,8 +126,8 @@ def _ready(file: Path) -> bytes:
 
 def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
     from pallasc.cache.store import Store
-    from pallasc.compiler.build.bundling import make_bundle
-    from pallasc.compiler.build.selection import read_wanted
+    from pallasc.compiler.builds.bundling import make_bundle
+    from pallasc.compiler.builds.selection import read_wanted
 
     store = Store(warn=lambda text: say(f"warning: {text}"))
     wanted = read_wanted(

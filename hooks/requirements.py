@@ -52,8 +52,8 @@ def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> 
 def _is_in_store(setting: Setting, root: Path) -> bool:
     """Tell whether a bundle can be made without compiling; if that cannot be told, it cannot."""
     from pallasc.cache.store import Store
-    from pallasc.compiler.build.build import build
-    from pallasc.compiler.build.selection import read_wanted
+    from pallasc.compiler.builds.build import build
+    from pallasc.compiler.builds.selection import read_wanted
 
     store = Store()
     try:

@@ -42,7 +42,7 @@ def compiled(
 ) -> list[tuple[Any, Any]]:
     """Build the chosen variants of some specs; return each with its artifact."""
     from pallasc.cache.store import Store
-    from pallasc.compiler.build.build import build
+    from pallasc.compiler.builds.build import build
     from pallasc.specs.loading.matrix import expand
     from pallasc.specs.loading.yaml_loader import load_yaml
 

@@ -50,7 +50,7 @@ def load_variants(
     broken: Callable[[SpecError], None] | None = None,
 ) -> list[Variant]:
     """Return the variants that specs declare; arguments and errors as for `read_wanted`."""
-    from pallasc.compiler.build.selection import read_wanted
+    from pallasc.compiler.builds.selection import read_wanted
 
     wanted = read_wanted(
         paths,

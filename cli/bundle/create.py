@@ -25,7 +25,7 @@ from pallasc.cli.bundle.options import output_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.bundling import Made, Source
+    from pallasc.compiler.builds.bundling import Made, Source
 
 
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
@@ -100,8 +100,8 @@ def command(
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.remarks import remarks
     from pallasc.cli.render.summary import summary
-    from pallasc.compiler.build.bundling import make_bundle
-    from pallasc.compiler.build.selection import read_wanted
+    from pallasc.compiler.builds.bundling import make_bundle
+    from pallasc.compiler.builds.selection import read_wanted
 
     store = open_store(store_root, require_signed=require_signed)
     with stderr_progress(hits=False) as progress:

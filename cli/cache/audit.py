@@ -52,7 +52,7 @@ def command(
     """
     from pallasc.cli.arguments.selection import load_variants
     from pallasc.cli.terminal.output import json_text
-    from pallasc.compiler.build.audit import audit
+    from pallasc.compiler.builds.audit import audit
 
     store = opened(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)

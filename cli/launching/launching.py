@@ -15,7 +15,7 @@ from pallasc.errors import DeviceError, SelectionError, SpecError
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.launching.request import Meant
-    from pallasc.compiler.build.report import Report
+    from pallasc.compiler.builds.report import Report
     from pallasc.runtime.calls.routes import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
@@ -203,7 +203,7 @@ def build_missing(
     """
     from pallasc.cli.render.live import stderr_progress
     from pallasc.cli.render.summary import summary
-    from pallasc.compiler.build.build import build
+    from pallasc.compiler.builds.build import build
 
     with stderr_progress(hits=False) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))

@@ -22,7 +22,7 @@ from pallasc.cli.terminal.workspace import relative_file, workspace_root
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.errors import Location, PallascError
 

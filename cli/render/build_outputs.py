@@ -14,8 +14,8 @@ from pallasc.cli.terminal.output import echo, echo_command
 from pallasc.errors import PallascError, SpecError
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report
-    from pallasc.compiler.build.reproduce import Reproduction
+    from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.reproduce import Reproduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Outputs:
             write_junit(report, self.junit)
 
     def _tell(self, error: PallascError) -> None:
-        from pallasc.compiler.build.report import Report
+        from pallasc.compiler.builds.report import Report
 
         if self.annotations:
             from pallasc.cli.render.annotations import github_command

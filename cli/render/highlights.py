@@ -14,7 +14,7 @@ from pallasc.cli.terminal.times import duration
 from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.compiler.builds.report import Report, VariantResult
 
 _FEW_COMPILED = 5
 """So few lines are still in sight: nothing of them is repeated."""

@@ -35,7 +35,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import PallascError
     from pallasc.specs.artifacts.artifact import Artifact
 

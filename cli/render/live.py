@@ -16,7 +16,7 @@ from pallasc.cli.render.result_text import failure_lines, result_line
 from pallasc.cli.terminal.screen import STATUS_COLOURS, Screen, stderr_screen
 from pallasc.cli.terminal.status import Line, Status, status_lines
 from pallasc.cli.terminal.text_width import width
-from pallasc.compiler.build.report import Event, Tick, VariantResult
+from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import printable
 from pallasc.specs.spec import Variant
 

@@ -13,7 +13,7 @@ from pallasc.cli.render.remarks import facts as remark_facts
 from pallasc.cli.render.result_text import counter, failure_lines, result_line
 from pallasc.cli.terminal.screen import Screen
 from pallasc.cli.terminal.times import Heartbeat, about, elapsed, time_left_s
-from pallasc.compiler.build.report import Event, Tick, VariantResult
+from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import one_line, printable
 
 _HELD_LINES = 512

@@ -12,7 +12,7 @@ from pallasc.cli.terminal.output import count
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report, VariantResult
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
 _NAMED = 10

@@ -11,8 +11,8 @@ from pallasc.cli.terminal.screen import STATUS_COLOURS
 from pallasc.specs.artifacts.artifact import kernel_to_json
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import Report, VariantResult
-    from pallasc.compiler.build.reproduce import Reproduction
+    from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.errors import PallascError
 
 _TOP = 5

@@ -9,11 +9,11 @@ from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.remarks import facts as remark_facts
 from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.text_width import cut, shorten, width
-from pallasc.compiler.build.report import NOT_COMPILED
+from pallasc.compiler.builds.report import NOT_COMPILED
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.report import VariantResult
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
 _OUTPUT_LINES = 20

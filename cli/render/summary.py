@@ -13,7 +13,7 @@ from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.cli.terminal.screen import Screen
-    from pallasc.compiler.build.report import Report
+    from pallasc.compiler.builds.report import Report
 
 
 def summary(

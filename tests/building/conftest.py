@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.collect import collect
-from pallasc.compiler.build.report import Report, VariantResult
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.compiler.inputs.manifest import request_key
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.setup import prepare

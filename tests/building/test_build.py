@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import build as building
-from pallasc.compiler.build.report import Event
+from pallasc.compiler.builds import build as building
+from pallasc.compiler.builds.report import Event
 from pallasc.errors import ToolError
 
 

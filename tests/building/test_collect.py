@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build import collect as collecting
-from pallasc.compiler.build.collect import collect
+from pallasc.compiler.builds import collect as collecting
+from pallasc.compiler.builds.collect import collect
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.wire import spec_to_json

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.build.locked import Locked
-from pallasc.compiler.build.relock import update_lock
+from pallasc.compiler.builds.locked import Locked
+from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.workers.diagnostics import (
     LONGEST_TEXT,
     MOST,

@@ -13,14 +13,14 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.compiler.build.locked import (
+from pallasc.compiler.builds.locked import (
     Locked,
     LockedLookup,
     load_locked,
     require_toolchain,
 )
-from pallasc.compiler.build.relock import update_lock
-from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.builds.relock import update_lock
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity
 from pallasc.compiler.toolchain.setup import prepare

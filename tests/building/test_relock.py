@@ -11,8 +11,8 @@ import pytest
 
 from pallasc.cache import format
 from pallasc.cache.scan import Scan
-from pallasc.compiler.build.locked import Locked
-from pallasc.compiler.build.relock import Updated, check_lock, update_lock
+from pallasc.compiler.builds.locked import Locked
+from pallasc.compiler.builds.relock import Updated, check_lock, update_lock
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Component, Entry, Lock
 

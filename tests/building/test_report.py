@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.build.report import Report, VariantResult
+from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.budgets import check_budget

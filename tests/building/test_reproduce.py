@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.build.reproduce import (
+from pallasc.compiler.builds.reproduce import (
     Reproduced,
     Reproduction,
     chosen,

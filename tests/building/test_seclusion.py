@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.withheld import Withheld
+from pallasc.compiler.builds.withheld import Withheld
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.errors import SpecError
 from pallasc.specs.loading.yaml_loader import load_specs

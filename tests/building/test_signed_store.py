@@ -13,8 +13,8 @@ from pallasc.cache import format
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.verify import verify
-from pallasc.compiler.build.relock import update_lock
-from pallasc.compiler.build.reproduce import judged, reproduce
+from pallasc.compiler.builds.relock import update_lock
+from pallasc.compiler.builds.reproduce import judged, reproduce
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.manifest import folder_key, request_key
 from pallasc.errors import CheckError, CorruptError
@@ -206,7 +206,7 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
     assert statuses(kernels.build(store=Store(kernels.store.root), frozen=True)) == ["hit", "hit"]
 
-    from pallasc.compiler.build.locked import Locked
+    from pallasc.compiler.builds.locked import Locked
 
     shutil.rmtree(kernels.store.folder / "man")
     held = Locked("pallasc.lock", updated.lock, True)

@@ -13,7 +13,7 @@ import pytest
 from pallasc.cli.render.annotations import github_commands
 from pallasc.cli.render.junit import junit_xml
 from pallasc.cli.render.report_json import report_json
-from pallasc.compiler.build.report import Report
+from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import supervision, worker_process
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import Location

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.build.report import Event
+from pallasc.compiler.builds.report import Event
 
 KERNELS = {
     "good_1": "def run(x): return x * 2\n",

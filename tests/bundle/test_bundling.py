@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.bundling import Made, make_bundle
-from pallasc.compiler.build.selection import read_wanted
+from pallasc.compiler.builds.bundling import Made, make_bundle
+from pallasc.compiler.builds.selection import read_wanted
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.provenance import Provenance
@@ -239,7 +239,7 @@ def test_what_the_store_lacks_leaves_the_old_file_as_it_is(
 
 
 def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
-    from pallasc.compiler.build.relock import update_lock
+    from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.lock import write_lock
 
     lock, output = tmp_path / "pallasc.lock", tmp_path / "k.pallasc"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.build.recorded_commit import RECORD, find_recorded, record_text
-from pallasc.compiler.build.repository import Differences
+from pallasc.compiler.builds.recorded_commit import RECORD, find_recorded, record_text
+from pallasc.compiler.builds.repository import Differences
 from pallasc.errors import SpecError
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -136,7 +136,7 @@ def test_a_reproduction_says_what_is_wrong_with_what_the_store_has(
 
 
 def test_the_process_of_a_build_that_compiles_imports_no_jax(built: Any) -> None:
-    assert "pallasc.compiler.build.build" in built.modules
+    assert "pallasc.compiler.builds.build" in built.modules
     assert built.modules & {"jax", "jaxlib", "numpy", "llvmlite", "google.protobuf"} == set()
 
 

@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = """
 import atexit, os, sys
 first, second = map(int, sys.argv[1:])
-import pallasc.compiler.build.collect
+import pallasc.compiler.builds.collect
 from pallasc.cli.main import main
 
 def again(place, kill=os.kill, this=os.getpid(), number=second, write=os.write):
@@ -37,7 +37,7 @@ class Last:
     def __del__(self, again=again):
         again("at the very end")
 
-pallasc.compiler.build.collect.collect = collect
+pallasc.compiler.builds.collect.collect = collect
 sys.last = Last()
 atexit.register(again, "at exit")
 code = main(["list", "kernels.yaml"])

@@ -9,7 +9,7 @@ import pytest
 
 from pallasc.cli.render.live import Live
 from pallasc.cli.terminal.screen import Screen
-from pallasc.compiler.build.report import Tick
+from pallasc.compiler.builds.report import Tick
 
 
 class Terminal(io.StringIO):

@@ -45,7 +45,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def collect(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pallasc.compiler.build.selection.collect", collect)
+        monkeypatch.setattr("pallasc.compiler.builds.selection.collect", collect)
 
     return fail_with
 
@@ -296,5 +296,5 @@ def test_no_command_imports_jax_for_what_is_in_the_store(
 ) -> None:
     assert process(command, *built.arguments, modules=tmp_path / "modules").code == 0
     loaded = set((tmp_path / "modules").read_text().splitlines())
-    assert "pallasc.compiler.build.collect" in loaded
+    assert "pallasc.compiler.builds.collect" in loaded
     assert loaded & {"jax", "jaxlib", "numpy", "llvmlite", "google.protobuf"} == set()

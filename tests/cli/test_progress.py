@@ -12,7 +12,7 @@ import pytest
 from pallasc.cli.render.live import stderr_progress
 from pallasc.cli.render.progress import Progress, heartbeat
 from pallasc.cli.terminal.screen import Screen
-from pallasc.compiler.build.report import Event, Tick
+from pallasc.compiler.builds.report import Event, Tick
 
 
 class Writes(io.StringIO):

@@ -28,7 +28,7 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     result = process("build", *built.arguments, modules=modules)
     assert result.code == 0
     loaded = {*modules.read_text().splitlines()}
-    assert "pallasc.compiler.build.collect" in loaded
+    assert "pallasc.compiler.builds.collect" in loaded
     assert loaded & STARTERS == set()
     assert built.modules >= STARTERS, "the names are those of the modules that do"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.build.reference import compare
+from pallasc.compiler.builds.reference import compare
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.spec import Args, Budget, Variant

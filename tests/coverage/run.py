@@ -31,8 +31,8 @@ import outcomes
 from covering import CASES, Case, Found
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.specs.spec import Variant
 

@@ -283,8 +283,8 @@ KEEPS: dict[str, Change] = {
     **{
         f"pallasc's {module}": partial(own_source, module=module)
         for module in (
-            "compiler/workers/schedule.py", "compiler/build/bundling.py",
-            "compiler/build/report.py",
+            "compiler/workers/schedule.py", "compiler/builds/bundling.py",
+            "compiler/builds/report.py",
             "compiler/inputs/why.py", "specs/bundle/audit.py", "specs/loading/matrix.py",
             "specs/library/elementwise.py",
         )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.collect import collect
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import collect
 from pallasc.specs.loading.matrix import expand
 
 COMMON = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.collect import collect
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import collect
 from pallasc.compiler.inputs.why import explain_variants
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import SpecError

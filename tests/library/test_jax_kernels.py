@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
+from pallasc.compiler.builds.build import build
 from pallasc.specs.artifacts.plan import LaunchPlan
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

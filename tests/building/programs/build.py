@@ -6,8 +6,8 @@ import json
 import sys
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.collect import collect
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import collect
 from pallasc.specs.loading.matrix import expand
 
 HEAVY = ("jax", "jaxlib", "numpy", "llvmlite", "google.protobuf", "torch")

@@ -14,7 +14,7 @@ import click
 
 from pallasc.cli.render.live import stderr_progress
 from pallasc.cli.render.summary import summary
-from pallasc.compiler.build.report import Event, Report, Tick, VariantResult
+from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Budget, Variant

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.compiler.workers.diagnostics import Diagnostic
-    from pallasc.compiler.build.report import VariantResult
 
 _HOME = f"~{os.sep}"
 

@@ -37,14 +37,22 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.report import NOT_COMPILED, VariantResult
+from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed, stored_artifact
+from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.toolchain.components import package_components
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
-from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed, stored_artifact
-from pallasc.compiler.inputs.manifest import fields_in
-from pallasc.compiler.build.report import NOT_COMPILED, VariantResult
 from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.lock import LOCK_FILE, Component, Entry, Lock, differences, differing, update_command
+from pallasc.specs.lock import (
+    LOCK_FILE,
+    Component,
+    Entry,
+    Lock,
+    differences,
+    differing,
+    update_command,
+)
 from pallasc.specs.lock_reading import read_lock
 from pallasc.specs.spec import Variant
 

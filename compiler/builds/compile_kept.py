@@ -20,10 +20,10 @@ from pallasc.cache.about import About
 from pallasc.cache.format import KINDS, MANIFESTS
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
+from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.lowering import compile as compiling
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields, lower_job
 from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import labelled_key

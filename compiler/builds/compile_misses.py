@@ -11,16 +11,16 @@ from typing import Any
 
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
-from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.diagnostics import from_json
-from pallasc.compiler.toolchain.environment import declared_values
+from pallasc.compiler.builds.report import Status, Tick, VariantResult
+from pallasc.compiler.builds.run import Miss, Options, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.manifest import about, data_digests, request_fields
+from pallasc.compiler.toolchain.environment import declared_values
+from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.workers.capacity import find_capacity
+from pallasc.compiler.workers.diagnostics import from_json
 from pallasc.compiler.workers.messages import blobs_from_json, error_from_json
 from pallasc.compiler.workers.pool import Pool
-from pallasc.compiler.build.report import Status, Tick, VariantResult
-from pallasc.compiler.build.run import Miss, Options, Run
-from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.errors import CompileError, CorruptError, PallascError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact

@@ -26,6 +26,9 @@ from typing import TYPE_CHECKING, Any
 from pallasc.cache.format import MANIFESTS
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.withheld import Withheld
+from pallasc.compiler.inputs.manifest import changed_source, make_manifest
+from pallasc.compiler.inputs.sources import sources_from_json
 from pallasc.compiler.toolchain.environment import (
     compiler_variables,
     declared_fields,
@@ -34,18 +37,15 @@ from pallasc.compiler.toolchain.environment import (
 )
 from pallasc.compiler.toolchain.identity import JAX, recorded
 from pallasc.compiler.toolchain.own_modules import COLLECTING, own_digest
-from pallasc.compiler.inputs.manifest import changed_source, make_manifest
-from pallasc.compiler.inputs.sources import sources_from_json
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
-from pallasc.compiler.build.withheld import Withheld
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.plain_text import one_line
 from pallasc.specs.loading.project import project_env
+from pallasc.specs.loading.yaml_loader import load_specs
+from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Spec
 from pallasc.specs.variables import why_not_declared
 from pallasc.specs.wire import spec_from_json
-from pallasc.specs.loading.yaml_loader import load_specs
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.pool import Pool

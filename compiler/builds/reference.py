@@ -21,7 +21,7 @@ from pallasc.errors import CompileError
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_to_json
 
-PROGRAM = "pallasc.compiler.build.reference_worker"
+PROGRAM = "pallasc.compiler.builds.reference_worker"
 
 Launch = Callable[[int], Mapping[str, Any]]
 """Launches the variant of a number and returns `folder`, `inputs` and `outputs` of the message."""

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from pallasc.cache import files, format, stat_digest
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.report import OnEvent, Report, VariantResult
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import CheckError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import canonical_json, digest

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.manifest import import_folders
-from pallasc.compiler.toolchain.modules import is_installed, locate
 from pallasc.compiler.inputs.reads import FILE, path_of
-from pallasc.compiler.build.report import VariantResult
+from pallasc.compiler.toolchain.modules import is_installed, locate
 from pallasc.specs.spec import Variant
 
 _OWN = "module:pallasc."

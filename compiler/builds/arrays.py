@@ -16,8 +16,8 @@ from pallasc.compiler.lowering.entry import import_entry, import_function
 from pallasc.compiler.lowering.trees import BuiltNode, Node, is_node
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, resolve_array
-from pallasc.specs.loading.decorator import Call, Ref
 from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.loading.decorator import Call, Ref
 
 _ARRAY_MODULES = ("jax", "jaxlib", "numpy", "torch", "cupy", "pallasc")
 _ARRAY_PROTOCOLS = (

@@ -13,13 +13,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.workers.channel import Channel
-from pallasc.compiler.build.compare import compare_arrays, numpy_dtype, read_array, settle_tolerance
+from pallasc.compiler.builds.compare import (
+    compare_arrays,
+    numpy_dtype,
+    read_array,
+    settle_tolerance,
+)
+from pallasc.compiler.inputs.seclusion import admit, enter
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
-from pallasc.compiler.workers.messages import decode, error_to_json
-from pallasc.compiler.inputs.seclusion import admit, enter
 from pallasc.compiler.lowering.trees import abstract, bind
+from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers.messages import decode, error_to_json
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant

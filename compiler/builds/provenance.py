@@ -3,7 +3,7 @@
 The digest of a spec file is over what it declares, not over its bytes: comments make no difference,
 nor does the order of kernels, fields, values and targets, nor which variants go into the bundle.
 Its name is relative to its repository; outside of one it has as few folders as tell it from others.
-An unpacked sdist stands for the repository that it was made from (`compiler/build/recorded_commit.py`).
+An unpacked sdist stands for the repository that it was made from (`recorded_commit`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc import __version__
-from pallasc.compiler.build.files_read import NOTHING_READ, FilesRead
-from pallasc.compiler.build.recorded_commit import Recorded, find_recorded
-from pallasc.compiler.build.repository import Differences, Repository, find_repository
+from pallasc.compiler.builds.files_read import NOTHING_READ, FilesRead
+from pallasc.compiler.builds.recorded_commit import Recorded, find_recorded
+from pallasc.compiler.builds.repository import Differences, Repository, find_repository
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.provenance import MOST_CHANGED, Provenance
 from pallasc.specs.canonical import canonical_json, digest

@@ -11,8 +11,8 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.inputs.why import Explanation
+    from pallasc.compiler.workers.diagnostics import Diagnostic
 
 Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
 NOT_COMPILED = ("hit", "lowered", "shared")

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
+from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
+from pallasc.compiler.builds.run import Miss, Options, Run, ticking
 from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed
 from pallasc.compiler.inputs.manifest import about
-from pallasc.compiler.build.report import OnEvent, Report, VariantResult
-from pallasc.compiler.build.run import Miss, Options, Run, ticking
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import NotCachedError, PallascError, ToolError
@@ -30,10 +30,10 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.limits import Limits
-    from pallasc.compiler.workers.diagnostics import Diagnostic
-    from pallasc.compiler.build.locked import Locked
-    from pallasc.compiler.workers.pool import Pool
+    from pallasc.compiler.builds.locked import Locked
     from pallasc.compiler.inputs.recalled import Recalled
+    from pallasc.compiler.workers.diagnostics import Diagnostic
+    from pallasc.compiler.workers.pool import Pool
 
 _A_PATH = re.compile(r"/[^\s:']+")
 _MANY = 50
@@ -200,7 +200,7 @@ class Workers:
         setup = self._setup
         if self._pool is None and tasks and self._run.may_compile() and isinstance(setup, Setup):
             _check_store(self._run)
-            from pallasc.compiler.build.compile_misses import open_pool
+            from pallasc.compiler.builds.compile_misses import open_pool
 
             self._pool = self._stack.enter_context(
                 open_pool(self._run.options, setup, len(self._run.variants))
@@ -216,7 +216,7 @@ class Workers:
         """
         pool = self.start(len(self._run.misses))
         if pool is not None and isinstance(self._setup, Setup):
-            from pallasc.compiler.build.compile_misses import compile_misses
+            from pallasc.compiler.builds.compile_misses import compile_misses
 
             pool.context = self._setup.message(lookup.context, self._run.store)
             compile_misses(self._run, lookup, pool, session)

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.report import OnEvent, Report, VariantResult
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.compiler.build.selection import Wanted
+    from pallasc.compiler.builds.selection import Wanted
     from pallasc.specs.bundle.items import Item
     from pallasc.specs.bundle.provenance import Provenance
 
@@ -115,7 +115,7 @@ def make_bundle(
         ToolError: something has to be compiled, and the toolchain is not complete.
         NotCachedError: there must be a lock file and there is none, or it is for another toolchain.
     """
-    from pallasc.compiler.build.locked import load_locked
+    from pallasc.compiler.builds.locked import load_locked
     from pallasc.specs.bundle.writer import build_bundle
 
     check_level(level)
@@ -141,8 +141,8 @@ def make_bundle(
         return Made(report)
     groups = _groups(report.results, place, split_by)
     if provenance is None:
-        from pallasc.compiler.build.files_read import files_read
-        from pallasc.compiler.build.provenance import origins
+        from pallasc.compiler.builds.files_read import files_read
+        from pallasc.compiler.builds.provenance import origins
 
         artifacts = [result.artifact for result in report.results if result.artifact is not None]
         provenance = origins(

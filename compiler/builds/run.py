@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
+from pallasc.compiler.builds.withheld import Withheld, diagnostics_of
 from pallasc.compiler.inputs.lookup import Keys, Lookup
-from pallasc.compiler.build.report import Event, OnEvent, Tick, VariantResult
-from pallasc.compiler.build.withheld import Withheld, diagnostics_of
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.build.locked import Locked, LockedLookup
+    from pallasc.compiler.builds.locked import Locked, LockedLookup
     from pallasc.compiler.inputs.recalled import Recalled
-    from pallasc.compiler.toolchain.setup import Setup
     from pallasc.compiler.inputs.why import Explanation
+    from pallasc.compiler.toolchain.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Run:
             NotCachedError: the lock was made with another toolchain.
         """
         if self.options.locked is not None:
-            from pallasc.compiler.build.locked import LockedLookup, require_toolchain
+            from pallasc.compiler.builds.locked import LockedLookup, require_toolchain
 
             require_toolchain(self.options.locked, setup, lookup.context)
             self.locked = LockedLookup(self.options.locked, lookup, self.store)

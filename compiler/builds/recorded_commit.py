@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pallasc.compiler.build.repository import Differences, find_repository
+from pallasc.compiler.builds.repository import Differences, find_repository
 from pallasc.errors import Location, SpecError
 
 RECORD = "pallasc-origin.json"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import find
-from pallasc.compiler.build.report import VariantResult
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant

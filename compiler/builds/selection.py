@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.collect import OnTick, collect
+from pallasc.compiler.builds.collect import OnTick, collect
 from pallasc.errors import SpecError
 from pallasc.specs.collector import collector_paused
 from pallasc.specs.loading.matrix import expand

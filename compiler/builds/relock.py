@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pallasc.cache.store import Store
-from pallasc.compiler.build.build import build
-from pallasc.compiler.build.locked import (
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.locked import (
     OTHER_ACTION_KEY,
     Locked,
     LockedLookup,
     require_toolchain,
 )
+from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.inputs.lookup import Keys, Lookup
 from pallasc.compiler.inputs.recalled import prepare_or_recall
-from pallasc.compiler.build.report import OnEvent, Report, VariantResult
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Entry, Lock, compare, differences, merged, update_command
