@@ -190,5 +190,5 @@ def test_annotations_are_the_only_workflow_commands(
 def test_every_command_prints_through_one_function() -> None:
     cli = Path(__file__).parents[2] / "cli"
     raw = re.compile(r"click\.s?echo\(|(?<![\w.])print\(|std(out|err)\.write\(")
-    found = {path.name for path in cli.glob("*.py") if raw.search(path.read_text("utf-8"))}
+    found = {path.name for path in cli.rglob("*.py") if raw.search(path.read_text("utf-8"))}
     assert found == {"output.py"}
