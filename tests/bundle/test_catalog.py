@@ -84,5 +84,5 @@ def test_a_page_that_takes_more_than_compression_makes_of_it_is_refused() -> Non
 
 def test_information_of_another_form_is_refused() -> None:
     data = DATA[: -len(b'{"codec":{"level":3}}')] + b'["codec",{"level":3}]'
-    with pytest.raises(CorruptError, match="no JSON object"):
+    with pytest.raises(CorruptError, match="is not a JSON object"):
         _ = Catalog(data, PLACE).info

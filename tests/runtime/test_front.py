@@ -63,7 +63,7 @@ def _stream() -> int:
         ({"contiguous": False}, "made: a is not contiguous"),
         ({"device_number": 1}, "made: a lies on GPU 1, and b on GPU 0"),
         ({"device_number": -1}, "made: a lies on the host, and b on GPU 0"),
-        ({"pointer": 0x1004}, "made@h100-sxm: a starts at 0x1004, 4 bytes behind"),
+        ({"pointer": 0x1004}, "made@h100-sxm: a starts at 0x1004, misaligned by 4 bytes"),
     ],
 )
 @pytest.mark.parametrize("call", ["into", "call"])
