@@ -129,7 +129,7 @@ def test_a_record_of_another_form_is_refused(
     root = _unpacked(project, tmp_path / "unpacked")
     data = json.loads((root / RECORD).read_text())
     (root / RECORD).write_text(json.dumps({**data, name: value}))
-    with pytest.raises(SpecError, match="no record of an sdist's commit") as caught:
+    with pytest.raises(SpecError, match="not a record of an sdist's commit") as caught:
         find_recorded(root / "kernels" / "a.yaml")
     assert str(root / RECORD) in str(caught.value)
 
@@ -137,5 +137,5 @@ def test_a_record_of_another_form_is_refused(
 @pytest.mark.parametrize("text", ["", "[]", "[" * 10**5, "\xff"])
 def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD).write_text(text, "latin-1")
-    with pytest.raises(SpecError, match="no record"):
+    with pytest.raises(SpecError, match="not a record"):
         record_text(tmp_path, SOURCES)
