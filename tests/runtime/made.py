@@ -13,6 +13,7 @@ from typing import Any
 
 import rig
 
+from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.runtime.device import driver as runtime_driver
 from pallasc.runtime.matching import arrays
@@ -253,6 +254,8 @@ class Framework(Adapter):
         return made
 
     def view(self, array: Tensor) -> ArrayView:
+        if not array.plain:
+            raise ArgumentError("a conjugated tensor cannot be passed.")
         place = None if array.device_number < 0 else array.device_number
         return ArrayView(array.pointer, array.dtype, array.shape, array.contiguous, place)
 
