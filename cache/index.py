@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pallasc.cache import files, format, lock
+from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.refresh import Refreshed, refresh
 from pallasc.cache.tables import MIGRATIONS
@@ -196,9 +196,9 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
         held = store.folder.is_dir() and stack.enter_context(
-            lock.single_flight(
+            single_flight.single_flight(
                 store.folders,
-                f"{lock.FOLDER}/index",
+                f"{single_flight.FOLDER}/index",
                 timeout_s=timeout_s,
                 on_error=lambda error: notes.append(f"the index works without its file: {error}"),
             )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pallasc.cache import files, format, lock
+from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.cache.manifests import check_manifest
@@ -288,9 +288,9 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        return lock.single_flight(
+        return single_flight.single_flight(
             self.folders,
-            f"{lock.FOLDER}/{format.check_name(key)}",
+            f"{single_flight.FOLDER}/{format.check_name(key)}",
             timeout_s=timeout_s,
             on_error=self._without_lock,
         )

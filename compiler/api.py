@@ -117,7 +117,7 @@ def _compile_here(
 
     def run(tools: Tools) -> Artifact:
         if store is not None:
-            from pallasc.compiler.builds.compile_kept import compile_kept
+            from pallasc.compiler.builds.compile_stored import compile_kept
 
             return compile_kept(job, setup, store, tools)
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)

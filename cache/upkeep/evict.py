@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from pallasc.cache.files import Identity
 from pallasc.cache.leases import Held
-from pallasc.cache.upkeep.kept import IN_USE, PINNED, YOUNG, Kept, Tally
 from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.retained import IN_USE, PINNED, YOUNG, Kept, Tally
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
 

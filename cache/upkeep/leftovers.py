@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from pallasc.cache import lock
+from pallasc.cache import single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.leases import is_over
 from pallasc.cache.store import Store
@@ -83,10 +83,10 @@ class _Sweep:
     def locks(self) -> int:
         """Remove lock files that nobody holds; return how many."""
         count = 0
-        then = lock.is_free if self._dry_run else lock.remove_if_free
-        for name in self._names(lock.FOLDER):
+        then = single_flight.is_free if self._dry_run else single_flight.remove_if_free
+        for name in self._names(single_flight.FOLDER):
             with contextlib.suppress(OSError):
-                count += then(self._folders, f"{lock.FOLDER}/{name}")
+                count += then(self._folders, f"{single_flight.FOLDER}/{name}")
         return count
 
     def _names(self, folder: str) -> list[str]:

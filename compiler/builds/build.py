@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.builds.run import Miss, Options, Run, ticking
+from pallasc.compiler.builds.state import Miss, Options, Run, ticking
 from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed
 from pallasc.compiler.inputs.manifest import about
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import NotCachedError, PallascError, ToolError
-from pallasc.specs.collector import collector_paused
+from pallasc.specs.garbage import collector_paused
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
-from pallasc.compiler.builds.run import Miss, Options, Run
+from pallasc.compiler.builds.state import Miss, Options, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.manifest import about, data_digests, request_fields
 from pallasc.compiler.toolchain.environment import declared_values

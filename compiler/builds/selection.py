@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.collect import OnTick, collect
 from pallasc.errors import SpecError
-from pallasc.specs.collector import collector_paused
+from pallasc.specs.garbage import collector_paused
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.select import retarget, select
 from pallasc.specs.spec import Spec, Variant

@@ -57,7 +57,7 @@ from pallasc.compiler.workers.messages import blobs_to_json, decode, error_to_js
 from pallasc.errors import CompileError, PallascError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.collector import collector_past
+from pallasc.specs.garbage import collector_past
 from pallasc.specs.loading.modules import module_name
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import spec_to_json, variant_from_json

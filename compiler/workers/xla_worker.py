@@ -22,7 +22,7 @@ from typing import IO, Any
 from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.diagnose import captured_output
 from pallasc.compiler.toolchain import nvjitlink
-from pallasc.specs.collector import collector_past
+from pallasc.specs.garbage import collector_past
 
 LENGTH = struct.Struct(">Q")
 

@@ -8,8 +8,8 @@ import pytest
 
 from pallasc.cache.leases import Held
 from pallasc.cache.upkeep.evict import Entry, Inventory, Manifest, Plan, decide
-from pallasc.cache.upkeep.kept import Kept
 from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.retained import Kept
 
 S = 10**9
 NOW = 1000

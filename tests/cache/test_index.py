@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache import files, format, lock
+from pallasc.cache import files, format, single_flight
 from pallasc.cache import index as index_module
 from pallasc.cache.about import About
 from pallasc.cache.index import Index, open_index
@@ -224,7 +224,9 @@ def test_a_disk_that_fails_goes_on_in_memory(
 def test_an_index_that_another_process_has_is_not_waited_for_too_long(filled: Store) -> None:
     before = sealed(filled)
     with (
-        lock.single_flight(filled.folders, "locks/index", timeout_s=1, on_error=lambda error: None),
+        single_flight.single_flight(
+            filled.folders, "locks/index", timeout_s=1, on_error=lambda error: None
+        ),
         open_index(filled, timeout_s=0) as index,
     ):
         assert not index.durable

@@ -316,7 +316,7 @@ def test_tidying_opens_no_index_for_a_store_far_below_its_limits(filled: Store) 
 
 
 def test_tidying_waits_for_nobody(filled: Store) -> None:
-    from pallasc.cache.lock import single_flight
+    from pallasc.cache.single_flight import single_flight
 
     with single_flight(filled.folders, "locks/index", timeout_s=1, on_error=lambda error: None):
         assert tidy(filled, limits=NOTHING) is None

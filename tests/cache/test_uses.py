@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cache import lock, uses
+from pallasc.cache import single_flight, uses
 from pallasc.cache.about import About
 from pallasc.cache.folders import Folders
 from pallasc.cache.index import open_index
@@ -87,7 +87,9 @@ def test_a_log_stays_where_nothing_lasting_can_count_it(store: Store, publish: P
     publish(KEY, used_s=1)
     use(store)
     with (
-        lock.single_flight(store.folders, "locks/index", timeout_s=1, on_error=lambda error: None),
+        single_flight.single_flight(
+            store.folders, "locks/index", timeout_s=1, on_error=lambda error: None
+        ),
         open_index(store, timeout_s=0) as index,
     ):
         assert fold(store, index).hits == 2
