@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -90,13 +89,10 @@ def pack_wheels(folder: Path, python: str | None, there: Iterable[str]) -> list[
 
 def build_wheel(folder: Path) -> None:
     """Build the wheel of pallasc from a copy, as building leaves files beside the sources."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    parts = sorted({Path(place).parts[0] for place in settings["package-dir"].values()})
     with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
         sources = Path(name) / "sources"
-        for part in parts:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / part, sources / part, ignore=ignored)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "pallasc", sources / "pallasc", ignore=ignored)  # links too
         for file in _FILES:
             shutil.copy(ROOT / file, sources)
         build = [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation"]
