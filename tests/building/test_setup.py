@@ -55,7 +55,7 @@ def test_the_message_to_workers_has_all_they_need(warm_store: Store) -> None:
         context = setup.context(warm_store)
         message = setup.message(context, warm_store)
     assert message["op"] == "context"
-    assert message["identity"] == dict(context.identity)
+    assert message["identity"] == context.for_actions()
     assert message["record"]["digests"]["ptxas"] == context.identity["ptxas"]
     assert Path(message["ptxas"]).is_file()
     assert message["store"] == str(warm_store.root)
