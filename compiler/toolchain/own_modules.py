@@ -43,16 +43,25 @@ def own_digest(
 
 def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
     """Return the files of modules and of all that they import, with the modules' names."""
-    waiting = [found for part in parts for found in _files(part, str(top))]
-    if not waiting:
-        raise RuntimeError(f"pallasc's own sources are not in {top}")
-    names: dict[str, str] = {}
+    waiting = [name for part in parts for name in _modules(part, str(top))]
+    files: dict[str, str] = {}  # by the modules' names, "" where there is none
+    found: dict[str, str] = {}
+
+    def file_of(name: str) -> str:
+        if name not in files:
+            path = os.path.join(top, *name.split(".")) + ".py"
+            files[name] = path if os.path.isfile(path) else ""
+        return files[name]
+
     while waiting:
-        path, name = waiting.pop()
-        if path not in names:
-            names[path] = name
-            waiting += _imported(path, str(top))
-    return names
+        name = waiting.pop()
+        path = file_of(name)
+        if path and path not in found:
+            found[path] = name
+            waiting += _imported(path, file_of)
+    if not found:
+        raise RuntimeError(f"pallasc's own sources are not in {top}")
+    return found
 
 
 def _top() -> Path:
@@ -60,30 +69,21 @@ def _top() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-def _files(part: str, top: str) -> Iterator[tuple[str, str]]:
-    """Yield file and name of a module, or of each module of a package."""
+def _modules(part: str, top: str) -> list[str]:
+    """Return the name of a module, or those of the modules of a package."""
     place = os.path.join(top, *part.split("."))
-    if os.path.isdir(place):
-        for entry in sorted(os.listdir(place)):
-            if entry.endswith(".py"):
-                yield os.path.join(place, entry), f"{part}.{entry.removesuffix('.py')}"
-    elif os.path.isfile(f"{place}.py"):
-        yield f"{place}.py", part
+    if not os.path.isdir(place):
+        return [part]
+    names = sorted(name for name in os.listdir(place) if name.endswith(".py"))
+    return [f"{part}.{name.removesuffix('.py')}" for name in names]
 
 
-def _imported(path: str, top: str) -> Iterator[tuple[str, str]]:
-    """Yield file and name of each module that a file imports, wherever in it."""
+def _imported(path: str, file_of: Callable[[str], str]) -> Iterator[str]:
+    """Yield the names of what a file imports, wherever in it; some may be no modules."""
     with open(path, encoding="utf-8") as source:
         text = source.read()
     for package, names, module in _IMPORT.findall(text):
-        for name in [f"{package}.{one}" for one in _NAME.findall(names)] if names else [module]:
-            yield from _module(name, top)
-
-
-def _module(name: str, top: str) -> Iterator[tuple[str, str]]:
-    """Yield file and name of a module, or of the module that a name is from."""
-    for found in (name, name.rpartition(".")[0]):
-        path = os.path.join(top, *found.split(".")) + ".py"
-        if found and os.path.isfile(path):
-            yield path, found
-            return
+        if module or file_of(package):
+            yield module or package
+        else:
+            yield from (f"{package}.{name}" for name in _NAME.findall(names))
