@@ -12,10 +12,17 @@ from pallasc.cli.arguments.options import json_option, store_option, traceback_o
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import NotCachedError
+from pallasc.specs.spelling import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pallasc.cache.about import About
     from pallasc.cache.store import Store
     from pallasc.cache.upkeep.pins import Pin
+
+
+_MOST_NAMED = 3
 
 
 @click.command("pin", cls=Command, short_help="Pin artifacts against pruning; list the pins.")
@@ -39,7 +46,6 @@ def command(
     """
     from pallasc.cache.upkeep.pins import pin, pins
     from pallasc.cache.upkeep.stats import artifacts
-    from pallasc.cli.render.pin_text import pin_lines
     from pallasc.cli.terminal.output import json_text
 
     store, done = opened(store_root), ""
@@ -53,7 +59,7 @@ def command(
         echo(json_text({"pins": [item.to_json() for item in found]}))
     elif found:
         about = {item.key: item.variants for item in artifacts(store)}
-        echo("\n".join(pin_lines(found, about, done)))
+        echo("\n".join(_lines(found, about, done)))
 
 
 def _unpin(store: Store, what: str) -> list[Pin]:
@@ -95,3 +101,26 @@ def _keys(store: Store, what: str) -> list[str]:
         known = {about.name for item in artifacts(store) for about in item.variants}
         raise NotCachedError(f"the store has no artifact {what!r}.", hint=suggestion(what, known))
     return sorted({*named, *starting})
+
+
+def _lines(found: Sequence[Pin], about: Mapping[str, Sequence[About]], done: str) -> list[str]:
+    """Return a line for each pin.
+
+    Args:
+        found: the pins.
+        about: the variants that led to each artifact, by action key.
+        done: what was done with the pins: `pinned`, `removed`; "" where they are only listed.
+    """
+    lines = []
+    for pin in found:
+        named = [_variant(one) for one in about.get(pin.key, ())]
+        more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+        words = [done, pin.key, ", ".join([*named[:_MOST_NAMED], *more]), pin.label]
+        lines.append("  ".join(filter(None, words)))
+    return lines
+
+
+def _variant(about: About) -> str:
+    """Return `matmul (m=1024, n=4096, h100-sxm)`."""
+    params = (f"{name}={plain(value)}" for name, value in about.params.items())
+    return f"{about.name} ({', '.join(filter(None, [*params, about.target]))})"

@@ -10,10 +10,12 @@ import click
 from pallasc.cli.arguments.layout import Command
 from pallasc.cli.arguments.options import json_option, store_option, traceback_option
 from pallasc.cli.cache.shared import opened, warn
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.output import count, echo
 from pallasc.errors import ToolError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pallasc.cache.upkeep.limits import Limits
     from pallasc.cache.upkeep.prune import Pruned
 
@@ -77,12 +79,47 @@ def _limits(size: str | None, age: str | None) -> Limits:
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:
     """Show what went, and return the exit code."""
-    from pallasc.cli.render.pruned_text import pruned_lines
     from pallasc.cli.terminal.output import json_text
 
     if as_json:
         echo(json_text(pruned.to_json()))
     else:
-        echo("\n".join(pruned_lines(pruned)))
+        echo("\n".join(_lines(pruned)))
         warn(pruned.warnings)
     return ToolError.exit_code if pruned.warnings else 0
+
+
+def _lines(pruned: Pruned) -> Iterator[str]:
+    """Give a line for each artifact that went, for each reason to keep some, and the sums."""
+    would = "would remove" if pruned.dry_run else "removed"
+    for eviction in pruned.evictions:
+        names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
+        yield f"{would} {names}: {eviction.reason}, {eviction.bytes:,} bytes"
+    yield from _kept_lines(pruned)
+    yield (
+        f"{would} {count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "
+        f"{count(pruned.manifests, 'manifest')}: "
+        f"{pruned.freed_bytes:,} of {pruned.plan.bytes_before:,} bytes"
+    )
+    yield from _excess_lines(pruned)
+
+
+def _kept_lines(pruned: Pruned) -> Iterator[str]:
+    reasons = {
+        "pinned": "pinned",
+        "in use": "held by a running build",
+        "young": f"made less than {pruned.limits.grace_s:.0f} s ago",
+    }
+    would = "would keep" if pruned.dry_run else "kept"
+    for kept in pruned.plan.kept:
+        what = count(kept.records, "artifact") if kept.records else count(kept.files, "file")
+        yield f"{would} {what}: {reasons[kept.reason]}, {kept.bytes:,} bytes"
+    if not pruned.plan.complete:
+        yield f"{would} everything: not all of the store could be looked at"
+
+
+def _excess_lines(pruned: Pruned) -> Iterator[str]:
+    limit = pruned.limits.max_bytes
+    if limit and pruned.excess_bytes:  # clearing has a limit of nothing, which is no news
+        still = "would still be" if pruned.dry_run else "is still"
+        yield f"the store {still} {pruned.excess_bytes:,} bytes over its limit of {limit:,} bytes"
