@@ -71,3 +71,8 @@ def plain(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def an(word: str) -> str:
+    """Return a noun with its article: `an int`, `a float`."""
+    return f"{'an' if word[:1].lower() in tuple('aeiou') else 'a'} {word}"

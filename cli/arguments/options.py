@@ -102,7 +102,7 @@ def require_store_option(function: F) -> F:
         default=None,
         callback=_required,
         help="Fail with exit code 4 where the store cannot be written, or go on without it; "
-        "without either, fail where $CI is set.",
+        "without either, fail where $CI is set and not false.",
     )(function)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from pallasc.cli.render.plan_text import array_text, launch_text
+from pallasc.cli.render.plan_text import binding_text, launch_text
 from pallasc.cli.render.remarks import xla_kernels
 from pallasc.cli.terminal.output import count, table
 from pallasc.errors import CorruptError
@@ -80,7 +80,7 @@ def _kernels(artifact: Artifact) -> str:
 
 
 def _arrays(bindings: Iterable[Binding]) -> str:
-    texts = [f"{b.path}: {array_text(b)}" if b.path else array_text(b) for b in bindings]
+    texts = [f"{b.path}: {binding_text(b)}" if b.path else binding_text(b) for b in bindings]
     return ", ".join(texts) or "none"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.peers import MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
     Binding,
@@ -39,9 +40,9 @@ def launch_text(step: Launch) -> str:
     return " ".join([*words, "pdl"] if step.pdl else words)
 
 
-def array_text(binding: Binding) -> str:
-    """Return `bf16[1024, 4096]`."""
-    return f"{binding.dtype}[{', '.join(map(str, binding.shape))}]"
+def binding_text(binding: Binding) -> str:
+    """Return `bf16[1024, 4096]`, with the layout where it is not row-major."""
+    return array_text(binding.dtype, binding.shape, binding.layout)
 
 
 def _lines(plan: LaunchPlan) -> Iterator[str]:
@@ -66,7 +67,7 @@ def _buffer(number: int, buffer: Buffer, plan: LaunchPlan) -> str:
         facts.append(buffer.digest[:SHORT_DIGEST])
     for word, bindings in (("input", plan.inputs), ("output", plan.outputs)):
         facts += [
-            f"{word} {binding.path}: {array_text(binding)}"
+            f"{word} {binding.path}: {binding_text(binding)}"
             for binding in bindings
             if binding.buffer == number
         ]

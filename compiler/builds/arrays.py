@@ -18,6 +18,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, resolve_array
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.loading.decorator import Call, Ref
+from pallasc.specs.spelling import an
 
 _ARRAY_MODULES = ("jax", "jaxlib", "numpy", "torch", "cupy", "pallasc")
 _ARRAY_PROTOCOLS = (
@@ -87,13 +88,13 @@ def _array(item: Any, what: str) -> ArraySpec:
     roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if not hasattr(item, "shape") or not hasattr(item, "dtype"):
         raise SpecError(
-            f"{what} is a {kind.__name__}, which is not an array.",
+            f"{what} is {an(kind.__name__)}, which is not an array.",
             hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
         )
     if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, one) for one in _ARRAY_PROTOCOLS):
         raise SpecError(
-            f"{what} is a {kind.__name__}, which has shape and dtype and is neither an array nor a "
-            "pytree node that JAX knows.",
+            f"{what} is {an(kind.__name__)}, which has shape and dtype and is neither an array nor "
+            "a pytree node that JAX knows.",
             hint=f"Register {kind.__name__} with jax.tree_util, or pass a jax.ShapeDtypeStruct.",
         )
     # torch writes "torch.float32".
@@ -184,6 +185,6 @@ def _call_of(node: Node, what: str) -> Call:
 
 def _cannot_travel(what: str, value: Any) -> SpecError:
     return SpecError(
-        f"{what} is a {type(value).__name__}, which cannot be made anew in another process.",
+        f"{what} is {an(type(value).__name__)}, which cannot be made anew in another process.",
         hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
     )

@@ -17,7 +17,7 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.loading.modules import load_module
 from pallasc.specs.spec import Args
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.spelling import an, suggestion
 
 
 def import_entry(entry: str, base_dir: str, *, called: str = "entry") -> Any:
@@ -91,7 +91,7 @@ def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Call
     """
     found = import_entry(entry, base_dir, called=called)
     if not callable(found):
-        raise SpecError(f"{called} {entry!r} is a {type(found).__name__} and cannot be called.")
+        raise SpecError(f"{called} {entry!r} is {an(type(found).__name__)} and cannot be called.")
     function: Callable[..., Any] = found
     return function
 

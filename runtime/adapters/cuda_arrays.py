@@ -16,6 +16,7 @@ from pallasc.runtime.adapters.dlpack import DlpackAdapter
 from pallasc.runtime.device.devices import device_of
 from pallasc.runtime.device.driver import open_driver
 from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, ArrayView, is_row_major
+from pallasc.specs.spelling import an
 
 _KINDS = {"b": "bool", "i": "i", "u": "u", "f": "f", "c": "c"}
 _FIELDS = ("data", "typestr", "shape")
@@ -61,7 +62,9 @@ def _told(array: Any) -> Mapping[str, Any] | None:
             return None
         raise ArgumentError(f"__cuda_array_interface__ cannot be read: {error}.") from error
     if type(told) is not dict and not isinstance(told, Mapping):
-        raise ArgumentError(f"__cuda_array_interface__ is a {type(told).__name__}, no mapping.")
+        raise ArgumentError(
+            f"__cuda_array_interface__ is {an(type(told).__name__)}, not a mapping."
+        )
     if told.get("mask") is not None:
         raise ArgumentError("an array with a mask cannot be passed: pass a dense copy.")
     return told

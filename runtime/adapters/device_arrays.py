@@ -14,6 +14,7 @@ from pallasc.runtime.device.streams import own_stream
 from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
 from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.spelling import an
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
 _LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
@@ -160,7 +161,7 @@ def _host_bytes(array: Any) -> memoryview:
         return view.cast("B") if view.nbytes else memoryview(b"")
     except (BufferError, TypeError, ValueError) as error:
         raise ArgumentError(
-            f"a {type(array).__name__} cannot be copied from: {error}.",
+            f"{an(type(array).__name__)} cannot be copied from: {error}.",
             hint='Of an array of numpy pass numpy.ascontiguousarray(x).view("u1").',
         ) from error
 

@@ -24,6 +24,7 @@ from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.runtime.matching.trees import unflatten
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
+from pallasc.specs.spelling import an
 
 
 class JaxAdapter(Adapter):
@@ -64,7 +65,7 @@ class JaxAdapter(Adapter):
         for array, binding in zip(call.arrays, call.kernel.signature.inputs, strict=True):
             if not isinstance(array, jax.Array):
                 raise ArgumentError(
-                    f"{name}: {binding.path} is a {type(array).__name__} among JAX arrays.",
+                    f"{name}: {binding.path} is {an(type(array).__name__)} among JAX arrays.",
                     hint="Convert it with jax.numpy.asarray.",
                 )
         if any(isinstance(array, jax.core.Tracer) for array in call.arrays):

@@ -12,6 +12,7 @@ from pallasc.runtime.adapters.numpy_dtypes import (
     short_dtype,
 )
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
+from pallasc.specs.spelling import an
 
 
 class NumpyAdapter(Adapter):
@@ -30,7 +31,7 @@ class NumpyAdapter(Adapter):
 
         if not isinstance(array, numpy.ndarray):
             raise ArgumentError(
-                f"a {type(array).__name__} is not an array.", hint="Pass numpy.asarray of it."
+                f"{an(type(array).__name__)} is not an array.", hint="Pass numpy.asarray of it."
             )
         if isinstance(array, numpy.ma.MaskedArray):
             raise ArgumentError("an array with a mask cannot be passed: pass its filled().")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pallasc.errors import ArgumentError
 from pallasc.runtime.matching.dialect import Dialect
 from pallasc.specs.arrays import layout_of
+from pallasc.specs.spelling import an
 
 if TYPE_CHECKING:
     from pallasc.runtime.device.uses import Uses
@@ -109,7 +110,7 @@ class Adapter:
 
 def no_array(value: Any) -> ArgumentError:
     """Return the error for something of a framework that is none of its arrays."""
-    return ArgumentError(f"a {type(value).__name__} is not an array.")
+    return ArgumentError(f"{an(type(value).__name__)} is not an array.")
 
 
 _MODULES = {
@@ -158,7 +159,7 @@ def _recognise(value: Any, what: str) -> Adapter:
     for protocol, module in _PROTOCOLS.items():
         if hasattr(type(value), protocol):
             return _adapter(module)
-    given = "None" if value is None else f"a {type(value).__name__}"
+    given = "None" if value is None else an(type(value).__name__)
     raise ArgumentError(
         f"{what} must be an array, not {given}.",
         hint="Arrays of torch, cupy, numpy, JAX inside jit, and whatever has DLPack are taken.",

@@ -21,6 +21,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.artifacts.plan import tree_leaves
+from pallasc.specs.spelling import an
 
 
 def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
@@ -170,7 +171,7 @@ def _parts(tree: Mapping[str, Any], value: Any, keys: Sequence[str], path: str) 
         return [by_name[key] for key in keys]
     given = type(value).__name__
     if given != name:
-        said = "None" if value is None else f"a {given}"
+        said = "None" if value is None else an(given)
         raise ArgumentError(
             f"{path} must be a {name}, not {said}.",
             hint=f"Pass one, or its arrays as a tuple: ({listed}).",

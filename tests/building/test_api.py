@@ -65,12 +65,12 @@ ERRORS = {
     ),
     "not an array": (
         "SpecError", 2,
-        "array 1 is a int, which is not an array.\n"
+        "array 1 is an int, which is not an array.\n"
         '  Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
     ),
     "not an array inside": (
         "SpecError", 2,
-        "array 0.1.a is a int, which is not an array.\n"
+        "array 0.1.a is an int, which is not an array.\n"
         '  Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
     ),
     "missing array": (

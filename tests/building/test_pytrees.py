@@ -78,7 +78,7 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
     ("name", "message"),
     [
         ("unknown",
-         "array 1 is a Unknown, which has shape and dtype and is neither an array nor a pytree "
+         "array 1 is an Unknown, which has shape and dtype and is neither an array nor a pytree "
          "node that JAX knows.\n"
          "  Register Unknown with jax.tree_util, or pass a jax.ShapeDtypeStruct."),
         ("number in a node", "array 1.scale is a float, which is not an array."),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pallasc.cli.render.plan_text import array_text, launch_text, plan_text
+from pallasc.cli.render.plan_text import binding_text, launch_text, plan_text
 from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
@@ -147,4 +147,5 @@ def test_every_parameter_has_a_line_and_every_tensor_map_too(
 
 
 def test_a_scalar_is_an_array_without_dimensions() -> None:
-    assert array_text(Binding("x", "f32", (), 0)) == "f32[]"
+    assert binding_text(Binding("x", "f32", (), 0)) == "f32[]"
+    assert binding_text(Binding("x", "f32", (4, 8), 0, (0, 1))) == "f32[4, 8]{0,1}"

@@ -74,7 +74,7 @@ def test_a_module_that_fails_shows_its_line(folder: Path) -> None:
 
 
 def test_an_entry_that_cannot_be_called_is_refused(folder: Path) -> None:
-    with pytest.raises(SpecError, match="is a int and cannot be called"):
+    with pytest.raises(SpecError, match="is an int and cannot be called"):
         import_function("entry_kernels:SIZE", str(folder))
 
 

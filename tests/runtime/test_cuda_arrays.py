@@ -152,7 +152,7 @@ def test_what_is_wrong_is_said_with_the_arguments_name(
 @pytest.mark.parametrize("told", [None, 7, [1, 2]])
 def test_an_interface_that_is_no_mapping_is_refused(told: Any, adds: Any, framework: Any) -> None:
     array = type("Odd", (), {"__cuda_array_interface__": told})()
-    with pytest.raises(ArgumentError, match=r"made: a: .* is a \w+, no mapping"):
+    with pytest.raises(ArgumentError, match=r"made: a: .* is an? \w+, not a mapping"):
         adds(array, foreign.CudaArray(framework.tensor(TEXT)))
 
 

@@ -79,8 +79,8 @@ def test_nodes_are_flattened_as_jax_does_or_refused(report: dict[str, Any]) -> N
         "of numpy": 3,
         "other static data": "ArgumentError: made: w is a QArray with the static data (1), and the "
         "kernel was compiled for (0).",
-        "other type": "ArgumentError: made: w must be a QArray, not a Opaque.",
-        "an array": "ArgumentError: made: w must be a QArray, not a ArrayImpl.",
+        "other type": "ArgumentError: made: w must be a QArray, not an Opaque.",
+        "an array": "ArgumentError: made: w must be a QArray, not an ArrayImpl.",
         "other parts": "ArgumentError: made: w.0 is a Opaque of 2 parts, not of 3.",
         "a part too many": "ArgumentError: made: w.0.1 must be None, as it was when the kernel was "
         "compiled.",

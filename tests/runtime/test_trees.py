@@ -64,7 +64,7 @@ def test_values_are_flattened_along_the_tree(tree: Any, value: Any, leaves: Any)
         ({"dict": {"a": {"dict": {"b": [0]}}}}, {"a": {"b": []}}, "x.a.b must be a list or tuple"),
         (_PAIR, ("x",), "x must be a list or tuple of 2."),
         (None, 1, "x must be None, as it was when the kernel was compiled"),
-        (_Q, Other("x", "y"), "x must be a QArray, not a Other."),
+        (_Q, Other("x", "y"), "x must be a QArray, not an Other."),
         (_Q, None, "x must be a QArray, not None."),
         (_Q, ("x",), "x must be a list or tuple of 2."),
         (_Q, {"qvalue": "x"}, "x must be a QArray, not a dict."),
