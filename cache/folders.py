@@ -214,7 +214,7 @@ class Folders:
             return
         more = f"; and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
         raise CorruptError(
-            f"this is not a store as pallasc makes it: {'; '.join(found[:_MOST_NAMED])}{more}. "
+            f"this is not a store that pallasc made: {'; '.join(found[:_MOST_NAMED])}{more}. "
             "Nothing was read, changed or removed there.",
             hint="See where it comes from. To put it aside: pallasc cache verify --repair, with "
             "the same store.",

@@ -198,7 +198,7 @@ def _check_artifact(name: str, body: dict[str, Any]) -> None:
     if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
         raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")
     if not isinstance(blobs, dict):
-        raise CorruptError(f"artifact {name}: `blobs` is no object")
+        raise CorruptError(f"artifact {name}: `blobs` is not an object")
     for label, blob in blobs.items():
         if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
             raise CorruptError(f"artifact {name}: blob {label!r} is not a digest and a size")

@@ -175,7 +175,9 @@ class Store:
         if self.trust.believes(KINDS[MANIFESTS], request_key, manifest):
             return True
         text = "what is not signed by a trusted key counts as missing"
-        self._warn_once("unsigned", f"{text}: {format.relative_path(MANIFESTS, request_key)} first")
+        self._warn_once(
+            "unsigned", f"{text}; the first is {format.relative_path(MANIFESTS, request_key)}"
+        )
         return False
 
     def find_manifest(self, request_key: str) -> dict[str, Any] | None:

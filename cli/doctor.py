@@ -81,7 +81,7 @@ def _runs() -> list[str]:
 
 def running_text(archs: Sequence[str]) -> str:
     """Return what can be run in an environment that compiles nothing."""
-    lines = ["Nothing of a compiler is installed here: kernels are run, and none is compiled."]
+    lines = ["No compiler is installed here: kernels can be run, not compiled."]
     if archs:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
     else:

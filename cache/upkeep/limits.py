@@ -85,7 +85,10 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
     amount = int(float(match[1]) * units[unit])
     if amount < least_bytes:
         least = f"{least_bytes >> 20} MiB" if least_bytes > 1 else "a byte"
-        raise SpecError(f"{what}: {text!r} is less than {least}", hint="0 or none: no limit.")
+        more = f"Write {least.replace(' ', '')} or more; " if least_bytes > 1 else ""
+        raise SpecError(
+            f"{what}: {text!r} is less than {least}", hint=f"{more}0 or none: no limit."
+        )
     return amount
 
 

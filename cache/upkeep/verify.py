@@ -301,7 +301,7 @@ class _Verification:
         self._find(kind, format.relative_path(area, name), reason, self._repair)
 
     def _foreign(
-        self, place: str, reason: str = "no file of a store has such a name or type"
+        self, place: str, reason: str = "no file in a store has this name or type"
     ) -> None:
         done = False
         if self._repair:

@@ -67,7 +67,7 @@ def selection_options(function: F) -> F:
             "-k",
             "expression",
             metavar="EXPR",
-            help="Take only variants that EXPR means: a part of a name, param=value, "
+            help="Take only the variants that match EXPR: a part of a name, param=value, "
             "target=sm_90a, with and, or, not and parentheses.",
         ),
         click.option(

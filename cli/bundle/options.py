@@ -52,7 +52,7 @@ def choice_options(function: F) -> F:
             "-k",
             "expression",
             metavar="EXPR",
-            help="Take only variants that EXPR means, as in pallasc build.",
+            help="Take only the variants that match EXPR, as in pallasc build.",
         ),
         click.option(
             "--target",

@@ -26,7 +26,7 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     if bundles and len(bundles) < len(specs):
         other = next(one for one in specs if not _is_bundle(Path(one)))
         raise SpecError(
-            f"{bundles[0]} is a bundle, and {other} is none.", hint="Launch them one at a time."
+            f"{bundles[0]} is a bundle, and {other} is not.", hint="Launch them one at a time."
         )
     return bundles
 

@@ -63,7 +63,7 @@ def profile_from_json(data: Mapping[str, Any]) -> Profile:
     profile = Profile(**{**data, "names": tuple(data["names"])})
     numbers = (profile.launch, profile.buffer, profile.words, profile.traces)
     if any(type(number) is not int for number in numbers):
-        raise TypeError("a profile's numbers are none")
+        raise TypeError("a profile's numbers must be numbers")
     if any(type(name) is not str for name in profile.names):
         raise TypeError("a profile's names are no text")
     return profile

@@ -85,7 +85,7 @@ def check_room(size: int) -> None:
         CorruptError: no number of them has so many.
     """
     if size % _RECORD.size or size > MAX_SIGNATURES * _RECORD.size:
-        raise CorruptError(f"the {size} bytes behind its end are no signatures")
+        raise CorruptError(f"the {size} bytes after its end are not signatures")
 
 
 def pack_signatures(signatures: Iterable[Signature]) -> bytes:

@@ -63,7 +63,7 @@ def test_signatures_that_were_cut_away_leave_it_unsigned(small: bytes) -> None:
     data = signed(small, ALICE)
     with pytest.raises(CorruptError, match="is not signed"):
         open_bundle(data[: len(small)]).check_signatures(TRUST_ALICE)
-    with pytest.raises(CorruptError, match="are no signatures"):
+    with pytest.raises(CorruptError, match="are not signatures"):
         open_bundle(data[:-1])
 
 

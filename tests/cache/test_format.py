@@ -78,7 +78,7 @@ def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int
         (_record(b"[" * 100_000), "its body is no JSON: "),
         (_record(b"[1]"), "its body is not a JSON object"),
         (_record(b"{}"), "not an object of `artifact` and `blobs`"),
-        (_record(b'{"artifact":{},"blobs":[]}'), "`blobs` is no object"),
+        (_record(b'{"artifact":{},"blobs":[]}'), "`blobs` is not an object"),
         (_record(b'{"artifact":{},"blobs":{"a":{}}}'), "blob 'a' is not a digest and a size"),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"../../x","size":1}}}'),

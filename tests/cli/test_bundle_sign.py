@@ -170,7 +170,7 @@ def test_every_fault_has_a_message_of_its_own(
         "another manifest": (good[:HEAD_BYTES] + OTHER[HEAD_BYTES:] + tail, key, "its catalog "),
         "another bundle": (OTHER + tail, key, "is for another bundle"),
         "cut off": (good[: len(good) // 2], key, "is cut off"),
-        "cut off signature": (good[:-1], key, "are no signatures"),
+        "cut off signature": (good[:-1], key, "are not signatures"),
         "forged signature": (good[:-1] + bytes([good[-1] ^ 1]), key, "is not valid"),
     }
     messages = set()

@@ -115,7 +115,7 @@ def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
         result = run("doctor")
         assert (result.code, result.err) == (0, "")
         assert result.out.endswith(
-            "Nothing of a compiler is installed here: kernels are run, and none is compiled.\n"
+            "No compiler is installed here: kernels can be run, not compiled.\n"
             f'{said}To compile here, too: pip install "pallasc[cuda13]"\n'
         )
         data = json.loads(run("doctor", "--json").out)

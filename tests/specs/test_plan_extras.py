@@ -112,7 +112,7 @@ def _launch(plan: Any) -> Any:
         (["profiles", 0, "words"], 3, "3 traces of 3 words"),
         (["profiles", 0, "traces"], 0, "has 0 traces"),
         (["profiles", 0, "names", 0], 1, "names are no text"),
-        (["profiles", 0, "launch"], None, "numbers are none"),
+        (["profiles", 0, "launch"], None, "must be numbers"),
         (["profiles", 0], 7, "is damaged"),
     ],
 )
