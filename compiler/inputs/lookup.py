@@ -49,7 +49,7 @@ class Keys:
 class Found:
     """The answer to a request: an artifact and its action key, or the reason why there is none.
 
-    `cost_s` is what compiling it once took, `printed` what it printed (`printed.unpack`),
+    `cost_s` is what compiling it once took, `printed` what it printed (`kernel_output.unpack`),
     `diagnostics` what was said then (`diagnostics.from_json`), `manifest_key` the key of the
     manifest that led to it, and `missed` what it asked for and did not get to see (`withheld`).
     `doubted`: the store has an entry, and nobody who is trusted signed it.

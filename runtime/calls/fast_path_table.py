@@ -23,7 +23,7 @@ from pallasc.runtime.matching.signature import Signature, input_names
 class FrontTable:
     """The functions that later calls of one kernel go through.
 
-    There is a way for arrays of any framework (`front_mixed`). A framework with a dialect gets
+    There is a way for arrays of any framework (`fast_path_mixed`). A framework with a dialect gets
     generated functions in front of it, the framework met last in front of the others.
 
     Args:
