@@ -15,8 +15,8 @@ Manifest, schema 3:
 * `read`: digest over all of these, so that variants that read the same are seen to
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
-* `printed`: what tracing printed (`kernel_output`), `diagnostics`: what was said (`diagnostics`); where
-  there is nothing, neither
+* `printed`: what tracing printed (`kernel_output`), `diagnostics`: what was said (`diagnostics`);
+  where there is nothing, neither
 * `versions`: label -> version of each part of the toolchain, for people (`components`)
 * `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
   miss can be explained; as a text of JSON, which is read only then
