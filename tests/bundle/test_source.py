@@ -36,7 +36,7 @@ class _Endless(MemorySource):
 
 
 def test_what_stands_behind_the_end_is_refused_by_its_size_and_not_read(small: bytes) -> None:
-    with pytest.raises(CorruptError, match=r"^x is damaged: the \d+ bytes behind its end are no"):
+    with pytest.raises(CorruptError, match=r"^x is damaged: the \d+ bytes after its end are not"):
         Bundle(_Endless(small), "x")
 
 
