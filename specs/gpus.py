@@ -16,7 +16,7 @@ from typing import Literal
 
 from pallasc.errors import SpecError
 
-_ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
+ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Target:
 
 
 def _parts(arch: str) -> re.Match[str]:
-    match = _ARCH.fullmatch(arch)
+    match = ARCH.fullmatch(arch)
     if match is None:
         raise SpecError(f"{arch!r} is not an architecture.", hint="Write it like sm_90a.")
     return match

@@ -8,10 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target
+from pallasc.specs.gpus import ARCH, DEFAULT_MODELS, MODELS, Target
 from pallasc.specs.spelling import one_of, suggestion
 
-_ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 _LIKE_ARCH = re.compile(r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?")
 _NONE: Mapping[str, Target] = MappingProxyType({})
 
@@ -108,7 +107,7 @@ def _meant(name: str, known: Collection[str], *, otherwise: str) -> str | None:
 
 
 def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
-    match = _ARCH.fullmatch(name)
+    match = ARCH.fullmatch(name)
     base = name.rstrip("abcdefghijklmnopqrstuvwxyz") if match else name
     right = next((arch for arch in (f"{base}a", base) if arch in DEFAULT_MODELS), None)
     if match is None or right is None:

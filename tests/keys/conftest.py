@@ -24,7 +24,7 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.inputs.manifest import changed_sources, import_folders, request_key
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields
 from pallasc.compiler.lowering.lower import Lowered, Signature
-from pallasc.compiler.toolchain import modules
+from pallasc.compiler.toolchain import modules, own_modules
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import compiler_variables, compiling_environment
 from pallasc.compiler.toolchain.identity import toolchain_identity
@@ -210,6 +210,14 @@ class World:
         data[len(data) // 2] ^= 1
         path.write_bytes(bytes(data))
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def flip_own(self, module: str) -> None:
+        """Change one bit of a module of pallasc, in a copy that its identity is then taken from."""
+        here = Path(own_modules.__file__).resolve().parents[2]
+        for name in ("compiler", "specs"):
+            shutil.copytree(here / name, self.root / "own" / name)
+        self.flip(f"own/{module}")
+        self.patch.setattr(own_modules, "_top", lambda: self.root / "own")
 
     def replace(self, name: str, old: str, new: str) -> None:
         """Replace a text that must be in a file."""

@@ -13,15 +13,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.compiler.inputs import manifest
 from pallasc.compiler.lowering import compile as compile_module
-from pallasc.compiler.toolchain import identity, own_modules
+from pallasc.compiler.toolchain import identity
 from pallasc.specs import canonical
 
 Change = Callable[[Any], object]
@@ -197,12 +195,8 @@ def bytecode_alone(world: Any) -> None:
     world.add("tools/jax/_src/fast.pyc", "code without a source")
 
 
-def own_source(world: Any, module: str) -> None:
-    here = Path(own_modules.__file__).resolve().parents[2]
-    for name in ("compiler", "specs"):
-        shutil.copytree(here / name, world.root / "own" / name)
-    world.flip(f"own/{module}")
-    world.patch.setattr(own_modules, "_top", lambda: world.root / "own")
+def flip_own(module: str) -> Change:
+    return lambda world: world.flip_own(module)
 
 
 def python(name: str, value: object) -> Change:
@@ -251,7 +245,7 @@ add("both", {
     "usercustomize": starts_with("usercustomize/__init__.py"),
     "a .pth file that runs code": startup_line,
     **{
-        f"pallasc's {module}": partial(own_source, module=module)
+        f"pallasc's {module}": flip_own(module)
         for module in (
             "compiler/executable/translate.py", "compiler/lowering/lower.py",
             "specs/artifacts/plan_json.py", "specs/gpus.py",

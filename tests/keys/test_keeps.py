@@ -8,14 +8,13 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pallasc.compiler.toolchain import identity, own_modules
+from pallasc.compiler.toolchain import identity
 
 Change = Callable[[Any], object]
 
@@ -27,12 +26,8 @@ def turned(value: Any) -> Any:
     return [turned(item) for item in value] if isinstance(value, list) else value
 
 
-def own_source(world: Any, module: str) -> None:
-    here = Path(own_modules.__file__).resolve().parents[2]
-    for name in ("compiler", "specs"):
-        shutil.copytree(here / name, world.root / "own" / name)
-    world.flip(f"own/{module}")
-    world.patch.setattr(own_modules, "_top", lambda: world.root / "own")
+def flip_own(module: str) -> Change:
+    return lambda world: world.flip_own(module)
 
 
 def order_of_keys(world: Any) -> None:
@@ -281,7 +276,7 @@ KEEPS: dict[str, Change] = {
     "limits": limits,
     "number of cores": one_core,
     **{
-        f"pallasc's {module}": partial(own_source, module=module)
+        f"pallasc's {module}": flip_own(module)
         for module in (
             "compiler/workers/schedule.py", "compiler/builds/bundling.py",
             "compiler/builds/report.py",
