@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,13 @@ class Computer:
         self._rows: list[Any] | None = None
         self._places: dict[int, int] = {}
         self._done = 0
+        self._turn = threading.Lock()
 
     def __call__(self, launch: Any) -> int | None:
+        with self._turn:  # threads launch, and a launch is found, computed and written as one
+            return self._compute(launch)
+
+    def _compute(self, launch: Any) -> int | None:
         how = misbehaviour(self._unit)
         if how == "hang":
             time.sleep(3600)
