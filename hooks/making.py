@@ -168,8 +168,8 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
 
         result = getattr(event, "result", None)
         if result is not None:
-            for one in result.diagnostics[:_SHOWN]:
-                say(f"warning: {printable(f'{result.variant.id}: {one}')}")
+            for diagnostic in result.diagnostics[:_SHOWN]:
+                say(f"warning: {printable(f'{result.variant.id}: {diagnostic}')}")
 
     return tell
 

@@ -32,8 +32,8 @@ def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
     settings = read_settings(root, environ)
     compiler = compiler_extra(root)
     extras = []
-    compiling = [one for one in settings if one.specs and one.source == "compile"]
-    if not is_compiler_installed() and not all(_is_in_store(one, root) for one in compiling):
+    compiling = [s for s in settings if s.specs and s.source == "compile"]
+    if not is_compiler_installed() and not all(_is_in_store(s, root) for s in compiling):
         extras.append(compiler)
     if find_package("cryptography") is None and _has_signatures(settings, environ):
         extras.append("sign")
@@ -44,7 +44,7 @@ def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> 
     """Tell whether a build signs, or checks what somebody else signed."""
     if environ.get(SIGN_KEY) or environ.get(signing.KEY):
         return True
-    if machine_requires() and any(one.bundle is not None for one in settings):
+    if machine_requires() and any(setting.bundle is not None for setting in settings):
         return True
     return signing.is_required(environ) and bool(machine_keys())
 

@@ -225,7 +225,7 @@ def _frozen_by(environ: Mapping[str, str]) -> str:
 def _bundles(value: object, at: Place) -> list[tuple[str, object, Place]]:
     if not isinstance(value, dict):
         raise expected("a table of bundles", value, at, _PLACES)
-    return [(place, one, at.child(_checked(place, at))) for place, one in value.items()]
+    return [(place, item, at.child(_checked(place, at))) for place, item in value.items()]
 
 
 def _checked(place: str, at: Place) -> str:

@@ -96,7 +96,7 @@ class BuildBundles(Command):
         root = Path.cwd()
         try:
             settings = read_settings(root, os.environ)
-            places = [(one, self._place(one)) for one in settings]
+            places = [(setting, self._place(setting)) for setting in settings]
             for setting, place in places:
                 make(setting, place, root=root, environ=os.environ)
         except PallascError as error:
@@ -112,14 +112,14 @@ class BuildBundles(Command):
     def get_outputs(self) -> list[str]:
         """Return the files in the build folder."""
         settings = read_settings(Path.cwd(), os.environ)
-        return [os.path.join(self.build_lib or "", *one.place.split("/")) for one in settings]
+        return [os.path.join(self.build_lib or "", *s.place.split("/")) for s in settings]
 
     def get_output_mapping(self) -> dict[str, str]:
         """Return where the files of the build folder lie in an editable install."""
         if not self.editable_mode:
             return {}
         settings = read_settings(Path.cwd(), os.environ)
-        places = [os.path.relpath(self._place(one)) for one in settings]
+        places = [os.path.relpath(self._place(setting)) for setting in settings]
         return dict(zip(self.get_outputs(), places, strict=True))
 
     def _place(self, setting: Setting) -> Path:

@@ -36,8 +36,8 @@ def static_text(value: Any) -> str:
         items = sorted((static_text(key), static_text(item)) for key, item in value.items())
         return f"{{{', '.join(f'{key}: {item}' for key, item in items)}}}"
     if is_dataclass(value) and not isinstance(value, type):
-        held = (f"{one.name}={static_text(getattr(value, one.name))}" for one in fields(value))
-        return f"{type(value).__name__}({', '.join(held)})"
+        items_text = (f"{f.name}={static_text(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({', '.join(items_text)})"
     return _named(value) or _repr(value)
 
 

@@ -15,10 +15,11 @@ _MOST_COMPARED = 20_000
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is closest to `word`, or None when nothing is close."""
-    near = [one for one in itertools.islice(known, _MOST_COMPARED) if len(one) <= _LONGEST]
+    candidates = itertools.islice(known, _MOST_COMPARED)
     if len(word) > _LONGEST:
         return None
-    words = {known_word.lower(): known_word for known_word in sorted(near, reverse=True)}
+    short = [candidate for candidate in candidates if len(candidate) <= _LONGEST]
+    words = {candidate.lower(): candidate for candidate in sorted(short, reverse=True)}
     found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     return words[found[0]] if found else None
 

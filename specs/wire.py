@@ -25,7 +25,7 @@ def spec_to_json(spec: Spec) -> Json:
         "args": spec.args,
         "static": spec.static,
         "matrix": [[name, list(values)] for name, values in spec.matrix.items()],
-        "rows": [[list(one.values.items()), location_to_json(one.location)] for one in spec.rows],
+        "rows": [[list(row.values.items()), location_to_json(row.location)] for row in spec.rows],
         "table": spec.table,
         "include": [list(point.items()) for point in spec.include],
         "exclude": [list(point.items()) for point in spec.exclude],

@@ -50,7 +50,7 @@ def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
         "output_tree": plan.output_tree,
         **({"mesh": [list(axis) for axis in plan.mesh]} if plan.mesh else {}),
         **({"parameters": list(plan.parameters)} if plan.parameters else {}),
-        **({"profiles": [profile_to_json(one) for one in plan.profiles]} if plan.profiles else {}),
+        **({"profiles": [profile_to_json(p) for p in plan.profiles]} if plan.profiles else {}),
     }
 
 

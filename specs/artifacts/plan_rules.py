@@ -96,10 +96,10 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
 
 def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
     """Yield what is wrong with what only some plans have."""
-    for one in (*plan.inputs, *plan.outputs):
-        dims = sorted(one.layout or range(len(one.shape)))
-        if dims != list(range(len(one.shape))) or (one.layout and one in plan.outputs):
-            yield f"array {one.path} has the layout {one.layout}"
+    for array in (*plan.inputs, *plan.outputs):
+        dims = sorted(array.layout or range(len(array.shape)))
+        if dims != list(range(len(array.shape))) or (array.layout and array in plan.outputs):
+            yield f"array {array.path} has the layout {array.layout}"
     names = list(plan.input_tree) if isinstance(plan.input_tree, Mapping) else []
     if plan.parameters and sorted(map(str, plan.parameters)) != sorted(names):
         yield f"its parameters {list(plan.parameters)} are not those of its pytree"

@@ -15,7 +15,9 @@ def compare_with_lock(entries: Iterable[Entry], lock: Lock) -> list[Finding]:
     What the lock has and the entries lack is a note: a bundle need not hold everything. All else is
     an error. Digests are of the artifacts as they were compiled, before anything was left out.
     """
-    return sorted(_compare(list(entries), lock), key=lambda one: (one.severity, one.subject))
+    return sorted(
+        _compare(list(entries), lock), key=lambda finding: (finding.severity, finding.subject)
+    )
 
 
 def _compare(entries: list[Entry], lock: Lock) -> Iterator[Finding]:

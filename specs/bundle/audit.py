@@ -102,21 +102,21 @@ def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings, the worst first."""
     return sorted(
         findings,
-        key=lambda one: (-SEVERITIES.index(one.severity), one.kind, one.subject, one.message),
+        key=lambda f: (-SEVERITIES.index(f.severity), f.kind, f.subject, f.message),
     )
 
 
-def _targets(entries: Sequence[Entry], wanted: Sequence[str]) -> Iterator[Finding]:
-    if not wanted:
+def _targets(entries: Sequence[Entry], requested: Sequence[str]) -> Iterator[Finding]:
+    if not requested:
         return
-    for target, arch in sorted({(one.target, one.arch) for one in entries}):
-        if target not in wanted and arch not in wanted:
-            count = sum(one.target == target for one in entries)
+    for target, arch in sorted({(entry.target, entry.arch) for entry in entries}):
+        if target not in requested and arch not in requested:
+            count = sum(entry.target == target for entry in entries)
             text = f"{count} variant{'s' * (count > 1)} for it, and nobody asked for any"
             yield Finding("warning", "target", target, text)
-    points = sorted({(one.name, one.params) for one in entries}, key=repr)
-    for target in wanted:
-        there = {(one.name, one.params) for one in entries if target in (one.target, one.arch)}
+    points = sorted({(entry.name, entry.params) for entry in entries}, key=repr)
+    for target in requested:
+        there = {(e.name, e.params) for e in entries if target in (e.target, e.arch)}
         if not there:
             yield Finding("error", "target", target, "nothing is for it")
             continue
@@ -144,8 +144,9 @@ def _duplicates(entries: Sequence[Entry]) -> Iterator[Finding]:
 
 def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
     needs = {
-        (one.arch, one.minimum_driver.get("cuda", ""), one.minimum_driver.get("linux", "unknown"))
-        for one in entries
+        (entry.arch, driver.get("cuda", ""), driver.get("linux", "unknown"))
+        for entry in entries
+        for driver in (entry.minimum_driver,)
     }
     for arch, api, package in sorted(needs):
         text = f"it needs driver {package} or newer (CUDA {api or 'unknown'})"

@@ -128,7 +128,9 @@ def _sampled(pieces: list[set[int]]) -> list[set[int]]:
     """Return fewer pieces of each where there are very many: the same ones everywhere."""
     total = sum(map(len, pieces))
     each = 1 << max(0, (total - 1) // _MOST_PIECES).bit_length()
-    return pieces if each == 1 else [{one for one in own if one % each == 0} for own in pieces]
+    return (
+        pieces if each == 1 else [{piece for piece in own if piece % each == 0} for own in pieces]
+    )
 
 
 def _costs(contents: Sequence[Content], pieces: Sequence[set[int]]) -> list[dict[int, int]]:
@@ -182,7 +184,7 @@ def _takers(forest: _Forest, base: int) -> list[int]:
 def _gain(forest: _Forest, base: int) -> int:
     loss = forest.alone[base] - forest.cost(base)
     takers = _takers(forest, base)
-    return sum(forest.cost(one) - forest.costs[one][base] for one in takers) - loss
+    return sum(forest.cost(taker) - forest.costs[taker][base] for taker in takers) - loss
 
 
 def _improve(forest: _Forest) -> bool:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 _MOST_NAMED = 200
-"""So many variants are looked at to find one that was meant."""
+"""Variants that are compared with a misspelt one."""
 
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
@@ -202,12 +202,12 @@ class Bundle:
         entry = self.find(name, params, target)
         if entry is not None:
             return entry
-        others = [one.id for one in islice(self.entries(name), _MOST_NAMED)]
-        wanted = variant_id(name, params.items(), target)
-        hint = suggestion(wanted, others, otherwise="Variants")
+        others = [other.id for other in islice(self.entries(name), _MOST_NAMED)]
+        variant = variant_id(name, params.items(), target)
+        hint = suggestion(variant, others, otherwise="Variants")
         if not others:
             hint = suggestion(name, self.names(), otherwise="Kernels")
-        raise SelectionError(f"{self.name} has no variant {wanted}.", hint=hint)
+        raise SelectionError(f"{self.name} has no variant {variant}.", hint=hint)
 
     def artifact(self, entry: Entry) -> Artifact:
         """Return the artifact of an entry as it ships; its blobs are read when they are asked for.

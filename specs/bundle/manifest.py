@@ -130,9 +130,9 @@ def about_of(entry: Entry, *, record: int | str, blobs: Sequence[int | str | Non
             "arch": entry.arch,
             "blobs": list(blobs),
             "driver": dict(entry.minimum_driver),
-            "inputs": [one.to_json() for one in entry.inputs],
+            "inputs": [array.to_json() for array in entry.inputs],
             "order": [name for name, _ in entry.params],
-            "outputs": [one.to_json() for one in entry.outputs],
+            "outputs": [array.to_json() for array in entry.outputs],
             "record": record,
         }
     )

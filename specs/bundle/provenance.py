@@ -94,7 +94,7 @@ def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
         return ()
     origins = parse_json(data)
     try:
-        return tuple(_origin(one) for one in origins)
+        return tuple(_origin(item) for item in origins)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"the provenance is damaged: {error!r}") from error
 

@@ -95,8 +95,8 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
         SpecError: the expression is wrong, or means none of them.
     """
     views = [
-        _Selectable(one, one.id, one.name, one.params, _Model(one.target, one.arch))
-        for one in entries
+        _Selectable(entry, entry.id, entry.name, entry.params, _Model(entry.target, entry.arch))
+        for entry in entries
     ]
     chosen: Sequence[Any] = select(cast("list[Variant]", views), expression)
     return [view.entry for view in chosen]

@@ -96,8 +96,8 @@ def signature(plan: Mapping[str, Any], which: str) -> tuple[Array, ...]:
         LookupError, TypeError, ValueError: they are none.
     """
     return tuple(
-        parse_array([one["path"], one["dtype"], list(one["shape"]), *_layout_of(one)])
-        for one in plan[which]
+        parse_array([array["path"], array["dtype"], list(array["shape"]), *_layout_of(array)])
+        for array in plan[which]
     )
 
 
@@ -143,7 +143,7 @@ def shipped_record(record: Record, shipped: Shipped) -> Record:
             {**step, "cubin": names[step["cubin"]]} if step["kind"] == "launch" else step
             for step in record["plan"]["steps"]
         ]
-        constants = [one["digest"] for one in record["plan"]["buffers"] if one["digest"]]
+        constants = [buffer["digest"] for buffer in record["plan"]["buffers"] if buffer["digest"]]
     except KeyError as error:
         raise CorruptError(f"the cubin {error} was left out") from error
     for constant in constants:

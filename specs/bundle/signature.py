@@ -72,7 +72,7 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
         if algorithm != _ALGORITHM:
             raise CorruptError(f"it has a signature of another algorithm, {algorithm!r}")
         found.append(Signature(key_id.hex(), root, signature))
-    ids = [one.key_id for one in found]
+    ids = [signature.key_id for signature in found]
     if ids != sorted(set(ids)):
         raise CorruptError("its signatures are out of order")
     return tuple(found)
@@ -90,12 +90,12 @@ def check_room(size: int) -> None:
 
 def pack_signatures(signatures: Iterable[Signature]) -> bytes:
     """Return the bytes of signatures; of several by one key, the last counts."""
-    by_key = {one.key_id: one for one in signatures}
+    by_key = {signature.key_id: signature for signature in signatures}
     if len(by_key) > MAX_SIGNATURES:
         raise SpecError(f"a bundle has at most {MAX_SIGNATURES} signatures.")
     return b"".join(
-        _RECORD.pack(_ALGORITHM, bytes.fromhex(key_id), one.root, one.signature)
-        for key_id, one in sorted(by_key.items())
+        _RECORD.pack(_ALGORITHM, bytes.fromhex(key_id), signature.root, signature.signature)
+        for key_id, signature in sorted(by_key.items())
     )
 
 
@@ -121,16 +121,17 @@ def check_signatures(
     keys = {key.id: key for key in trusted}
     if not signatures:
         raise CorruptError(f"{name} is not signed.", hint="Get a signed one, or sign it.")
-    found = [one for one in signatures if one.key_id in keys]
-    if not found:
+    by_trusted = [signature for signature in signatures if signature.key_id in keys]
+    if not by_trusted:
+        signers = _listed(signature.key_id for signature in signatures)
         trusts = f"trusted are {_listed(keys)}" if keys else "no keys are trusted here"
         raise CorruptError(
-            f"{name} is signed by {_listed(one.key_id for one in signatures)}, and {trusts}.",
+            f"{name} is signed by {signers}, and {trusts}.",
             hint="Trust the key if you know whose it is, else do not use the bundle.",
         )
-    for one in found:
-        _check(one, root, keys[one.key_id], name)
-    return tuple(keys[one.key_id] for one in found)
+    for signature in by_trusted:
+        _check(signature, root, keys[signature.key_id], name)
+    return tuple(keys[signature.key_id] for signature in by_trusted)
 
 
 def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:

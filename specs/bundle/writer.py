@@ -89,19 +89,19 @@ def build_bundle(
     """Return the bytes of a bundle; arguments and errors as for `write_bundle`."""
     check_level(level)
     origins = pack_provenance(provenance)
-    variants = _sorted(pack_item(one, keep_debug=keep_debug, keep_ptx=keep_ptx) for one in items)
+    variants = _sorted(pack_item(item, keep_debug=keep_debug, keep_ptx=keep_ptx) for item in items)
     body = _Body(level)
     body.add_blobs(_blobs(variants))
     numbers = body.numbers
     entries = [
         replace(
-            one.entry,
-            record=numbers[one.entry.digest],
-            blobs=tuple(None if key is None else numbers[key] for key in one.shipped),
+            variant.entry,
+            record=numbers[variant.entry.digest],
+            blobs=tuple(None if key is None else numbers[key] for key in variant.shipped),
         )
-        for one in variants
+        for variant in variants
     ]
-    content = content_digest((one.entry, one.shipped) for one in variants)
+    content = content_digest((variant.entry, variant.shipped) for variant in variants)
     return body.finish(entries, content, origins)
 
 
@@ -137,19 +137,20 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
     Raises:
         SpecError: two artifacts have the same key, or there are too many.
     """
-    found: dict[bytes, Packed] = {}
-    for one in variants:
-        other = found.get(one.entry.key, one)
-        if other.entry.digest != one.entry.digest:
+    by_key: dict[bytes, Packed] = {}
+    for variant in variants:
+        entry = variant.entry
+        other = by_key.get(entry.key, variant)
+        if other.entry.digest != entry.digest:
             raise SpecError(
-                f"there are two artifacts of {one.entry.id}: {other.entry.digest[:12]} and "
-                f"{one.entry.digest[:12]}.",
+                f"there are two artifacts of {entry.id}: {other.entry.digest[:12]} and "
+                f"{entry.digest[:12]}.",
                 hint="Leave one of them out.",
             )
-        found[one.entry.key] = max(one, other, key=_richness)
-    if len(found) > MAX_COUNT:
-        raise SpecError(f"{len(found)} variants are too many; a bundle holds {MAX_COUNT}.")
-    return [found[key] for key in sorted(found)]
+        by_key[entry.key] = max(variant, other, key=_richness)
+    if len(by_key) > MAX_COUNT:
+        raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(by_key)}.")
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:

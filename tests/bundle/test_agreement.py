@@ -12,7 +12,7 @@ from pallasc.specs.lock import Entry, Lock
 
 def _lock(data: bytes) -> Lock:
     entries = open_bundle(data).entries()
-    return Lock(variants={one.id: Entry("a" * 64, one.digest, "b" * 64) for one in entries})
+    return Lock(variants={item.id: Entry("a" * 64, item.digest, "b" * 64) for item in entries})
 
 
 def test_a_bundle_agrees_with_its_lock_whatever_was_left_out() -> None:
@@ -29,7 +29,7 @@ def test_other_artifacts_and_unknown_ones_are_errors_and_missing_ones_are_notes(
     variants["gone@b200"] = variants.pop(first)
     variants[second] = Entry("a" * 64, "c" * 64, "b" * 64)
     found = compare_with_lock(open_bundle(data).entries(), Lock(variants=variants))
-    assert [(one.severity, one.subject) for one in found] == [
+    assert [(finding.severity, finding.subject) for finding in found] == [
         ("error", first),
         ("error", second),
         ("note", "gone@b200"),

@@ -23,18 +23,22 @@ def _audit(items: Iterable[Item], rules: Rules = Rules(), **options: bool) -> li
 
 
 def _of(found: Sequence[Finding], kind: str) -> list[tuple[str, str, str]]:
-    return [(one.severity, one.subject, one.message) for one in found if one.kind == kind]
+    return [
+        (finding.severity, finding.subject, finding.message)
+        for finding in found
+        if finding.kind == kind
+    ]
 
 
 def test_nothing_is_found_where_there_is_nothing() -> None:
     data = signed(build_bundle(make_items(2)), KEY)
     rules = Rules(("sm_90a",), 10**6, 10**6, 0, "13.0", (public_key(KEY),))
-    assert [one.kind for one in audit(open_bundle(data), rules)] == ["driver"]
+    assert [finding.kind for finding in audit(open_bundle(data), rules)] == ["driver"]
 
 
 def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
     items = make_items(3, names=("norm", "scale"), targets=("h100-sxm", "b200"))
-    items = [one for one in items if (one.name, dict(one.params)["m"]) != ("scale", 48)]
+    items = [item for item in items if (item.name, dict(item.params)["m"]) != ("scale", 48)]
     items += make_items(1, names=("extra",), targets=("a100-sxm",))
     found = _audit(items, Rules(targets=("sm_90a", "b200", "thor")))
     assert _of(found, "target") == [
@@ -43,7 +47,7 @@ def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
         ("warning", "extra", "1 of its 1 variants lack one for b200"),
         ("warning", "extra", "1 of its 1 variants lack one for sm_90a"),
     ]
-    some = [one for one in items if one.name != "extra"][1:]
+    some = [item for item in items if item.name != "extra"][1:]
     assert _of(_audit(some, Rules(targets=("h100-sxm", "sm_100a"))), "target") == [
         ("warning", "norm", "1 of its 3 variants lack one for h100-sxm")
     ]
@@ -113,7 +117,7 @@ def test_sizes_beyond_their_budget_are_found() -> None:
 )
 def test_the_driver_of_each_architecture_is_told(newest: str | None, severity: Severity) -> None:
     found = _of(_audit(make_items(1, targets=("b200", "h100-sxm")), Rules(driver=newest)), "driver")
-    assert [(one[0], one[1]) for one in found] == [(severity, "sm_100a"), (severity, "sm_90a")]
+    assert [(row[0], row[1]) for row in found] == [(severity, "sm_100a"), (severity, "sm_90a")]
     assert "driver 580.65.06 or newer (CUDA 13.0)" in found[0][2]
 
 
@@ -133,8 +137,8 @@ def test_debug_data_left_in_is_found_once_for_each_blob() -> None:
     artifact = make_artifact(1)
     items = [item_of("k", {}, artifact), item_of("l", {}, artifact)]
     found = _of(_audit(items, keep_debug=True, keep_ptx=True), "debug")
-    assert [one[:2] for one in found] == [("warning", "k@h100-sxm")] * 2
-    assert sorted("PTX" in one[2] for one in found) == [False, True]
+    assert [row[:2] for row in found] == [("warning", "k@h100-sxm")] * 2
+    assert sorted("PTX" in row[2] for row in found) == [False, True]
     assert _of(_audit(items), "debug") == []
 
 
@@ -148,5 +152,5 @@ def test_code_for_another_architecture_is_found() -> None:
 def test_the_worst_comes_first_and_severities_have_an_order() -> None:
     items = [item_of("k", {}, make_artifact(1, sm=80, spills=8))]
     found = _audit(items)
-    assert [one.severity for one in found] == ["error", "warning", "warning", "note"]
-    assert [one.at_least("warning") for one in found] == [True, True, True, False]
+    assert [finding.severity for finding in found] == ["error", "warning", "warning", "note"]
+    assert [finding.at_least("warning") for finding in found] == [True, True, True, False]

@@ -35,25 +35,25 @@ def test_names_are_found_without_reading_every_entry(bundle: Bundle) -> None:
 
 def test_entries_come_in_order_and_by_name_target_and_architecture(bundle: Bundle) -> None:
     every = list(bundle.entries())
-    assert [one.key for one in every] == sorted(one.key for one in every)
+    assert [entry.key for entry in every] == sorted(entry.key for entry in every)
     for name in (None, *NAMES, "no", "mat", "matmulx"):
         for target in (None, *TARGETS, "thor"):
             for arch in (None, "sm_90a", "sm_80"):
                 expected = [
-                    one.id
-                    for one in every
-                    if name in (None, one.name)
-                    and target in (None, one.target)
-                    and arch in (None, one.arch)
+                    entry.id
+                    for entry in every
+                    if name in (None, entry.name)
+                    and target in (None, entry.target)
+                    and arch in (None, entry.arch)
                 ]
-                found = [one.id for one in bundle.entries(name, target=target, arch=arch)]
+                found = [entry.id for entry in bundle.entries(name, target=target, arch=arch)]
                 assert found == expected
 
 
 def test_a_variant_is_selected_by_all_its_parameters_in_any_order(bundle: Bundle) -> None:
     entry = bundle.select("norm", {"dtype": "bf16", "m": 32}, "h200")
     assert entry.id == "norm[m=32,dtype=bf16]@h200"
-    assert [str(one) for one in entry.inputs] == ["x: bf16[32, 32]"]
+    assert [str(array) for array in entry.inputs] == ["x: bf16[32, 32]"]
     assert bundle.find("norm", {"m": 32}, "h200") is None
     assert bundle.find("norm", {"dtype": "bf16", "m": 32.0}, "h200") is None
 
@@ -89,10 +89,10 @@ def test_the_artifact_is_what_was_compiled_without_debug_sections(bundle: Bundle
 def test_files_and_bytes_read_the_same(tmp_path: Path, small: bytes) -> None:
     path = tmp_path / "k.pallasc"
     path.write_bytes(small)
-    with open_bundle(path) as one, open_bundle(small) as other:
-        assert list(one.entries()) == list(other.entries())
-        assert (one.digest, one.root, one.size) == (other.digest, other.root, other.size)
-        assert one.name == str(path)
+    with open_bundle(path) as first, open_bundle(small) as other:
+        assert list(first.entries()) == list(other.entries())
+        assert (first.digest, first.root, first.size) == (other.digest, other.root, other.size)
+        assert first.name == str(path)
 
 
 def test_the_bytes_of_a_variant_are_known(bundle: Bundle) -> None:
@@ -197,7 +197,7 @@ def test_a_plan_that_is_damaged_is_named_with_the_file(rebuilt: Callable[..., Bu
         parts.set_content(0, text.encode())
 
     bundle = rebuilt(spoil)
-    entry = next(one for one in bundle.entries() if one.record == 0)
+    entry = next(entry for entry in bundle.entries() if entry.record == 0)
     with pytest.raises(CorruptError, match=r"^the bundle is damaged: the launch plan is damaged"):
         bundle.artifact(entry)
 
@@ -206,14 +206,14 @@ def test_a_record_that_is_not_canonical_is_refused(rebuilt: Callable[..., Bundle
     bundle = rebuilt(
         lambda parts: parts.set_content(0, parts.contents()[0].replace(b":", b": ", 1))
     )
-    entry = next(one for one in bundle.entries() if one.record == 0)
+    entry = next(entry for entry in bundle.entries() if entry.record == 0)
     with pytest.raises(CorruptError, match="not canonical JSON"):
         bundle.artifact(entry)
 
 
 def test_a_record_that_is_too_large_is_not_read(rebuilt: Callable[..., Bundle]) -> None:
     bundle = rebuilt(lambda parts: parts.set_content(0, bytes(2**24 + 1)))
-    entry = next(one for one in bundle.entries() if one.record == 0)
+    entry = next(entry for entry in bundle.entries() if entry.record == 0)
     with pytest.raises(CorruptError, match="has 16777217 bytes"):
         bundle.artifact(entry)
 

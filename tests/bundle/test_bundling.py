@@ -41,14 +41,14 @@ TARGETS = ["sm_90a", "h200"]
 def _spec(folder: Path, *, reverse: bool = False) -> Path:
     """Write a spec, perhaps with everything in the other order."""
     kernels: list[dict[str, Any]] = [
-        {"args": {"x": "f32[8, {n}]" if "matrix" in one else "f32[8, 128]"}, **one}
-        for one in KERNELS
+        {"args": {"x": "f32[8, {n}]" if "matrix" in kernel else "f32[8, 128]"}, **kernel}
+        for kernel in KERNELS
     ]
     targets = TARGETS
     if reverse:
-        kernels = [dict(reversed(one.items())) for one in reversed(kernels)]
-        for one in kernels:
-            one |= {"matrix": {"n": [256, 128]}} if "matrix" in one else {}
+        kernels = [dict(reversed(kernel.items())) for kernel in reversed(kernels)]
+        for kernel in kernels:
+            kernel |= {"matrix": {"n": [256, 128]}} if "matrix" in kernel else {}
         targets = TARGETS[::-1]
     (folder / "kernel.py").write_text(KERNEL)
     path = folder / "kernels.yaml"
@@ -175,14 +175,14 @@ def test_one_bundle_a_target_and_merged_they_are_the_whole(
     from pallasc.specs.bundle.writer import build_bundle
 
     made = project.make(tmp_path / "kernels.pallasc", split_by="target")
-    assert [(one.path.name, one.target) for one in made.bundles] == [
+    assert [(bundle.path.name, bundle.target) for bundle in made.bundles] == [
         ("kernels-h100-sxm.pallasc", "h100-sxm"),
         ("kernels-h200.pallasc", "h200"),
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        one.path.name for one in made.bundles
+        bundle.path.name for bundle in made.bundles
     ]
-    parts = [open_bundle(one.path) for one in made.bundles]
+    parts = [open_bundle(bundle.path) for bundle in made.bundles]
     assert [{entry.target for entry in part.entries()} for part in parts] == [
         {"h100-sxm"},
         {"h200"},
@@ -190,7 +190,7 @@ def test_one_bundle_a_target_and_merged_they_are_the_whole(
     choices = [(part, list(part.entries())) for part in parts[::-1]]
     assert build_bundle(merged_items(choices), provenance=merged_provenance(parts)) == expected
     by_arch = project.make(tmp_path / "a" / "kernels.pallasc", split_by="arch")
-    assert [one.path.name for one in by_arch.bundles] == ["kernels-sm_90a.pallasc"]
+    assert [bundle.path.name for bundle in by_arch.bundles] == ["kernels-sm_90a.pallasc"]
     assert by_arch.bundles[0].path.read_bytes() == expected
     for part in parts:
         part.close()

@@ -37,7 +37,7 @@ def test_all_of_it_ships_where_it_is_asked_for() -> None:
 def test_the_entry_says_what_the_record_says() -> None:
     entry = pack_item(ITEM, keep_debug=False, keep_ptx=False).entry
     assert (entry.id, entry.arch) == ("scale[m=16,dtype=bf16]@h100-sxm", "sm_90a")
-    assert [str(one) for one in entry.inputs] == ["x: bf16[16, 32]"]
+    assert [str(array) for array in entry.inputs] == ["x: bf16[16, 32]"]
     assert entry.minimum_driver == {"cuda": "13.0", "linux": "580.65.06"}
 
 

@@ -64,18 +64,18 @@ def test_entries_come_back(variants: list[tuple[str, dict[str, Scalar]]]) -> Non
 
 @given(st.sets(NAMES, min_size=1, max_size=20), NAMES)
 def test_the_first_entry_not_less_than_a_key_is_found(names: set[str], wanted: str) -> None:
-    entries = sorted((_entry(name) for name in names), key=lambda one: one.key)
+    entries = sorted((_entry(name) for name in names), key=lambda entry: entry.key)
     page = EntryPage(pack_entries(entries), len(entries))
     key = entry_key(wanted, "h100-sxm", {})
-    expected = sum(one.key < key for one in entries)
+    expected = sum(entry.key < key for entry in entries)
     assert page.find(key) == expected
 
 
 def test_the_order_of_parameters_is_kept_and_no_part_of_the_key() -> None:
-    one, other = _entry(params={"n": 1, "m": 2}), _entry(params={"m": 2, "n": 1})
-    assert one.key == other.key
-    assert (one.id, other.id) == ("k[n=1,m=2]@h100-sxm", "k[m=2,n=1]@h100-sxm")
-    page = EntryPage(pack_entries([one]), 1)
+    first, other = _entry(params={"n": 1, "m": 2}), _entry(params={"m": 2, "n": 1})
+    assert first.key == other.key
+    assert (first.id, other.id) == ("k[n=1,m=2]@h100-sxm", "k[m=2,n=1]@h100-sxm")
+    page = EntryPage(pack_entries([first]), 1)
     assert page.entry(0, _digest_of).params == (("n", 1), ("m", 2))
 
 

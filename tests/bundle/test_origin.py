@@ -79,8 +79,8 @@ def test_outside_of_a_repository_it_says_what_is_known(tmp_path: Path) -> None:
 
 
 def test_the_order_in_a_spec_and_its_comments_make_no_difference(tmp_path: Path) -> None:
-    one, other = _write(tmp_path / "a"), _write(tmp_path / "b", OTHER_ORDER)
-    assert _one(one) == _one(other)
+    first, other = _write(tmp_path / "a"), _write(tmp_path / "b", OTHER_ORDER)
+    assert _one(first) == _one(other)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_the_order_in_a_spec_and_its_comments_make_no_difference(tmp_path: Path)
 )  # fmt: skip
 def test_what_a_spec_declares_makes_one(tmp_path: Path, old: str, new: str) -> None:
     assert old in SPEC
-    one, other = _write(tmp_path / "a"), _write(tmp_path / "b", SPEC.replace(old, new, 1))
-    assert _one(one).specs != _one(other).specs
+    first, other = _write(tmp_path / "a"), _write(tmp_path / "b", SPEC.replace(old, new, 1))
+    assert _one(first).specs != _one(other).specs
 
 
 def test_names_have_as_few_folders_as_tell_them_apart(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_specs_of_two_repositories_have_two_commits(
     outside = _write(tmp_path / "outside")
     specs = _specs(repository / "specs" / "kernels.yaml", ignored, outside)
     found = origins(specs, [make_artifact(1), make_artifact(2)])
-    assert [sorted(one.specs) for one in found] == [
+    assert [sorted(origin.specs) for origin in found] == [
         ["specs/kernels.yaml"],
         ["ignored/kernels.yaml", "outside/kernels.yaml"],
     ]
-    assert [one.commit is None for one in found] == [False, True]
+    assert [origin.commit is None for origin in found] == [False, True]

@@ -50,11 +50,11 @@ def test_of_one_artifact_the_richer_one_is_taken() -> None:
 
 
 def test_two_artifacts_of_one_variant_cannot_be_merged() -> None:
-    one, other = (
+    first, other = (
         open_bundle(build_bundle([item_of("k", {"m": 1}, make_artifact(seed))])) for seed in (1, 2)
     )
     with pytest.raises(SpecError, match=r"two artifacts of k\[m=1\]@h100-sxm"):
-        _merge([one, other])
+        _merge([first, other])
 
 
 def test_conflicts_name_the_variants_and_both_bundles(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_conflicts_name_the_variants_and_both_bundles(tmp_path: Path) -> None:
         bundles.append(open_bundle(path))
     choices = [(bundle, list(bundle.entries())) for bundle in bundles]
     found = find_conflicts(choices)
-    assert [one.variant for one in found] == ["k[m=2]@h100-sxm", "k[m=3]@h100-sxm"]
+    assert [conflict.variant for conflict in found] == ["k[m=2]@h100-sxm", "k[m=3]@h100-sxm"]
     digests = [bundle.select("k", {"m": 2}, "sm_90a").digest for bundle in bundles]
     places = zip((bundle.name for bundle in bundles), digests, strict=True)
     assert found[0].artifacts == tuple(places)

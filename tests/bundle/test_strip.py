@@ -162,7 +162,7 @@ def test_a_section_that_only_claims_bytes_of_the_file_is_none_to_keep() -> None:
 def test_any_sections_but_debug_ones_stay(
     sections: list[tuple[str, int, bytes]], alignment: int
 ) -> None:
-    cubin = make_elf([one for one in sections if one[1] != 8], alignment=alignment)
+    cubin = make_elf([section for section in sections if section[1] != 8], alignment=alignment)
     _check(cubin, strip_debug(cubin))
 
 

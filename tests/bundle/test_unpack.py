@@ -39,7 +39,7 @@ def test_all_that_a_variant_has_is_written(tmp_path: Path) -> None:
     assert (own / name).read_bytes() == constant
     assert json.loads((own / "artifact.json").read_text()) == artifact.record
     assert json.loads((own / "plan.json").read_text()) == artifact.record["plan"]
-    assert {(one.variant, one.path.name, one.size) for one in written} == {
+    assert {(file.variant, file.path.name, file.size) for file in written} == {
         (entry.id, path.name, path.stat().st_size) for path in own.iterdir()
     }
 
@@ -129,8 +129,8 @@ def test_safe_names_are_distinct_whatever_the_case(tmp_path: Path) -> None:
     safe = safe_names(names)
     assert safe["K"] == "K"
     assert safe["a_b"] == "a_b"
-    assert len({one.lower() for one in safe.values()}) == len(names)
-    assert all(0 < len(one.encode()) < 200 and "/" not in one for one in safe.values())
+    assert len({name.lower() for name in safe.values()}) == len(names)
+    assert all(0 < len(name.encode()) < 200 and "/" not in name for name in safe.values())
     assert safe_names(reversed(names)) == safe
 
 

@@ -90,8 +90,8 @@ def test_entries_out_of_order_are_seen() -> None:
     parts = Parts.of(build_bundle(make_items(2)))
     page = parts.entry_pages[0]
     first, second = (int.from_bytes(page[at : at + 4], "little") for at in (0, 4))
-    one, other = page[8 : 8 + first], page[8 + first :]
-    swapped = (second - first).to_bytes(4, "little") + page[4:8] + other + one
+    head, other = page[8 : 8 + first], page[8 + first :]
+    swapped = (second - first).to_bytes(4, "little") + page[4:8] + other + head
     parts.entry_pages[0] = swapped
     parts.first_keys = [other.partition(b"\n")[0]]
     with pytest.raises(CorruptError, match="out of order"):

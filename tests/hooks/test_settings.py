@@ -69,7 +69,7 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
 
 def test_a_wheel_may_have_several_bundles(tmp_path: Path) -> None:
     text = '[tool.pallasc.bundles]\n"a/x.pallasc" = "x"\n"a/b/y.pallasc" = "y"\n'
-    assert [one.folder for one in read(tmp_path, text)] == ["a", "a/b"]
+    assert [setting.folder for setting in read(tmp_path, text)] == ["a", "a/b"]
 
 
 def test_a_project_that_asks_for_nothing_has_no_settings(tmp_path: Path) -> None:

@@ -52,6 +52,6 @@ def test_canonical_json_refuses_what_json_has_not() -> None:
 @given(st.dictionaries(st.text(max_size=4), st.binary(max_size=6), max_size=3),
        st.dictionaries(st.text(max_size=4), st.binary(max_size=6), max_size=3))  # fmt: skip
 def test_two_sets_of_fields_have_one_key_only_where_they_are_equal(
-    one: dict[str, bytes], other: dict[str, bytes]
+    first: dict[str, bytes], other: dict[str, bytes]
 ) -> None:
-    assert (labelled_key(one) == labelled_key(other)) == (one == other)
+    assert (labelled_key(first) == labelled_key(other)) == (first == other)

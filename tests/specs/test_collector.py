@@ -14,8 +14,8 @@ with collector_past():
     kept = [[number] for number in range(1000)]
 assert gc.isenabled()
 assert gc.get_freeze_count() > 1000
-known = {id(one) for one in gc.get_objects()}
-assert not any(id(one) in known for one in kept)
+known = {id(item) for item in gc.get_objects()}
+assert not any(id(item) in known for item in kept)
 cycle = []
 cycle.append(cycle)
 del cycle

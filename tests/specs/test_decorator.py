@@ -78,9 +78,9 @@ def test_python_and_yaml_give_the_same_variants(folder: Path) -> None:
     python, yaml = expand(collect_python("kernels.py")), expand(load_yaml("kernels.yaml"))
     assert len(python) == 6
     assert [v.request() for v in python] == [v.request() for v in yaml]
-    for one, other in zip(python, yaml, strict=True):
-        assert (one.id, one.tolerance, one.budget) == (other.id, other.tolerance, other.budget)
-        assert (one.reference, one.base_dir) == (other.reference, other.base_dir)
+    for own, other in zip(python, yaml, strict=True):
+        assert (own.id, own.tolerance, own.budget) == (other.id, other.tolerance, other.budget)
+        assert (own.reference, own.base_dir) == (other.reference, other.base_dir)
 
 
 def test_the_place_is_the_line_of_the_decorator(folder: Path) -> None:

@@ -25,9 +25,9 @@ class _Circle:
 
 
 def test_a_value_is_computed_once_for_each_object() -> None:
-    one, other = _Circle(1), _Circle(2)
-    assert [one.area, one.area, other.area] == [3, 3, 12]
-    assert (one.computed, other.computed) == (1, 1)
+    first, other = _Circle(1), _Circle(2)
+    assert [first.area, first.area, other.area] == [3, 3, 12]
+    assert (first.computed, other.computed) == (1, 1)
     assert _Circle.area.__doc__ == "Its area, nearly."
 
 

@@ -99,11 +99,11 @@ def test_values_that_look_alike_in_an_id_are_duplicates() -> None:
 def test_the_order_of_kernels_and_keys_changes_no_request() -> None:
     body = ["matrix: {m: [1, 2], n: [3]}", 'static: {a: {p: "{m}", q: 2}, b: 3}']
     swapped = ['static: {b: 3, a: {q: 2, p: "{m}"}}', "matrix: {n: [3], m: [2, 1]}"]
-    one = kernel("\n".join(body), args='{x: "f32[{n}]", y: "f32[{m}]"}')
+    first = kernel("\n".join(body), args='{x: "f32[{n}]", y: "f32[{m}]"}')
     two = kernel("\n".join(swapped), args='{y: "f32[{m}]", x: "f32[{n}]"}')
     other = kernel("", name="other", args="{}")
 
     def requests(text: str) -> set[str]:
         return {repr(v.request()) for v in expand(parse_yaml(HEAD + text))}
 
-    assert requests(one + other) == requests(other + two)
+    assert requests(first + other) == requests(other + two)

@@ -54,9 +54,9 @@ def test_a_value_has_a_short_stable_label(value: Any, label: Any) -> None:
 
 def test_a_long_label_differs_with_the_value_and_not_with_the_order_of_keys() -> None:
     keys = [f"parameter_{i}" for i in range(9)]
-    one = dict.fromkeys(keys, 1)
-    assert label_of(one) == label_of(dict(reversed(one.items())))
-    assert label_of(one) != label_of({**one, "parameter_0": 2})
+    value = dict.fromkeys(keys, 1)
+    assert label_of(value) == label_of(dict(reversed(value.items())))
+    assert label_of(value) != label_of({**value, "parameter_0": 2})
 
 
 def test_fields_of_a_mapping_fill_templates() -> None:

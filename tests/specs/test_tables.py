@@ -37,7 +37,7 @@ def expanded(tmp_path: Path) -> Any:
         spec = {"schema": 1, "targets": ["sm_90a"], "kernels": [{**kernel, **fields}]}
         (tmp_path / "spec.yaml").write_text(json.dumps(spec))
         loaded = load_yaml(tmp_path / "spec.yaml")
-        again = [spec_from_json(json.loads(json.dumps(spec_to_json(one)))) for one in loaded]
+        again = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in loaded]
         assert [v.id for v in expand(again)] == [v.id for v in expand(loaded)]
         return expand(loaded)
 

@@ -229,10 +229,10 @@ def test_the_same_text_gives_the_same_requests_in_every_folder(tmp_path: Path) -
         (tmp_path / name / "json.py").write_text("def loads(): ...\n")
         (tmp_path / name / "table.json").write_text("{}")
         (tmp_path / name / "full.yaml").write_text(FULL)
-    one, two = (
+    first, two = (
         [v.request() for v in expand(load_specs([tmp_path / name]))] for name in ("one", "two")
     )
-    assert one == two
+    assert first == two
 
 
 def test_an_unreadable_file_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def builder(shared: Shared, pallasc_wheel: Path) -> Environment:
         made = make_environment(folder / "env", folder / "store")
         # All that the tests have, but behind what is installed here.
         tests = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *linked_folders()}
-        (made.packages / "tests.pth").write_text("".join(f"{one}\n" for one in sorted(tests)))
+        (made.packages / "tests.pth").write_text("".join(f"{place}\n" for place in sorted(tests)))
         made.install(pallasc_wheel)
 
     folder = shared("builder", fill)

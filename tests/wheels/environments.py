@@ -97,8 +97,12 @@ def _files_of(distributions: Iterable[str]) -> Iterator[tuple[str, Path]]:
             continue
         seen.add(name)
         found = importlib.metadata.distribution(name)
-        needed = (one for one in found.requires or () if "extra ==" not in one)
-        waiting += [re.split(r"[^\w.-]", one, maxsplit=1)[0].lower() for one in needed]
+        needed = (
+            requirement for requirement in found.requires or () if "extra ==" not in requirement
+        )
+        waiting += [
+            re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower() for requirement in needed
+        ]
         for file in found.files or ():
             if ".." not in file.parts:
                 yield str(file), Path(str(file.locate()))
@@ -142,4 +146,4 @@ def bundles_in(wheel: Path) -> dict[str, bytes]:
 
 def tree(folder: Path) -> set[str]:
     """Return the names of all files below a folder."""
-    return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -33,6 +33,6 @@ def launch(user: Environment, standin: Any, package: str, arch: str, devices: st
 def check_launched(found: Any, kernels: Sequence[str], model: str) -> None:
     """Check that kernels were launched as they should, those that were compiled for a model."""
     assert sorted(found) == sorted(kernels)
-    for one in found.values():
-        assert one["id"].endswith(f"@{model}")
-        assert (one["arrived"], one["right"], one["launches"]) == ([True], True, 1), one
+    for kernel in found.values():
+        assert kernel["id"].endswith(f"@{model}")
+        assert (kernel["arrived"], kernel["right"], kernel["launches"]) == ([True], True, 1), kernel

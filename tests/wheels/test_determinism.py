@@ -91,9 +91,9 @@ def test_two_clones_give_the_same_bundle_with_a_warm_and_an_empty_store_and_thro
     (data,) = found[0].values()
     with open_bundle(data) as bundle:
         assert len(bundle) == 4
-        (one,) = bundle.provenance
-    assert (one.commit, one.dirty) == (git(origin, "rev-parse", "HEAD"), False)
-    assert one.specs.keys() == {"libraries/fused/kernels/kernels.yaml"}
+        (provenance,) = bundle.provenance
+    assert (provenance.commit, provenance.dirty) == (git(origin, "rev-parse", "HEAD"), False)
+    assert provenance.specs.keys() == {"libraries/fused/kernels/kernels.yaml"}
 
 
 def test_an_sdist_of_hatchling_knows_its_commit_and_the_wheel_carries_no_record_of_it(
@@ -106,8 +106,8 @@ def test_an_sdist_of_hatchling_knows_its_commit_and_the_wheel_carries_no_record_
     wheel = build(builder, origin, "hatched", PALLASC_FROZEN="1")
     (data,) = bundles_in(wheel).values()
     with open_bundle(data) as bundle:
-        (one,) = bundle.provenance
-    assert (one.commit, one.dirty) == (git(origin, "rev-parse", "HEAD"), False)
+        (provenance,) = bundle.provenance
+    assert (provenance.commit, provenance.dirty) == (git(origin, "rev-parse", "HEAD"), False)
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith(RECORD)]
     (sdist,) = wheel.parent.glob("*.tar.gz")

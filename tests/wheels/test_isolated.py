@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def constraints(tmp_path: Path) -> Path:
     """Return a file that holds an isolated build to the versions of the tests' environment."""
-    found = {one.name: one.version for one in importlib.metadata.distributions()}
+    found = {installed.name: installed.version for installed in importlib.metadata.distributions()}
     file = tmp_path / "constraints.txt"
     lines = [f"{name}=={version}\n" for name, version in found.items() if name != "pallasc"]
     file.write_text("".join(sorted(lines)))

@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.D
 
 
 def blocks(page: Path, kind: str) -> list[str]:
-    return [one["text"] for one in BLOCK.finditer(page.read_text()) if one["kind"] == kind]
+    return [block["text"] for block in BLOCK.finditer(page.read_text()) if block["kind"] == kind]
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:
@@ -77,7 +77,7 @@ def test_every_command_of_the_page_does_what_it_says(
     copy_example: Callable[..., Path],
 ) -> None:
     clone = copy_example("fused_ops")
-    commands = [one for text in blocks(PAGE, "console") for one in shown(text)]
+    commands = [pair for text in blocks(PAGE, "console") for pair in shown(text)]
     assert commands
     for command, wanted in commands:
         done = shell(command, clone)

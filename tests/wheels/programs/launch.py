@@ -39,8 +39,8 @@ REFERENCES = {
 def _inputs(variant: Any) -> list[Any]:
     generator = np.random.default_rng(7)
     return [
-        generator.integers(-4, 5, one.shape).astype(numpy_dtype(one.dtype))
-        for one in variant.artifact.plan.inputs
+        generator.integers(-4, 5, binding.shape).astype(numpy_dtype(binding.dtype))
+        for binding in variant.artifact.plan.inputs
     ]
 
 
@@ -51,11 +51,11 @@ def _leaves(result: Any) -> Sequence[Any]:
 def launch(library: Any, variant: Any, driver: Any) -> dict[str, Any]:
     """Launch a variant through the library; tell what became of it."""
     inputs = _inputs(variant)
-    exact = [one.astype(np.float32) for one in inputs]
+    exact = [array.astype(np.float32) for array in inputs]
     outputs = variant.artifact.plan.outputs
     wanted = [
-        array.astype(numpy_dtype(one.dtype))
-        for array, one in zip(REFERENCES[variant.name](*exact), outputs, strict=True)
+        array.astype(numpy_dtype(binding.dtype))
+        for array, binding in zip(REFERENCES[variant.name](*exact), outputs, strict=True)
     ]
     arrived = []
 
@@ -86,7 +86,9 @@ def main(package: str) -> None:
     found = {}
     for name, kernel in library.kernels().items():
         (variant,) = (
-            one for one in kernel.variants if one.arch == arch and one.params["rows"] == 128
+            variant
+            for variant in kernel.variants
+            if variant.arch == arch and variant.params["rows"] == 128
         )
         found[name] = launch(library, variant, driver)
     print(json.dumps(found))
