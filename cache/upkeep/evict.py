@@ -1,66 +1,24 @@
 """What to take out of a store: a decision over what lies in it, without touching anything.
 
-The order is least recently used first. Records go before the blobs that no other record names; what
-a pin names or a running build holds stays, even where that leaves the store too large; what stays
-so is told with its reason.
+Records go in the order of `_urgency`, as long as there is a reason for the next one to go
+(`_Decision._reason`). A blob goes with the last record that names it. What a pin names or a running
+build holds stays, even where that leaves the store too large, and is reported with the reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 from pallasc.cache.files import Identity
 from pallasc.cache.leases import Held
+from pallasc.cache.upkeep.inventory import Entry, Inventory, Manifest
 from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.retained import IN_USE, PINNED, YOUNG, Kept, Tally
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A record: its file, its last use, and the digests of its blobs, each once."""
-
-    key: str
-    identity: Identity
-    last_use_ns: int
-    blobs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A manifest: its file, and the action key it leads to, "" where it leads to none."""
-
-    identity: Identity
-    action: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """All that lies in a store.
-
-    Attributes:
-        entries: every record.
-        blobs: the file of every blob, by digest.
-        manifests: every manifest, by request key.
-        complete: nothing was overlooked; if something was, nothing may be removed.
-    """
-
-    entries: tuple[Entry, ...] = ()
-    blobs: Mapping[str, Identity] = field(default_factory=dict)
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
-    complete: bool = True
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of records, blobs and manifests together."""
-        return (
-            sum(entry.identity[2] for entry in self.entries)
-            + sum(blob[2] for blob in self.blobs.values())
-            + sum(manifest.identity[2] for manifest in self.manifests.values())
-        )
+"""Why a record goes."""
+PINNED, IN_USE, YOUNG = "pinned", "in use", "young"
+"""Why a file stays although a limit asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +30,28 @@ class Eviction:
     bytes: int
     blobs: tuple[str, ...] = ()
     manifests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What pruning had to leave in place, for one reason.
+
+    Attributes:
+        reason: "pinned" · "in use": a running build holds it or may have made it · "young": no
+            record needs it, but it has not been there for the grace period.
+        records: how many artifacts.
+        files: how many files: those records, blobs and manifests.
+        bytes: the size of those files; each counts for one reason only.
+    """
+
+    reason: str
+    records: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +74,14 @@ class Plan:
     dangling: tuple[str, ...] = ()
     bytes_before: int = 0
     bytes_after: int = 0
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[Retained, ...] = ()
     excess_bytes: int = 0
     complete: bool = True
 
     @property
     def held(self) -> int:
         """Return how many records stay only because they are pinned or in use."""
-        return sum(one.records for one in self.kept)
+        return sum(retained.records for retained in self.kept)
 
 
 def decide(
@@ -136,6 +116,11 @@ def decide(
 
 def _excess(size: int, limits: Limits) -> int:
     return 0 if limits.max_bytes is None else max(0, size - limits.max_bytes)
+
+
+def _urgency(entry: Entry) -> tuple[int, str]:
+    """Order records: what was used longest ago goes first."""
+    return entry.last_use_ns, entry.key
 
 
 class _Decision:
@@ -180,7 +165,7 @@ class _Decision:
 
     def _evictions(self) -> tuple[Eviction, ...]:
         evictions = []
-        for entry in sorted(self.inventory.entries, key=lambda one: (one.last_use_ns, one.key)):
+        for entry in sorted(self.inventory.entries, key=_urgency):
             reason = self._reason(entry)
             if not reason:
                 break
@@ -193,6 +178,7 @@ class _Decision:
         return tuple(evictions)
 
     def _reason(self, entry: Entry) -> str:
+        """Return why the next record goes, "" where it may stay, and with it all that follow."""
         if self.clear:
             return CLEAR
         if self.oldest_ns is not None and entry.last_use_ns < self.oldest_ns:
@@ -240,21 +226,21 @@ class _Decision:
         """Take manifests that name no record, where nothing else may go: the oldest first."""
         taken = []
         names = (request for request in self.leading.get("", ()) if request not in gone)
-        known = {request: self.inventory.manifests[request] for request in names}
-        for request, manifest in sorted(known.items(), key=lambda item: item[1].identity[1]):
+        staying = {request: self.inventory.manifests[request] for request in names}
+        for request, manifest in sorted(staying.items(), key=lambda item: item[1].identity[1]):
             if self._is_too_large() and self._is_old(manifest.identity):
                 self.total -= manifest.identity[2]
                 taken.append(request)
         return tuple(taken)
 
-    def _kept(self, loose: set[str], dangling: set[str]) -> tuple[Kept, ...]:
+    def _kept(self, loose: set[str], dangling: set[str]) -> tuple[Retained, ...]:
         """Return what stays although a limit asks for it.
 
         Args:
             loose: blobs that no record named from the start, and that stay.
             dangling: manifests that go.
         """
-        tally = Tally()
+        tally = _Tally()
         for reason, entry in self.kept_entries:
             tally.add_record(reason, entry.identity)
             for name in entry.blobs:
@@ -272,6 +258,33 @@ class _Decision:
                     self._add_young(tally, request, manifest.identity)
         return tally.kept
 
-    def _add_young(self, tally: Tally, name: str, identity: Identity | None) -> None:
+    def _add_young(self, tally: _Tally, name: str, identity: Identity | None) -> None:
         if identity is not None:
             tally.add(YOUNG if identity[1] > self.grace_ns else IN_USE, name, identity)
+
+
+class _Tally:
+    """Counts what stays, each file once."""
+
+    def __init__(self) -> None:
+        self._sums = {reason: [0, 0, 0] for reason in (PINNED, IN_USE, YOUNG)}
+        self._seen: set[str] = set()
+
+    @property
+    def kept(self) -> tuple[Retained, ...]:
+        """Return the sums of the reasons that something stays for."""
+        return tuple(Retained(reason, *sums) for reason, sums in self._sums.items() if sums[1])
+
+    def add_record(self, reason: str, identity: Identity) -> None:
+        """Count a record."""
+        self._add(reason, 1, identity)
+
+    def add(self, reason: str, name: str, identity: Identity | None) -> None:
+        """Count a blob or manifest unless it was counted before, or is not there."""
+        if identity is not None and name not in self._seen:
+            self._seen.add(name)
+            self._add(reason, 0, identity)
+
+    def _add(self, reason: str, records: int, identity: Identity) -> None:
+        sums = self._sums[reason]
+        self._sums[reason] = [sums[0] + records, sums[1] + 1, sums[2] + identity[2]]

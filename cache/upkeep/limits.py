@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from pallasc.errors import SpecError
 
 DEFAULT_BYTES = 10 * 2**30
-SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
 
 _UNITS = {"B": 1} | {
     f"{letter}{suffix}": base**power
@@ -40,30 +38,16 @@ class Limits:
     quarantine_s: float = 7 * 86_400.0
 
 
-def limits_from_environment(environment: Mapping[str, str] | None = None) -> Limits:
-    """Return the limits that `$PALLASC_CACHE_SIZE` and `$PALLASC_CACHE_AGE` set.
-
-    Raises:
-        SpecError: one of them is not a size or not an age.
-    """
-    values = os.environ if environment is None else environment
-    size, age = values.get(SIZE_VARIABLE, ""), values.get(AGE_VARIABLE, "")
-    return Limits(
-        max_bytes=parse_size(size, what=SIZE_VARIABLE) if size.strip() else DEFAULT_BYTES,
-        max_age_s=parse_age(age, what=AGE_VARIABLE) if age.strip() else None,
-    )
-
-
 def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:
     """Return the bytes that a text such as `5GiB` or `500 MB` means; None for no limit.
 
     Args:
         text: a number with its unit, or `0` or `none`.
         what: the option or variable, for messages.
-        least_bytes: what is less is a mistake.
+        least_bytes: the smallest size that is accepted.
 
     Raises:
-        SpecError: it is not a size, or too small a one.
+        SpecError: it is not a size, or is too small.
     """
     if text.strip().lower() in _NONE:
         return None
@@ -112,7 +96,67 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
 def _size_hint(unit: str) -> str:
     if len(unit) == 1 and f"{unit.upper()}iB" in _UNITS:
         return f"Write {unit.upper()}iB (1024) or {unit.upper()}B (1000)."
+    import difflib
+
     near = difflib.get_close_matches(unit, _UNITS, n=1)
     if near:
         return f"Did you mean the unit {near[0]}?"
     return "Write a number and a unit, such as 5GiB or 500MB; 0 or none: no limit."
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A limit that users can set.
+
+    Attributes:
+        name: `size` is the option `--size` of `pallasc cache prune`.
+        variable: sets it for all commands.
+        help: what the option does.
+        set: returns limits with it; takes the text, and what the text came from, for messages.
+    """
+
+    name: str
+    variable: str
+    help: str
+    set: Callable[[Limits, str, str], Limits]
+
+
+SETTINGS = (
+    Setting(
+        "size",
+        "PALLASC_CACHE_SIZE",
+        "Keep at most this much: 5GiB, 300MB, none.",
+        lambda limits, text, what: replace(limits, max_bytes=parse_size(text, what=what)),
+    ),
+    Setting(
+        "age",
+        "PALLASC_CACHE_AGE",
+        "Remove what has not been used for this long: 30d, 12h, none.",
+        lambda limits, text, what: replace(limits, max_age_s=parse_age(text, what=what)),
+    ),
+)
+
+
+def read_limits(
+    options: Mapping[str, str | None] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Limits:
+    """Return the limits that options set, else the environment's variables, else the defaults.
+
+    Args:
+        options: texts by the names of `SETTINGS`.
+        environment: the variables; those of this process by default.
+
+    Raises:
+        SpecError: a text is not what its limit takes.
+    """
+    variables = os.environ if environment is None else environment
+    limits = Limits()
+    for setting in SETTINGS:
+        option, variable = (options or {}).get(setting.name), variables.get(setting.variable, "")
+        if option is not None:
+            limits = setting.set(limits, option, f"--{setting.name}")
+        elif variable.strip():
+            limits = setting.set(limits, variable, setting.variable)
+    return limits

@@ -6,20 +6,23 @@ import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pallasc.cache import files, format, uses
-from pallasc.cache.about import unpack_blobs
 from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.leases import Held, held_by_leases
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.evict import Entry, Eviction, Inventory, Manifest, Plan, decide
+from pallasc.cache.upkeep.evict import Eviction, Plan, decide
+from pallasc.cache.upkeep.inventory import Inventory, take_inventory
 from pallasc.cache.upkeep.leftovers import Leftovers, clear_leftovers
-from pallasc.cache.upkeep.limits import Limits, limits_from_environment
+from pallasc.cache.upkeep.limits import Limits, read_limits
 from pallasc.cache.upkeep.pins import held_by_pins
 from pallasc.errors import CorruptError, ToolError
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 TIDY_EVERY_S = 3600.0
 _TIDIED = "stat/tidied"
@@ -34,7 +37,7 @@ class Pruned:
     Attributes:
         dry_run: nothing was touched.
         limits: what the store was made to fit.
-        plan: the decision. What a build began to use meanwhile stayed all the same.
+        plan: the decision. What a build began to use meanwhile was kept nevertheless.
         evictions: those of the plan that were carried out, or would be.
         records, blobs, manifests: how many files of each really went.
         freed_bytes: the size of those files.
@@ -61,7 +64,7 @@ class Pruned:
         limit, left = self.limits.max_bytes, self.plan.bytes_before - self.freed_bytes
         return 0 if limit is None else max(0, left - limit)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON."""
         plan = self.plan
         return {
@@ -75,18 +78,21 @@ class Pruned:
             "blobs": self.blobs,
             "manifests": self.manifests,
             "held": plan.held,
-            "kept": [one.to_json() for one in plan.kept],
+            "kept": [retained.to_json() for retained in plan.kept],
             "complete": plan.complete,
-            "evicted": [self._evicted(one) for one in self.evictions],
+            "evicted": [self._evicted(eviction) for eviction in self.evictions],
             "leftovers": self.leftovers.to_json(),
             "warnings": list(self.warnings),
         }
 
-    def _evicted(self, one: Eviction) -> dict[str, Any]:
+    def _evicted(self, eviction: Eviction) -> dict[str, object]:
         return {
-            "key": one.entry.key, "names": self.names.get(one.entry.key, []),
-            "reason": one.reason, "bytes": one.bytes, "last_use": one.entry.last_use_ns / 1e9,
-        }  # fmt: skip
+            "key": eviction.entry.key,
+            "names": self.names.get(eviction.entry.key, []),
+            "reason": eviction.reason,
+            "bytes": eviction.bytes,
+            "last_use": eviction.entry.last_use_ns / 1e9,
+        }
 
 
 def prune(
@@ -101,17 +107,17 @@ def prune(
 
     Args:
         store: the store.
-        limits: `limits_from_environment()` by default.
+        limits: `read_limits()` by default.
         dry_run: only tell what would go; at most the log of uses is counted.
         now_ns: the time now.
         timeout_s: how long to wait for another process that has the index.
 
     Raises:
-        SpecError: the environment says no size or age.
+        SpecError: a variable of the environment is not a size or age.
         CorruptError: something lies where a folder of the store should; nothing is touched then.
         ToolError: the store cannot be listed.
     """
-    limits = limits_from_environment() if limits is None else limits
+    limits = read_limits() if limits is None else limits
     store.folders.check()
     with open_index(store, timeout_s=timeout_s) as index:
         return _prune(store, index, limits, dry_run, time.time_ns() if now_ns is None else now_ns)
@@ -120,14 +126,13 @@ def prune(
 def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
     """Prune if that was not done within the last hour; None if it was, or another process does it.
 
-    A store that is far from its limits is not pruned, and the index not opened for it. For the end
-    of a build that made something: no other process is waited for, and no fault of disk
-    or index is raised.
+    This runs at the end of a build that made something. A store below its limits is not pruned, and
+    its index not opened. No other process is waited for, and no fault of disk or index is raised.
 
     Raises:
-        SpecError: the environment says no size or age.
+        SpecError: a variable of the environment is not a size or age.
     """
-    limits = limits_from_environment() if limits is None else limits
+    limits = read_limits() if limits is None else limits
     now_ns = time.time_ns() if now_ns is None else now_ns
     with contextlib.suppress(OSError):
         if abs(now_ns - store.folders.status(_TIDIED).st_mtime_ns) < TIDY_EVERY_S * 1e9:
@@ -194,10 +199,10 @@ def _prune(
 ) -> Pruned:
     uses.fold(store, index)
     if not dry_run:
-        for one in index.refreshed.corrupt:
-            store.put_away(one.area, one.name, one.reason, one.identity)
+        for corrupt in index.refreshed.corrupt:
+            store.put_away(corrupt.area, corrupt.name, corrupt.reason, corrupt.identity)
     faults = list(index.refreshed.faults)
-    inventory = _inventory(store, index, faults)
+    inventory = take_inventory(store, index, faults)
     pinned, held = _held(store, now_ns, faults)
     if faults:
         inventory = replace(inventory, complete=False)
@@ -213,28 +218,6 @@ def _prune(
     return Pruned(dry_run, limits, plan, evictions, *counts, leftovers, names, tuple(faults))
 
 
-def _inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
-    """Return what lies in the store: records and manifests from the index, blobs from the disk."""
-    scan = Scan(store.folders)
-    blobs = dict(scan.area(BLOBS))
-    shared = {name: name for name in blobs}  # one string for each digest, however often named
-    entries = tuple(
-        Entry(key, (inode, mtime_ns, size), last_use_ns,
-              tuple(shared.get(name, name) for name, _ in unpack_blobs(packed)))
-        for key, inode, mtime_ns, size, last_use_ns, packed in index.read(
-            "SELECT key, inode, mtime_ns, bytes, last_use_ns, blobs FROM artifacts"
-        )
-    )  # fmt: skip
-    manifests = {
-        request: Manifest((inode, mtime_ns, size), action)
-        for request, inode, mtime_ns, size, action in index.read(
-            "SELECT request, inode, mtime_ns, bytes, action FROM requests"
-        )
-    }
-    faults += map(str, scan.faults)
-    return Inventory(entries, blobs, manifests)
-
-
 def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str], Held]:
     """Return what is pinned, and what running builds hold."""
     try:
@@ -245,13 +228,13 @@ def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str],
 
 
 def _planned(plan: Plan) -> tuple[int, int, int, int]:
-    blobs = len(plan.orphans) + sum(len(one.blobs) for one in plan.evictions)
-    manifests = len(plan.dangling) + sum(len(one.manifests) for one in plan.evictions)
+    blobs = len(plan.orphans) + sum(len(eviction.blobs) for eviction in plan.evictions)
+    manifests = len(plan.dangling) + sum(len(eviction.manifests) for eviction in plan.evictions)
     return len(plan.evictions), blobs, manifests, plan.bytes_before - plan.bytes_after
 
 
 def _names(index: Index, plan: Plan) -> dict[str, list[str]]:
-    going = {one.entry.key for one in plan.evictions}
+    going = {eviction.entry.key for eviction in plan.evictions}
     names: dict[str, list[str]] = {}
     if going:
         for key, name in index.read("SELECT DISTINCT action, name FROM variants ORDER BY 1, 2"):
@@ -283,24 +266,25 @@ class _Effect:
     def carry_out(self, plan: Plan) -> None:
         """Remove what a plan names, each record before its blobs."""
         spared: set[str] = set()
-        for one in plan.evictions:
-            if self._remove(ARTIFACTS, one.entry.key, one.entry.identity):
-                self._evictions.append(one)
-                self._remove_manifests(one.manifests)
+        for eviction in plan.evictions:
+            # A build that used the record since then has changed its time: it is another file now.
+            if self._remove(ARTIFACTS, eviction.entry.key, eviction.entry.identity):
+                self._evictions.append(eviction)
+                self._remove_manifests(eviction.manifests)
             else:
-                spared.update(one.entry.blobs)
-        going = [name for one in plan.evictions for name in one.blobs]
-        for name in (*plan.orphans, *going):
-            if name not in spared:
-                self._blobs += self._remove(BLOBS, name, self._inventory.blobs[name])
+                spared.update(eviction.entry.blobs)
+        going = [digest for eviction in plan.evictions for digest in eviction.blobs]
+        for digest in (*plan.orphans, *going):
+            if digest not in spared:
+                self._blobs += self._remove(BLOBS, digest, self._inventory.blobs[digest])
         self._remove_manifests(plan.dangling)
 
     def forget(self, index: Index) -> None:
         """Take what went out of the index."""
-        records = [(one.entry.key,) for one in self._evictions]
+        records = [(eviction.entry.key,) for eviction in self._evictions]
         manifests = [(request,) for request in self._manifests]
 
-        def work(database: Any) -> None:
+        def work(database: Database) -> None:
             database.conn.executemany("DELETE FROM artifacts WHERE key = ?", records)
             database.conn.executemany("DELETE FROM variants WHERE action = ?", records)
             database.conn.executemany("DELETE FROM requests WHERE request = ?", manifests)
@@ -313,14 +297,14 @@ class _Effect:
             if self._remove(MANIFESTS, request, self._inventory.manifests[request].identity):
                 self._manifests.append(request)
 
-    def _remove(self, area: str, name: str, known: files.Identity) -> bool:
+    def _remove(self, area: str, name: str, identity: files.Identity) -> bool:
         place = format.relative_path(area, name)
         try:
-            removed = files.remove_same(self._store.folders, place, known)
+            removed = files.remove_same(self._store.folders, place, identity)
         except OSError as error:
             self._faults.append(
                 f"{self._store.folders.path(place)}: cannot be removed: {error.strerror or error}"
             )
             return False
-        self._bytes += known[2] if removed else 0
+        self._bytes += identity[2] if removed else 0
         return removed

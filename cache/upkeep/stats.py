@@ -7,7 +7,6 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pallasc.cache import format
 from pallasc.cache.about import About
@@ -15,7 +14,7 @@ from pallasc.cache.format import BLOBS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits, limits_from_environment
+from pallasc.cache.upkeep.limits import Limits, read_limits
 from pallasc.cache.uses import Totals, fold
 
 _VERSION = re.compile(r"v[0-9]+", re.ASCII)
@@ -53,7 +52,7 @@ class Stats:
     other_versions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON; the totals among the other figures."""
         figures = asdict(self)
         totals = figures.pop("totals")
@@ -65,7 +64,7 @@ class Stats:
 class Listed:
     """An artifact as the index knows it; times in seconds since the epoch.
 
-    `created` is when it was first seen, `compile_s` what it took, 0 if nobody said so.
+    `created` is when it was first seen, `compile_s` how long compiling took, 0 if not known.
     """
 
     key: str
@@ -78,7 +77,7 @@ class Listed:
     hits: int
     compile_s: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON."""
         return asdict(self)
 
@@ -89,9 +88,9 @@ def stats(
     """Return a store in figures. A store that is not there is empty, and is not made.
 
     Raises:
-        SpecError: the environment says no size or age.
+        SpecError: a variable of the environment is not a size or age.
     """
-    limits = limits_from_environment() if limits is None else limits
+    limits = read_limits() if limits is None else limits
     scan = Scan(store.folders)
     blobs = [identity[2] for _, identity in scan.area(BLOBS)]
     with open_index(store, timeout_s=timeout_s) as index:
@@ -125,7 +124,7 @@ def artifacts(store: Store, *, name: str | None = None, key_prefix: str = "") ->
     Args:
         store: the store.
         name: only those that a kernel of this name led to.
-        key_prefix: only those whose action key begins so.
+        key_prefix: only those whose action key begins with this.
     """
     with open_index(store) as index:
         fold(store, index)
@@ -146,12 +145,19 @@ def _listed(index: Index, name: str | None, key_prefix: str) -> list[Listed]:
     )
     return [
         Listed(
-            key, tuple(variants.get(key, ())), tuple(requests.get(key, ())), size, cubins,
-            created_ns / 1e9, last_use_ns / 1e9, hits, compile_s,
+            key,
+            tuple(variants.get(key, ())),
+            tuple(requests.get(key, ())),
+            size,
+            cubins,
+            created_ns / 1e9,
+            last_use_ns / 1e9,
+            hits,
+            compile_s,
         )
         for key, size, cubins, created_ns, last_use_ns, hits, compile_s in rows
         if name is None or any(about.name == name for about in variants.get(key, ()))
-    ]  # fmt: skip
+    ]
 
 
 def _about(name: str, target: str, params: str) -> About:

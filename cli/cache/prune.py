@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pallasc.cache.upkeep.limits import SETTINGS, read_limits
 from pallasc.cli.arguments.layout import Command
 from pallasc.cli.arguments.options import json_option, store_option, traceback_option
 from pallasc.cli.cache.shared import opened, warn
@@ -14,21 +16,28 @@ from pallasc.cli.terminal.output import count, echo
 from pallasc.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pallasc.cache.upkeep.limits import Limits
     from pallasc.cache.upkeep.prune import Pruned
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _limit_options(function: F) -> F:
+    """Add an option for each limit that users can set."""
+    for setting in reversed(SETTINGS):
+        option = click.option(f"--{setting.name}", metavar=setting.name.upper(), help=setting.help)
+        function = option(function)
+    return function
 
 
 @click.command("prune", cls=Command)
 @click.option("--dry-run", is_flag=True, help="Only tell what would go.")
-@click.option("--size", metavar="SIZE", help="Keep at most this much: 5GiB, 300MB, none.")
-@click.option("--age", metavar="AGE", help="Drop what was not used for so long: 30d, 12h, none.")
+@_limit_options
 @store_option
 @json_option("what went")
 @traceback_option()
 def prune_command(
-    dry_run: bool, size: str | None, age: str | None, store_root: Path | None, as_json: bool
+    dry_run: bool, store_root: Path | None, as_json: bool, **limits: str | None
 ) -> int:
     """Make the store fit its limits, and clear what dead processes left.
 
@@ -42,7 +51,7 @@ def prune_command(
     """
     from pallasc.cache.upkeep.prune import prune
 
-    pruned = prune(opened(store_root), limits=_limits(size, age), dry_run=dry_run)
+    pruned = prune(opened(store_root), limits=read_limits(limits), dry_run=dry_run)
     return _show_pruned(pruned, as_json)
 
 
@@ -62,19 +71,6 @@ def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
     from pallasc.cache.upkeep.prune import clear
 
     return _show_pruned(clear(opened(store_root), dry_run=dry_run), as_json)
-
-
-def _limits(size: str | None, age: str | None) -> Limits:
-    from dataclasses import replace
-
-    from pallasc.cache.upkeep.limits import limits_from_environment, parse_age, parse_size
-
-    limits = limits_from_environment()
-    if size is not None:
-        limits = replace(limits, max_bytes=parse_size(size, what="--size"))
-    if age is not None:
-        limits = replace(limits, max_age_s=parse_age(age, what="--age"))
-    return limits
 
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:

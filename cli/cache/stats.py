@@ -26,20 +26,20 @@ def command(store_root: Path | None, as_json: bool) -> None:
     from pallasc.cli.terminal.output import json_text
 
     found = stats(opened(store_root))
-    data = found.to_json()
     if as_json:
-        echo(json_text(data))
+        echo(json_text(found.to_json()))
         return
     limit = "no limit" if found.limit_bytes is None else f"of at most {found.limit_bytes:,}"
-    asked = data["hits"] + data["misses"]
-    rate = f", {100 * data['hits'] / asked:.0f} % of {asked}" if asked else ""
+    totals = found.totals
+    asked = totals.hits + totals.misses
+    rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""
     rows = [
         ("folder", found.folder),
         ("artifacts", f"{found.entries} ({found.pins} pinned)"),
         ("bytes", f"{found.bytes:,} {limit}, {found.cubin_bytes:,} in cubins"),
-        ("hits", f"{data['hits']}{rate}"),
-        ("compiled", f"{data['made']} in {data['spent_s']:.1f} s"),
-        ("time saved", f"{data['saved_s']:.1f} s"),
+        ("hits", f"{totals.hits}{rate}"),
+        ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
+        ("time saved", f"{totals.saved_s:.1f} s"),
         ("quarantined", f"{found.quarantined}"),
         *(("left alone", f"{name}, of another version") for name in found.other_versions),
     ]

@@ -239,9 +239,9 @@ def _check_store(run: Run) -> None:
 
 def _limits() -> Limits:
     """Return the store's limits; imported only where there are any, or something was compiled."""
-    from pallasc.cache.upkeep.limits import limits_from_environment
+    from pallasc.cache.upkeep.limits import read_limits
 
-    return limits_from_environment()
+    return read_limits()
 
 
 def _distinct(notes: Iterable[str]) -> Iterator[str]:

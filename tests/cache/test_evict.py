@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pallasc.cache.leases import Held
-from pallasc.cache.upkeep.evict import Entry, Inventory, Manifest, Plan, decide
+from pallasc.cache.upkeep.evict import Plan, Retained, decide
+from pallasc.cache.upkeep.inventory import Entry, Inventory, Manifest
 from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.retained import Kept
 
 S = 10**9
 NOW = 1000
@@ -40,6 +40,10 @@ def plan(
     return decide(inventory, limits, held or Held(), now_ns=NOW * S, **options)
 
 
+def keys(found: Plan) -> list[str]:
+    return [eviction.entry.key for eviction in found.evictions]
+
+
 THREE = Inventory(
     entries=(entry("new", 30, "n"), entry("old", 10, "o"), entry("mid", 20, "m")),
     blobs={"n": blob(9), "o": blob(9), "m": blob(9)},
@@ -61,9 +65,9 @@ def test_the_least_recently_used_go_until_the_rest_fits(
     size: int | None, gone: list[str], after: int
 ) -> None:
     found = plan(THREE, size=size)
-    assert [one.entry.key for one in found.evictions] == gone
+    assert keys(found) == gone
     assert (found.bytes_before, found.bytes_after, found.excess_bytes) == (30, after, 0)
-    assert all((one.reason, one.bytes) == ("size", 10) for one in found.evictions)
+    assert all((e.reason, e.bytes) == ("size", 10) for e in found.evictions)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +83,8 @@ def test_the_least_recently_used_go_until_the_rest_fits(
 )
 def test_what_lay_unused_for_too_long_goes(age_s: float | None, gone: list[str]) -> None:
     found = plan(THREE, age_s=age_s)
-    assert [one.entry.key for one in found.evictions] == gone
-    assert all(one.reason == "age" for one in found.evictions)
+    assert keys(found) == gone
+    assert all(eviction.reason == "age" for eviction in found.evictions)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_what_is_pinned_or_in_use_stays_even_where_the_store_stays_too_large(
     held: Held, gone: list[str], kept: int, excess: int
 ) -> None:
     found = plan(THREE, held, size=10)
-    assert [one.entry.key for one in found.evictions] == gone
+    assert keys(found) == gone
     assert (found.held, found.excess_bytes) == (kept, excess)
     assert found.bytes_after == 10 + excess
 
@@ -108,8 +112,8 @@ def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
         entries=(entry("a", 1, "x", "s"), entry("b", 2, "s"), entry("c", 3, "s")),
         blobs={"x": blob(10), "s": blob(100)},
     )
-    assert [one.blobs for one in plan(shared, size=102).evictions] == [("x",)]
-    assert [one.blobs for one in plan(shared, size=0).evictions] == [("x",), (), ("s",)]
+    assert [eviction.blobs for eviction in plan(shared, size=102).evictions] == [("x",)]
+    assert [eviction.blobs for eviction in plan(shared, size=0).evictions] == [("x",), (), ("s",)]
 
 
 def test_manifests_go_with_the_record_that_they_lead_to() -> None:
@@ -117,14 +121,14 @@ def test_manifests_go_with_the_record_that_they_lead_to() -> None:
         entries=(entry("a", 1), entry("b", 2)),
         manifests={"ra": manifest("a"), "rb": manifest("b"), "ra2": manifest("a")},
     )
-    (one,) = plan(led, size=2).evictions
-    assert (one.entry.key, one.manifests, one.bytes) == ("a", ("ra", "ra2"), 3)
+    (eviction,) = plan(led, size=2).evictions
+    assert (eviction.entry.key, eviction.manifests, eviction.bytes) == ("a", ("ra", "ra2"), 3)
 
 
 def test_a_young_blob_is_not_taken_though_its_record_is() -> None:
     young = Inventory(entries=(entry("a", 1, "y"),), blobs={"y": blob(50, made_s=NOW - 10)})
     found = plan(young, size=0)
-    assert [(one.entry.key, one.blobs) for one in found.evictions] == [("a", ())]
+    assert (keys(found), found.evictions[0].blobs) == (["a"], ())
     assert found.excess_bytes == 50
 
 
@@ -196,27 +200,29 @@ FOUR = Inventory(
     ("pinned", "held", "limits", "kept"),
     [
         ({"b"}, Held(), {"size": 0},
-         [Kept("pinned", 1, 3, 121), Kept("young", 0, 2, 1003)]),
+         [Retained("pinned", 1, 3, 121), Retained("young", 0, 2, 1003)]),
         ({"b"}, Held(since_ns=3 * S), {"size": 0},
-         [Kept("pinned", 1, 3, 121), Kept("in use", 2, 5, 1014), Kept("young", 0, 1, 3)]),
+         [Retained("pinned", 1, 3, 121), Retained("in use", 2, 5, 1014),
+          Retained("young", 0, 1, 3)]),
         ({"b"}, Held(since_ns=(NOW - 200) * S), {"size": 0},
-         [Kept("pinned", 1, 3, 121), Kept("in use", 0, 1, 7), Kept("young", 0, 2, 1003)]),
+         [Retained("pinned", 1, 3, 121), Retained("in use", 0, 1, 7),
+          Retained("young", 0, 2, 1003)]),
         ({"a", "b"}, Held(frozenset({"b"})), {"size": 0},
-         [Kept("pinned", 2, 5, 132), Kept("young", 0, 2, 1003)]),
-        ({"a"}, Held(), {"age_s": 998.5}, [Kept("pinned", 1, 3, 111)]),
+         [Retained("pinned", 2, 5, 132), Retained("young", 0, 2, 1003)]),
+        ({"a"}, Held(), {"age_s": 998.5}, [Retained("pinned", 1, 3, 111)]),
         ({"c"}, Held(), {"age_s": 998.5}, []),
-        ({"d"}, Held(), {"age_s": 996.5}, [Kept("young", 0, 1, 1000)]),
+        ({"d"}, Held(), {"age_s": 996.5}, [Retained("young", 0, 1, 1000)]),
         (set(), Held(), {"size": 1150}, []),
         (set(), Held(), {}, []),
     ],
 )  # fmt: skip
 def test_what_stays_over_a_limit_is_told_with_its_reason(
-    pinned: set[str], held: Held, limits: dict[str, Any], kept: list[Kept]
+    pinned: set[str], held: Held, limits: dict[str, Any], kept: list[Retained]
 ) -> None:
     found = plan(FOUR, held, pinned=frozenset(pinned), **limits)
     assert list(found.kept) == kept
     if limits == {"size": 0}:
-        assert sum(one.bytes for one in kept) == found.bytes_after == found.excess_bytes
+        assert sum(retained.bytes for retained in kept) == found.bytes_after == found.excess_bytes
 
 
 def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
@@ -232,11 +238,11 @@ def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
     assert plan(declared, size=20).dangling == ("old",)
     least = plan(declared, size=1)
     assert (least.dangling, least.excess_bytes) == (("old", "new"), 9)
-    assert least.kept == (Kept("young", 0, 1, 10),)
+    assert least.kept == (Retained("young", 0, 1, 10),)
     aged = plan(declared, size=1, age_s=100)
     assert (aged.dangling, aged.bytes_after) == (("new", "old"), 10)
 
 
 def test_clearing_has_a_reason_of_its_own() -> None:
     found = plan(THREE, size=0, age_s=0, grace_s=0, clear=True)
-    assert {one.reason for one in found.evictions} == {"clear"}
+    assert {eviction.reason for eviction in found.evictions} == {"clear"}

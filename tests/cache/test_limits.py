@@ -7,9 +7,9 @@ import pytest
 from pallasc.cache.upkeep.limits import (
     DEFAULT_BYTES,
     Limits,
-    limits_from_environment,
     parse_age,
     parse_size,
+    read_limits,
 )
 from pallasc.errors import SpecError
 
@@ -73,16 +73,16 @@ def test_what_is_no_age_is_refused_with_what_to_write(text: str) -> None:
 
 
 def test_the_default_size_is_finite() -> None:
-    assert limits_from_environment({}) == Limits(max_bytes=DEFAULT_BYTES, max_age_s=None)
+    assert read_limits(environment={}) == Limits(max_bytes=DEFAULT_BYTES, max_age_s=None)
     assert DEFAULT_BYTES == 10 * 2**30
 
 
 def test_the_environment_sets_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALLASC_CACHE_SIZE", "5GiB")
     monkeypatch.setenv("PALLASC_CACHE_AGE", "90d")
-    assert limits_from_environment() == Limits(max_bytes=5 * 2**30, max_age_s=90 * 86_400.0)
+    assert read_limits() == Limits(max_bytes=5 * 2**30, max_age_s=90 * 86_400.0)
 
 
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
     with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE: '5Q' is not a size"):
-        limits_from_environment({"PALLASC_CACHE_SIZE": "5Q"})
+        read_limits(environment={"PALLASC_CACHE_SIZE": "5Q"})
