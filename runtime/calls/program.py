@@ -7,15 +7,14 @@ failed comes second. Called with that number it goes on there: what ran before i
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, DeviceError
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, active, current_context, current_device
-from pallasc.runtime.device.driver import ODD_ANSWERS, forget_on_fork, open_driver
+from pallasc.runtime.device.driver import ODD_ANSWERS, open_driver
 from pallasc.runtime.device.loading import launch_config, ready_function
 from pallasc.runtime.device.memory import align, upload
 from pallasc.runtime.device.parameters import ParameterBlocks
@@ -30,9 +29,6 @@ BoundPlan = Callable[..., tuple[Any, ...]]
 
 _MOST_STREAMS = 64
 
-_lock = threading.RLock()
-_programs: weakref.WeakKeyDictionary[Artifact, dict[int, Program]] = weakref.WeakKeyDictionary()
-
 
 def load_program(candidate: Candidate, device: Device) -> Program:
     """Return the program of a variant on a device; it is loaded there once.
@@ -40,19 +36,19 @@ def load_program(candidate: Candidate, device: Device) -> Program:
     Raises:
         CorruptError, DeviceError: as `Program` does.
     """
-    with _lock:
-        own = _programs.setdefault(candidate.artifact, {})
-        if device.ordinal not in own:
+    with process_state.now.lock:
+        programs: dict[int, Program] = process_state.now.programs.setdefault(candidate.artifact, {})
+        if device.ordinal not in programs:
             try:
-                own[device.ordinal] = Program(candidate.id, candidate.artifact, device)
+                programs[device.ordinal] = Program(candidate.id, candidate.artifact, device)
             except CorruptError as error:
                 raise CorruptError(f"{candidate.id}: {error.message}", hint=error.hint) from error
-        return own[device.ordinal]
+        return programs[device.ordinal]
 
 
 def is_loaded(candidate: Candidate, device: Device) -> bool:
     """Tell whether a variant is loaded on a device."""
-    return device.ordinal in _programs.get(candidate.artifact, {})
+    return device.ordinal in process_state.now.programs.get(candidate.artifact, {})
 
 
 class Program:
@@ -310,12 +306,3 @@ def check_contexts(name: str, signature: Signature, pointers: Sequence[int], own
             raise ArgumentError(
                 f"{name}: {binding.path} lies in a context of the program's own.", hint=_PRIMARY
             )
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.RLock()
-    _programs.clear()
-
-
-forget_on_fork(_forget)

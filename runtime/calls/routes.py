@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from pallasc.runtime.calls.program import (
     lay_out,
     load_program,
 )
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import (
     Device,
     active,
@@ -23,7 +22,7 @@ from pallasc.runtime.device.devices import (
     current_device,
     get_device,
 )
-from pallasc.runtime.device.driver import forget_on_fork, open_driver
+from pallasc.runtime.device.driver import open_driver
 from pallasc.runtime.device.memory import temporary
 from pallasc.runtime.device.streams import DEFAULT_STREAMS
 from pallasc.runtime.matching.candidates import Candidate
@@ -62,8 +61,7 @@ class Route:
         self.plans: dict[PlanKey, BoundPlan] = {}
         self.workspace_bytes = max(lay_out(one.artifact.plan)[1] for one in candidates)
         self._programs: dict[int, Program] = {}
-        self._lock = threading.Lock()
-        _routes.add(self)
+        process_state.now.routes.add(self)
 
     def program(self, ordinal: int, stream: int | None = None) -> Program:
         """Return the program for a device; the first time it is loaded there.
@@ -102,10 +100,9 @@ class Route:
             plan = program.beside_contexts(plan, stream)
         else:
             plan = program.bind(stream, pointers, workspace)
-        with self._lock:
-            if len(self.plans) >= MOST_PLANS:
-                self.plans.clear()
-            self.plans[key] = plan
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
         return plan
 
     def try_bind(self, key: PlanKey) -> BoundPlan | None:
@@ -183,7 +180,6 @@ class Route:
 
     def forget(self) -> None:
         """Drop everything that was made in the process that this one was forked from."""
-        self._lock = threading.Lock()
         self.plans.clear()
         self._programs.clear()
 
@@ -211,14 +207,3 @@ def is_capturing(device: Device, stream: int) -> bool:
         driver = open_driver()
         code, status = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(stream))
     return int(code) == 0 and int(status) != 0
-
-
-_routes: weakref.WeakSet[Route] = weakref.WeakSet()
-
-
-def _forget() -> None:
-    for route in list(_routes):
-        route.forget()
-
-
-forget_on_fork(_forget)

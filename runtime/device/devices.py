@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -11,7 +10,8 @@ from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.device.driver import Driver, forget_on_fork, open_driver
+from pallasc.runtime.device import process_state
+from pallasc.runtime.device.driver import Driver, open_driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,6 @@ class Device:
 
 _NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
 
-_lock = threading.Lock()
-_devices: dict[int, Device] = {}
-_capabilities: frozenset[tuple[int, int]] | None = None
-
 
 def device_count() -> int:
     """Return how many GPUs this process sees."""
@@ -63,16 +59,17 @@ def get_device(ordinal: int) -> Device:
         DeviceError: the driver cannot be used.
     """
     driver = open_driver()
-    found = _devices.get(ordinal)
-    if found is None:
-        with _lock:
-            found = _devices.get(ordinal)
-            if found is None:
-                found = _read(driver, ordinal)
+    devices: dict[int, Device] = process_state.now.devices
+    device = devices.get(ordinal)
+    if device is None:
+        with process_state.now.lock:
+            device = devices.get(ordinal)
+            if device is None:
+                device = _read(driver, ordinal)
                 what = f"GPU {ordinal} cannot be read"
                 context = driver.call("cuDevicePrimaryCtxRetain", ordinal, what=what)
-                found = _devices[ordinal] = replace(found, context=context)
-    return found
+                device = devices[ordinal] = replace(device, context=context)
+    return device
 
 
 def look_at_device(ordinal: int) -> Device:
@@ -82,19 +79,19 @@ def look_at_device(ordinal: int) -> Device:
         ArgumentError, DeviceError: as `get_device` does.
     """
     driver = open_driver()
-    return _devices.get(ordinal) or _read(driver, ordinal)
+    device: Device = process_state.now.devices.get(ordinal) or _read(driver, ordinal)
+    return device
 
 
 def capabilities() -> frozenset[tuple[int, int]]:
     """Return the compute capabilities of all GPUs of this process; no context is made."""
-    global _capabilities
-    if _capabilities is None:
-        driver = open_driver()
-        _capabilities = frozenset(
+    driver, state = open_driver(), process_state.now
+    if state.capabilities is None:
+        state.capabilities = frozenset(
             (_figure(driver, number, "MAJOR"), _figure(driver, number, "MINOR"))
             for number in range(device_count())
         )
-    return _capabilities
+    return state.capabilities
 
 
 def _figure(driver: Driver, ordinal: int, which: str) -> int:
@@ -127,7 +124,7 @@ def device_of(pointer: int) -> int:
 
 def is_open(device: Device) -> bool:
     """Tell whether a device is one of this process: after a fork none is."""
-    return _devices.get(device.ordinal) is device
+    return process_state.now.devices.get(device.ordinal) is device
 
 
 def active(device: Device) -> AbstractContextManager[Driver]:
@@ -255,13 +252,3 @@ def _read(driver: Driver, ordinal: int) -> Device:
         has_pools=bool(figure("MEMORY_POOLS_SUPPORTED")),
         driver_version=driver.version,
     )
-
-
-def _forget() -> None:
-    global _lock, _capabilities
-    _lock = threading.Lock()
-    _devices.clear()
-    _capabilities = None
-
-
-forget_on_fork(_forget)

@@ -5,14 +5,11 @@ Codes are those of `CUresult` in cuda.h; the hints follow its comments.
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 from pallasc.errors import DeviceError, DriverError, OutOfMemoryError
+from pallasc.runtime.device import process_state
 
 OLDEST_DRIVER = 12000
 """The first driver API with `cuLibraryLoadData`: 12.0, as 1000 × major + 10 × minor."""
@@ -130,13 +127,6 @@ class Driver:
         return text.decode() if status is self.success else "an error that it does not name"
 
 
-_lock = threading.Lock()
-_opened: Driver | None = None
-_is_opening = False
-_forked = False
-_forgetters: list[Callable[[], object]] = []
-
-
 def open_driver() -> Driver:
     """Return the driver, opened and initialised on the first call.
 
@@ -144,22 +134,19 @@ def open_driver() -> Driver:
         DeviceError: there is no driver, it is too old or cannot start, or this process was forked
             from one that had opened it.
     """
-    if _forked:
+    state = process_state.now
+    if state.is_forked:
         raise DeviceError(
             "this process was forked from one that uses the GPU; CUDA does not work in it.",
             hint=_INIT_HINTS[3],
         )
-    return _opened or _open_once()
+    driver: Driver = state.driver or _open_once()
+    return driver
 
 
 def is_driver_open() -> bool:
     """Tell whether the driver can be used, without opening it."""
-    return _opened is not None and not _forked
-
-
-def forget_on_fork(forget: Callable[[], object]) -> None:
-    """Have something called in the child of a fork: what it drops would launch in no context."""
-    _forgetters.append(forget)
+    return process_state.now.driver is not None
 
 
 def version_text(version: int) -> str:
@@ -168,31 +155,17 @@ def version_text(version: int) -> str:
 
 
 def _open_once() -> Driver:
-    global _opened, _is_opening
-    _watch_forks()
-    with _lock:
-        if _opened is None:
-            _is_opening = True
+    process_state.watch_forks()
+    state = process_state.now
+    with state.lock:
+        if state.driver is None:
+            state.is_opening = True
             try:
-                _opened = _open()
+                state.driver = _open()
             finally:
-                _is_opening = False
-        return _opened
-
-
-@cache
-def _watch_forks() -> None:
-    """Hear of forks from the first use on: another thread may hold the lock when one comes."""
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _after_fork() -> None:
-    global _forked, _is_opening, _lock
-    _forked = _forked or _is_opening or _opened is not None
-    _is_opening = False
-    _lock = threading.Lock()
-    for forget in _forgetters:
-        forget()
+                state.is_opening = False
+        driver: Driver = state.driver
+    return driver
 
 
 def _open() -> Driver:

@@ -10,14 +10,14 @@ unloaded: a captured graph may launch a kernel when nothing else of it is left.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, active, outside_captures
-from pallasc.runtime.device.driver import Driver, forget_on_fork, version_text
+from pallasc.runtime.device.driver import Driver, version_text
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
 from pallasc.specs.artifacts.drivers import minimum_driver
@@ -39,10 +39,6 @@ class Library:
     handle: Any
 
 
-_lock = threading.RLock()
-_libraries: dict[str, Library] = {}
-
-
 def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: Device) -> Any:
     """Return the function of a launch, loaded on a device and allowed to take what it takes.
 
@@ -50,7 +46,7 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
         CorruptError: the cubin is not what the launch plan says.
         DeviceError: driver or GPU cannot run it.
     """
-    with _lock:
+    with process_state.now.lock:
         library = _library(driver, artifact, launch.cubin)
         own = library.cubin.kernels.get(launch.kernel)
         if own is None:
@@ -70,9 +66,10 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
 
 
 def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
-    found = _libraries.get(digest)
-    if found is not None:
-        check_cubin(found.cubin, artifact, driver.version)
+    libraries: dict[str, Library] = process_state.now.libraries
+    library = libraries.get(digest)
+    if library is not None:
+        check_cubin(library.cubin, artifact, driver.version)
     else:
         data = artifact.blob(digest)
         cubin = parse_cubin(data)
@@ -80,8 +77,8 @@ def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
         what = f"the cubin {digest[:12]} cannot be loaded"
         with outside_captures(driver):
             handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
-        found = _libraries.setdefault(digest, Library(cubin, handle))
-    return found
+        library = libraries.setdefault(digest, Library(cubin, handle))
+    return library
 
 
 def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
@@ -223,12 +220,3 @@ def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:
     config.attrs = attributes
     config.numAttrs = len(attributes)
     return config
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.RLock()
-    _libraries.clear()
-
-
-forget_on_fork(_forget)

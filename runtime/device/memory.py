@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pallasc.errors import PallascError
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, active, outside_captures
-from pallasc.runtime.device.driver import Driver, forget_on_fork, open_driver
+from pallasc.runtime.device.driver import Driver, open_driver
 from pallasc.runtime.device.streams import capture_number, own_stream
 from pallasc.runtime.device.uses import Uses, number_of, record, wait_for_moments
 
@@ -34,14 +35,14 @@ def upload(device: Device, digest: str, data: bytes, what: str) -> int:
         OutOfMemoryError: there is no room for them.
         DriverError: the copy fails.
     """
-    key = device.ordinal, digest
-    with _upload_lock:
-        found = _constants.get(key)
-        if found is None:
+    key, state = (device.ordinal, digest), process_state.now
+    with state.lock:
+        address = state.constants.get(key)
+        if address is None:
             stream = own_stream(device)
             with active(device) as driver, outside_captures(driver):
-                found = _constants[key] = _copy(driver, data, stream, what)
-    return found
+                address = state.constants[key] = _copy(driver, data, stream, what)
+    return address
 
 
 def _copy(driver: Driver, data: bytes, stream: int, what: str) -> int:
@@ -68,7 +69,7 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
     if not device.has_pools:
         # One thread at a time: between its first use of the memory and its last, no other.
         key = _key(device, stream)
-        with _turn(key):
+        with process_state.now.turns.setdefault(key, threading.RLock()):
             yield from _turn_with_workspace(device, key, size_bytes, what)
         return
     with active(device):
@@ -82,23 +83,10 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
 
 _Key = tuple[int, int, int]
 
-_upload_lock = threading.Lock()
-_constants: dict[tuple[int, str], int] = {}
-
-_lock = threading.Lock()
-_turns: dict[_Key, threading.RLock] = {}
-_workspaces: dict[tuple[int, ...], tuple[int, int]] = {}
-_uses: dict[_Key, Uses] = {}
-
 
 def _key(device: Device, stream: int) -> _Key:
     """Return what names a stream in this process: one handle means another in each thread."""
     return device.ordinal, stream, threading.get_ident() if stream == THREAD_STREAM else 0
-
-
-def _turn(key: _Key) -> threading.RLock:
-    with _lock:
-        return _turns.setdefault(key, threading.RLock())
 
 
 def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) -> Iterator[int]:
@@ -111,7 +99,7 @@ def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) 
     if graph:
         yield _workspace(device, (*key, graph), size_bytes, what)
         return
-    uses = _uses.setdefault(key, Uses())
+    uses: Uses = process_state.now.uses.setdefault(key, Uses())
     wait_for_moments(device, key[1], uses.before(number_of(device, key[1]), writes=True))
     try:
         yield _workspace(device, key, size_bytes, what)
@@ -128,22 +116,11 @@ def _workspace(device: Device, key: tuple[int, ...], size_bytes: int, what: str)
     A block that is too small is kept: work that was put into the stream may not be over. Sizes at
     least double, so that all blocks of a stream take less than twice the last.
     """
-    address, held_bytes = _workspaces.get(key, (0, 0))
+    workspaces = process_state.now.workspaces
+    address, held_bytes = workspaces.get(key, (0, 0))
     if held_bytes < size_bytes:
         made_bytes = max(size_bytes, 2 * held_bytes)
         with active(device) as driver, outside_captures(driver):
             address = int(driver.call("cuMemAlloc", made_bytes, what=what))
-        _workspaces[key] = (address, made_bytes)
+        workspaces[key] = (address, made_bytes)
     return address
-
-
-def _forget() -> None:
-    global _lock, _upload_lock
-    _lock, _upload_lock = threading.Lock(), threading.Lock()
-    _constants.clear()
-    _turns.clear()
-    _workspaces.clear()
-    _uses.clear()
-
-
-forget_on_fork(_forget)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from numbers import Number
@@ -10,8 +9,9 @@ from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, active, outside_captures
-from pallasc.runtime.device.driver import Driver, forget_on_fork, open_driver
+from pallasc.runtime.device.driver import Driver, open_driver
 
 DEFAULT_STREAMS = 2
 """Handles up to this are no streams of their own: 0 and 1 the default one, 2 the thread's."""
@@ -66,24 +66,22 @@ def capture_number(device: Device, stream: int) -> int:
 
 _NON_BLOCKING = 1
 
-_lock = threading.Lock()
-_own: dict[int, int] = {}
-
 
 def own_stream(device: Device) -> int:
     """Return a stream of a device for work that the caller waits for; it is never destroyed.
 
     The default stream is none for that: it cannot be used while streams of others are captured.
     """
-    found = _own.get(device.ordinal)
-    if found is None:
-        with _lock, active(device) as driver, outside_captures(driver):
-            found = _own.get(device.ordinal)
-            if found is None:
+    state = process_state.now
+    stream = state.streams.get(device.ordinal)
+    if stream is None:
+        with state.lock, active(device) as driver, outside_captures(driver):
+            stream = state.streams.get(device.ordinal)
+            if stream is None:
                 what = f"a stream of {device} cannot be made"
-                found = int(driver.call("cuStreamCreate", _NON_BLOCKING, what=what))
-                _own[device.ordinal] = found
-    return found
+                stream = int(driver.call("cuStreamCreate", _NON_BLOCKING, what=what))
+                state.streams[device.ordinal] = stream
+    return stream
 
 
 def is_same_stream(stream: int, other: int) -> bool:
@@ -135,12 +133,3 @@ def _moment(driver: Driver, stream: int, what: str) -> Iterator[Any]:
         yield event
     finally:
         driver.bindings.cuEventDestroy(event)
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _own.clear()
-
-
-forget_on_fork(_forget)

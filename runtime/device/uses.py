@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, active, is_legacy_blocked, outside_captures
-from pallasc.runtime.device.driver import forget_on_fork
 from pallasc.runtime.device.streams import own_stream
 
 _DISABLE_TIMING = 2
@@ -40,9 +40,6 @@ class Moment:
     def __del__(self) -> None:
         # Whoever waits for an event waits for what it stood for then: reference, cuEventRecord.
         self._spare.append(self.event)
-
-
-_spare: dict[int, list[Any]] = {}
 
 
 def number_of(device: Device, stream: int) -> int:
@@ -74,7 +71,7 @@ def record(device: Device, stream: int, number: int | None = None) -> Moment | N
         if stream >= 2 and int(driver.call("cuStreamIsCapturing", stream, what=what)):
             return None
         number = number_of(device, stream) if number is None else number
-        spare = _spare.setdefault(device.ordinal, [])
+        spare = process_state.now.spare_events.setdefault(device.ordinal, [])
         try:
             event = spare.pop()
         except IndexError:
@@ -180,6 +177,3 @@ def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
     wait_for_moments(device, stream, uses.before(None, writes=writes))
     wait_for_default(device, stream)
     return stream
-
-
-forget_on_fork(_spare.clear)

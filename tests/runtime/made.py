@@ -15,7 +15,7 @@ import rig
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
-from pallasc.runtime.device import driver as runtime_driver
+from pallasc.runtime.device import process_state
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.runtime.matching.dialect import Dialect
@@ -300,7 +300,4 @@ def install() -> Framework:
 
 def forget() -> None:
     """Make the runtime as it is in a new process."""
-    for forgetter in runtime_driver._forgetters:
-        forgetter()
-    runtime_driver._opened = None
-    runtime_driver._forked = False
+    process_state.start_anew(is_forked=False)

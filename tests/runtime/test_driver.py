@@ -195,15 +195,12 @@ def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> 
     code = """
 import contextlib, os, signal, threading
 import made
-from pallasc.runtime.device import devices, driver, loading, memory
-from pallasc.runtime.calls import program
+from pallasc.runtime.device import process_state
 framework = made.install()
 kernel = made.kernel(made.add())
 a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
 kernel(a, b)
-(route,) = kernel._routes.values()
-held = [driver._lock, devices._lock, loading._lock, program._lock, memory._lock,
-        memory._upload_lock, route._lock, kernel._lock]
+held = [process_state.now.lock, kernel._lock]
 inside, go = threading.Event(), threading.Event()
 def hold():
     with contextlib.ExitStack() as stack:

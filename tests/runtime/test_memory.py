@@ -9,7 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import DriverError
-from pallasc.runtime.device import memory
+from pallasc.runtime.device import memory, process_state
 from pallasc.runtime.device.devices import Device, get_device
 from pallasc.runtime.device.memory import align, temporary, upload
 
@@ -92,7 +92,7 @@ def test_without_pools_one_thread_at_a_time_has_the_workspace(runtime: Any) -> N
     other = threading.Thread(target=use)
     with temporary(device, 100, 0, "memory"):
         other.start()
-        turn = memory._turn(memory._key(device, 0))
+        turn = process_state.now.turns[memory._key(device, 0)]
         assert turn.acquire(blocking=False)  # its own thread has it again
         turn.release()
         uses.append("first")
