@@ -337,7 +337,6 @@ def _declare(library: ctypes.CDLL) -> None:
     library.standin_live.argtypes = (i32, pointer)
     library.standin_call.argtypes = library.standin_launch.argtypes = (u64, pointer)
     library.standin_callback.argtypes = (pointer,)
-    library.standin_cubin.argtypes = (text, pointer, ctypes.c_size_t)
 
 
 @functools.cache

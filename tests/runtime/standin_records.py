@@ -45,8 +45,7 @@ class Options(ctypes.Structure):
         (name, ctypes.c_int)
         for name in (
             *("driver_version", "init_code", "log", "raw_speed", "check_pointers"),
-            *("null_pointers", "pointer_alignment", "eager_loading", "poison", "kernel_ns"),
-            *("deinitialized", "strict_context", "asynchronous", "reuse_streams"),
+            *("eager_loading", "kernel_ns", "strict_context", "asynchronous", "reuse_streams"),
         )
     )
 

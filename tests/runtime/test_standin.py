@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import standin as control
-from rig import Rig, code_of, cubin, pointer, ptxas, value_of
-from standin import Device, Launch, Standin
+from rig import Rig, code_of, cubin, ptxas, value_of
+from standin import Device, Standin
 
 
 @pytest.fixture
@@ -53,12 +53,6 @@ def test_a_machine_without_devices_says_so(standin: Standin) -> None:
     assert code_of(driver.cuInit(0)) == 100
 
 
-def test_a_driver_that_shuts_down_refuses_everything(standin: Standin, driver: Any) -> None:
-    standin.configure(deinitialized=1)
-    assert code_of(driver.cuDeviceGetCount()) == 4
-    assert code_of(driver.cuInit(0)) == 4
-
-
 def test_every_result_has_the_name_of_the_binding(driver: Any) -> None:
     known = [result for result in driver.CUresult if driver.cuGetErrorName(result)[1]]
     assert len(known) > 50
@@ -80,11 +74,8 @@ def test_devices_are_as_configured(standin: Standin) -> None:
     names = [value_of(driver.cuDeviceGetName(64, i)).partition(b"\0")[0] for i in range(2)]
     assert names == [b"Stand-in A100", b"H200"]
     assert value_of(driver.cuDeviceTotalMem(1)) == 1 << 30
-    uuids = {bytes(value_of(driver.cuDeviceGetUuid(i)).bytes) for i in range(2)}
-    assert len(uuids) == 2
     assert code_of(driver.cuDeviceGet(2)) == 101
     assert code_of(driver.cuDeviceGetName(64, -1)) == 101
-    assert value_of(driver.cuDeviceCanAccessPeer(0, 1)) == 1
 
 
 # attribute of a device, what 8.0 and 9.0 answer
@@ -123,34 +114,20 @@ def test_attributes_are_those_of_the_chip(standin: Standin) -> None:
     assert code_of(driver.cuDeviceGetAttribute(driver.CUdevice_attribute(162), 0)) == 1
 
 
-def test_the_primary_context_counts_its_users(driver: Any) -> None:
-    assert value_of(driver.cuDevicePrimaryCtxGetState(0)) == (0, 0)
-    first = value_of(driver.cuDevicePrimaryCtxRetain(0))
-    assert int(value_of(driver.cuDevicePrimaryCtxRetain(0))) == int(first)
-    assert code_of(driver.cuDevicePrimaryCtxRelease(0)) == 0
-    assert value_of(driver.cuDevicePrimaryCtxGetState(0))[1] == 1
-    assert code_of(driver.cuCtxSetCurrent(first)) == 0
-    address = value_of(driver.cuMemAlloc(16))
-    assert code_of(driver.cuDevicePrimaryCtxRelease(0)) == 0
-    assert code_of(driver.cuDevicePrimaryCtxRelease(0)) == 201
-    assert code_of(driver.cuMemFree(address)) == 709
-    assert code_of(driver.cuCtxSetCurrent(first)) == 201
-
-
 def test_contexts_are_a_stack_of_each_thread(standin: Standin) -> None:
     standin.devices("9.0", "9.0")
     driver = Rig(standin, cubin("sm_90a")).start().driver
-    one = value_of(driver.cuCtxGetCurrent())
-    two = value_of(driver.cuDevicePrimaryCtxRetain(1))
-    assert code_of(driver.cuCtxPushCurrent(two)) == 0
+    first = value_of(driver.cuCtxGetCurrent())
+    second = value_of(driver.cuDevicePrimaryCtxRetain(1))
+    assert code_of(driver.cuCtxPushCurrent(second)) == 0
     assert int(value_of(driver.cuCtxGetDevice())) == 1
     seen = []
     thread = threading.Thread(target=lambda: seen.append(driver.cuCtxGetCurrent()))
     thread.start()
     thread.join()
     assert int(value_of(seen[0])) == 0
-    assert int(value_of(driver.cuCtxPopCurrent())) == int(two)
-    assert int(value_of(driver.cuCtxGetCurrent())) == int(one)
+    assert int(value_of(driver.cuCtxPopCurrent())) == int(second)
+    assert int(value_of(driver.cuCtxGetCurrent())) == int(first)
     assert code_of(driver.cuCtxPopCurrent()) == 0
     assert code_of(driver.cuCtxPopCurrent()) == 201
     assert code_of(driver.cuCtxPushCurrent(0x1234)) == 201
@@ -209,10 +186,7 @@ def test_copies_and_fills_move_the_bytes(rig: Rig) -> None:
     assert _bytes(rig, b, 32) == source[16:48]
     assert code_of(driver.cuMemsetD8(a, 7, 3)) == 0
     assert code_of(driver.cuMemsetD32Async(a + 8, 0x01020304, 2, stream)) == 0
-    assert code_of(driver.cuMemsetD16(a + 16, 0xBEEF, 1)) == 0
-    assert _bytes(rig, a, 18) == b"\7\7\7" + source[3:8] + b"\4\3\2\1" * 2 + b"\xef\xbe"
-    assert code_of(driver.cuMemcpy(b, a, 8)) == 0
-    assert _bytes(rig, b, 8) == b"\7\7\7" + source[3:8]
+    assert _bytes(rig, a, 16) == b"\7\7\7" + source[3:8] + b"\4\3\2\1" * 2
 
 
 BAD_RANGES: dict[str, Callable[[Any, int, int], Any]] = {
@@ -220,7 +194,7 @@ BAD_RANGES: dict[str, Callable[[Any, int, int], Any]] = {
     "behind the end": lambda d, a, h: d.cuMemcpyHtoD(a + 60, h, 8),
     "from behind the end": lambda d, a, h: d.cuMemcpyDtoH(h, a + 57, 8),
     "from nowhere": lambda d, a, h: d.cuMemcpyHtoD(a, 0, 8),
-    "between devices' memory and not": lambda d, a, h: d.cuMemcpyDtoD(a, h, 8),
+    "between devices' memory and not": lambda d, a, h: d.cuMemcpyDtoDAsync(a, h, 8, 0),
     "asynchronously": lambda d, a, h: d.cuMemcpyDtoDAsync(a, a + 32, 33, 0),
     "a fill too long": lambda d, a, h: d.cuMemsetD8(a, 0, 65),
     "a fill too long by words": lambda d, a, h: d.cuMemsetD32Async(a, 0, 17, 0),
@@ -238,62 +212,19 @@ def test_a_range_outside_live_memory_is_refused(
     assert rig.synchronize() == 0
 
 
-def test_memory_of_another_device_needs_peer_access(standin: Standin) -> None:
-    standin.devices("9.0", "9.0")
-    rig = Rig(standin, cubin("sm_90a")).start()
-    driver = rig.driver
-    other = rig.use(1)
-    there = rig.allocate(64)
-    own = rig.use(0)
-    here = rig.allocate(64)
-    assert code_of(driver.cuMemcpyDtoD(here, there, 64)) == 1
-    assert code_of(driver.cuMemcpyPeerAsync(here, own, there, other, 64, 0)) == 0
-    assert code_of(driver.cuCtxEnablePeerAccess(other, 0)) == 0
-    assert code_of(driver.cuCtxEnablePeerAccess(other, 0)) == 704
-    assert code_of(driver.cuMemcpyDtoD(here, there, 64)) == 0
-    assert rig.launch("four", [pointer(there)] * 4) == 0
-    assert rig.synchronize() == 0
-    assert code_of(driver.cuCtxDisablePeerAccess(other)) == 0
-    assert code_of(driver.cuCtxDisablePeerAccess(other)) == 705
-
-
 def test_pointers_tell_where_they_lie(rig: Rig) -> None:
     driver, attributes = rig.driver, rig.driver.CUpointer_attribute
     address = rig.allocate(100)
     names = ("MEMORY_TYPE", "DEVICE_ORDINAL", "RANGE_START_ADDR", "RANGE_SIZE", "DEVICE_POINTER")
     asked = [getattr(attributes, f"CU_POINTER_ATTRIBUTE_{name}") for name in names]
-    found = [value_of(driver.cuPointerGetAttribute(one, address + 50)) for one in asked]
+    found = [value_of(driver.cuPointerGetAttribute(name, address + 50)) for name in asked]
     assert [int(value) for value in found] == [2, 0, address, 100, address + 50]
-    host = np.zeros(8)
-    assert code_of(driver.cuPointerGetAttribute(asked[0], host.ctypes.data)) == 1
-    listed = value_of(driver.cuPointerGetAttributes(2, asked[:2], host.ctypes.data))
-    assert [int(value) for value in listed] == [0, -2]
-
-
-def test_pinned_and_registered_memory_is_usable_by_kernels(rig: Rig) -> None:
-    driver = rig.driver
-    pinned = int(value_of(driver.cuMemHostAlloc(4096, 0)))
-    array = np.zeros(4096, np.uint8)
-    assert code_of(driver.cuMemHostRegister(array.ctypes.data, array.nbytes, 0)) == 0
-    assert code_of(driver.cuMemHostRegister(array.ctypes.data + 8, 8, 0)) == 712
-    assert rig.launch("four", [pointer(pinned), pointer(array.ctypes.data)] * 2) == 0
-    assert rig.synchronize() == 0
-    assert code_of(driver.cuMemHostUnregister(array.ctypes.data)) == 0
-    assert code_of(driver.cuMemHostUnregister(array.ctypes.data)) == 713
+    pinned = int(value_of(driver.cuMemHostAlloc(100, 0)))
+    assert int(value_of(driver.cuPointerGetAttribute(asked[0], pinned))) == 1
     assert code_of(driver.cuMemFreeHost(pinned)) == 0
     assert code_of(driver.cuMemFreeHost(pinned)) == 1
-
-
-def test_a_fault_happens_at_the_nth_call(standin: Standin, rig: Rig) -> None:
-    standin.fault("cuMemAlloc_v2", 2, nth=3)
-    codes = [code_of(rig.driver.cuMemAlloc(16)) for _ in range(5)]
-    assert codes == [0, 0, 2, 0, 0]
-    standin.fault("cuMemAlloc_v2", 999, nth=0)
-    assert [code_of(rig.driver.cuMemAlloc(16)) for _ in range(2)] == [999, 999]
-    standin.clear_faults()
-    assert code_of(rig.driver.cuMemAlloc(16)) == 0
-    with pytest.raises(AssertionError, match="no function cuMemAllocate"):
-        standin.fault("cuMemAllocate", 2)
+    host = np.zeros(8)
+    assert code_of(driver.cuPointerGetAttribute(asked[0], host.ctypes.data)) == 1
 
 
 def test_a_sticky_fault_stays(standin: Standin, rig: Rig) -> None:
@@ -308,67 +239,6 @@ def test_an_earlier_failure_appears_at_the_next_wait(standin: Standin, rig: Rig)
     assert rig.launch("none", stream=stream) == 0
     assert code_of(rig.driver.cuStreamSynchronize(stream)) == 700
     assert rig.launch("none", stream=stream) == 700
-
-
-def test_calls_are_logged_in_order(standin: Standin, rig: Rig) -> None:
-    standin.clear_log()
-    address = rig.allocate(16)
-    rig.driver.cuMemsetD8Async(address, 1, 16, 2)
-    rig.driver.cuMemFree(3)
-    found = [(call.name, call.code, call.stream, call.values) for call in standin.calls()]
-    assert found == [
-        ("cuMemAlloc_v2", 0, 0, (16, address)),
-        ("cuMemsetD8Async", 0, 2, (address, 1, 16)),
-        ("cuMemFree_v2", 1, 0, (3,)),
-    ]
-    standin.configure(log=0)
-    rig.allocate(16)
-    assert len(standin.calls()) == 3
-    assert standin.count("cuMemAlloc_v2") == 2
-
-
-def test_a_reset_makes_old_handles_invalid(standin: Standin, rig: Rig) -> None:
-    driver, stream = rig.driver, value_of(rig.driver.cuStreamCreate(0))
-    kernel = rig.kernel("none")
-    standin.reset()
-    assert code_of(driver.cuStreamQuery(stream)) == 3
-    Rig(standin, cubin("sm_90a")).start()
-    assert code_of(driver.cuStreamQuery(stream)) == 400
-    assert rig.launch(kernel) == 400
-
-
-def test_eight_threads_on_two_devices_mix_no_byte(standin: Standin) -> None:
-    standin.devices("9.0", "9.0")
-    rig = Rig(standin, cubin("sm_90a")).start()
-    kernel, launches = rig.kernel("four"), 500
-    wrong: list[str] = []
-
-    @standin.kernel("four")
-    def stamp(launch: Launch) -> None:
-        launch.array(0, "uint64", (1,))[0] = launch.pointer(0)
-
-    def work(number: int) -> None:
-        rig.use(number % 2)
-        own = [rig.allocate(64) for _ in range(4)]
-        parameters = [pointer(address) for address in own]
-        code = max(rig.launch(kernel, parameters, grid=(number + 1, 1, 1)) for _ in range(launches))
-        stamped = int.from_bytes(_bytes(rig, own[0], 8), "little")
-        if code or stamped != own[0] or rig.synchronize():
-            wrong.append(f"thread {number}: {code} {stamped:#x} {own[0]:#x}")
-        places[number] = tuple(parameters)
-
-    places: dict[int, tuple[bytes, ...]] = {}
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert len(standin.launches) == 8 * launches
-    for launch in standin.launches:
-        number = launch.grid[0] - 1
-        assert launch.parameters == places[number]
-        assert launch.device == number % 2
 
 
 def test_structures_and_numbers_are_those_of_the_toolkit(tmp_path: Path) -> None:

@@ -12,49 +12,37 @@ from standin import Standin
 
 from pallasc.specs.artifacts.cubin import parse_cubin
 
-ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_100f", "sm_103a", "sm_120a")
+# architecture of the cubin, compute capability of a device that runs it
+ARCHITECTURES = {
+    "sm_80": "8.0",
+    "sm_89": "8.9",
+    "sm_90": "9.0",
+    "sm_90a": "9.0",
+    "sm_100a": "10.0",
+    "sm_100f": "10.0",
+    "sm_103a": "10.3",
+    "sm_120a": "12.0",
+}
+SHARED, LOCAL, REGISTERS = 1, 3, 4
 
 
-def _described(standin: Standin, image: bytes) -> list[list[str]]:
-    text = ctypes.create_string_buffer(1 << 16)
-    assert not standin.library.standin_cubin(image, text, len(text))
-    return [line.split() for line in text.value.decode().splitlines()]
-
-
-def _expected(image: bytes) -> list[list[str]]:
-    parsed = parse_cubin(image)
-    lines = []
-    for kernel in parsed.kernels.values():
-        numbers = (kernel.registers, kernel.stack_bytes, kernel.static_smem_bytes, kernel.barriers)
-        names = ("registers", "stack", "smem", "barriers")
-        pairs = zip(names, map(str, numbers), strict=True)
-        lines.append(["kernel", kernel.name, *(word for pair in pairs for word in pair)])
-        lines += [["parameter", str(p.offset), str(p.size)] for p in kernel.parameters]
-    return lines
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_cubins_are_read_as_specs_reads_them(standin: Standin, arch: str) -> None:
-    lines = _described(standin, cubin(arch))
-    found = [line for line in lines if line[0] in ("kernel", "parameter")]
-    assert found == _expected(cubin(arch))
-    number, suffix = arch.removeprefix("sm_").rstrip("af"), arch.lstrip("sm_0123456789") or "-"
-    assert lines[0] == ["sm", number, "suffix", suffix, "toolkit", parse_cubin(cubin(arch)).toolkit]
-
-
-def test_limits_that_only_the_driver_reads_come_from_the_attributes(standin: Standin) -> None:
-    lines = _described(standin, cubin("sm_90a"))
-    limits = {}
-    name = ""
-    for line in lines:
-        name = line[1] if line[0] == "kernel" else name
-        if line[0] in ("maxntid", "reqntid", "cluster"):
-            limits[name, line[0]] = line[1:]
-    assert limits["bounded", "maxntid"] == ["128", "2", "1"]
-    assert limits["exact", "reqntid"] == ["64", "1", "1"]
-    assert limits["clustered", "cluster"] == ["4", "2", "1", "rank", "0", "explicit", "1"]
-    assert limits["ranked", "cluster"] == ["0", "0", "0", "rank", "4", "explicit", "1"]
-    assert limits["none", "maxntid"] == ["0", "0", "0"]
+@pytest.mark.parametrize(("arch", "capability"), ARCHITECTURES.items())
+def test_cubins_are_read_as_specs_reads_them(standin: Standin, arch: str, capability: str) -> None:
+    standin.devices(capability)
+    rig = Rig(standin, cubin(arch)).start()
+    driver = rig.driver
+    for name, expected in parse_cubin(cubin(arch)).kernels.items():
+        kernel = rig.kernel(name)
+        numbers = [
+            value_of(driver.cuKernelGetAttribute(driver.CUfunction_attribute(number), kernel, 0))
+            for number in (REGISTERS, LOCAL, SHARED)
+        ]
+        assert numbers == [expected.registers, expected.stack_bytes, expected.static_smem_bytes]
+        for index, parameter in enumerate(expected.parameters):
+            found = value_of(driver.cuKernelGetParamInfo(kernel, index))
+            assert tuple(map(int, found)) == (parameter.offset, parameter.size)
+        end = len(expected.parameters)
+        assert code_of(driver.cuKernelGetParamInfo(kernel, end)) == 1
 
 
 # architecture of the cubin, compute capability of the device, whether it runs there
@@ -92,8 +80,8 @@ def test_a_cubin_runs_only_where_its_architecture_says(
 def test_eager_loading_refuses_a_cubin_for_no_device_at_once(standin: Standin) -> None:
     standin.configure(eager_loading=1)
     rig = Rig(standin, cubin("sm_90a")).start()
+    assert rig.library
     assert code_of(load(cubin("sm_100a"))) == 209
-    assert value_of(rig.driver.cuModuleGetLoadingMode()) == 1
 
 
 def _patched(image: bytes, at: int, data: bytes) -> bytes:
@@ -154,22 +142,7 @@ def test_kernels_are_found_by_name(rig: Rig) -> None:
     driver = rig.driver
     assert code_of(driver.cuLibraryGetKernel(rig.library, b"absent")) == 500
     kernel = rig.kernel("plain")
-    assert value_of(driver.cuKernelGetName(kernel)) == b"plain"
     assert value_of(driver.cuKernelGetFunction(kernel))
-    count = value_of(driver.cuLibraryGetKernelCount(rig.library))
-    names = {
-        value_of(driver.cuKernelGetName(found))
-        for found in value_of(driver.cuLibraryEnumerateKernels(count, rig.library))
-    }
-    assert names == {name.encode() for name in parse_cubin(cubin("sm_90a")).kernels}
-
-
-def test_parameters_lie_where_the_cubin_says(rig: Rig) -> None:
-    kernel = rig.kernel("plain")
-    found = [value_of(rig.driver.cuKernelGetParamInfo(kernel, i)) for i in range(3)]
-    assert [tuple(map(int, pair)) for pair in found] == [(0, 8), (48, 128), (176, 4)]
-    assert code_of(rig.driver.cuKernelGetParamInfo(kernel, 3)) == 1
-    assert value_of(rig.driver.cuKernelGetParamCount(kernel)) == 3
 
 
 def _read(rig: Rig, address: Any, size: int) -> bytes:
@@ -203,4 +176,3 @@ def test_a_module_is_loaded_at_once_into_the_current_context(rig: Rig) -> None:
     module = value_of(driver.cuModuleLoadData(cubin("sm_90")))
     assert rig.launch(value_of(driver.cuModuleGetFunction(module, b"none"))) == 0
     assert code_of(driver.cuModuleLoadData(cubin("sm_100a"))) == 209
-    assert code_of(driver.cuModuleUnload(module)) == 0

@@ -92,16 +92,6 @@ API cuDevicePrimaryCtxRetain(CUhandle *context, CUdevice device)
     return leave(ID_cuDevicePrimaryCtxRetain, code);
 }
 
-API cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    int code = enter(ID_cuDevicePrimaryCtxRelease_v2);
-    if (!code)
-        code = bad_device(device) ? INVALID_DEVICE : !primary[device] ? INVALID_CONTEXT : CUDA_SUCCESS;
-    if (!code && --primary[device]->references == 0)
-        destroy(primary[device]);
-    return leave(ID_cuDevicePrimaryCtxRelease_v2, code);
-}
-
 API cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     int code = enter(ID_cuDevicePrimaryCtxReset_v2);
@@ -110,19 +100,6 @@ API cuDevicePrimaryCtxReset_v2(CUdevice device)
     if (!code && primary[device])
         destroy(primary[device]);
     return leave(ID_cuDevicePrimaryCtxReset_v2, code);
-}
-
-API cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
-{
-    int code = enter(ID_cuDevicePrimaryCtxSetFlags_v2);
-    if (!code)
-        code = bad_device(device) ? INVALID_DEVICE : CUDA_SUCCESS;
-    if (!code) {
-        primary_flags[device] = flags;
-        if (primary[device])
-            primary[device]->flags = flags;
-    }
-    return leave(ID_cuDevicePrimaryCtxSetFlags_v2, code);
 }
 
 API cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
@@ -251,114 +228,12 @@ API cuCtxGetDevice(CUdevice *device)
     return leave(ID_cuCtxGetDevice, code ? code : device_of(device, current_context()));
 }
 
-static struct context *named_or_current(CUhandle handle)
-{
-    return handle ? find_handle(KIND_CONTEXT, handle) : current_context();
-}
-
-API cuCtxGetDevice_v2(CUdevice *device, CUhandle handle)
-{
-    int code = enter(ID_cuCtxGetDevice_v2);
-    return leave(ID_cuCtxGetDevice_v2, code ? code : device_of(device, named_or_current(handle)));
-}
-
-API cuCtxGetFlags(unsigned *flags)
-{
-    int code = enter(ID_cuCtxGetFlags);
-    if (!code && !flags)
-        code = INVALID_VALUE;
-    if (!code)
-        *flags = current_context()->flags;
-    return leave(ID_cuCtxGetFlags, code);
-}
-
-API cuCtxGetId(CUhandle handle, unsigned long long *id)
-{
-    int code = enter(ID_cuCtxGetId);
-    struct context *context = named_or_current(handle);
-    if (!code)
-        code = !id ? INVALID_VALUE : !context ? CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
-    if (!code)
-        *id = context->handle;
-    return leave(ID_cuCtxGetId, code);
-}
-
-API cuCtxGetApiVersion(CUhandle handle, unsigned *version)
-{
-    int code = enter(ID_cuCtxGetApiVersion);
-    if (!code)
-        code = !version ? INVALID_VALUE : named_or_current(handle) ? CUDA_SUCCESS : INVALID_CONTEXT;
-    if (!code)
-        *version = 3020;
-    return leave(ID_cuCtxGetApiVersion, code);
-}
-
 API cuCtxSynchronize(void)
 {
     int code = enter(ID_cuCtxSynchronize);
     if (!code)
         end_everything();
     return leave(ID_cuCtxSynchronize, code ? code : surface(current_context()));
-}
-
-API cuCtxSynchronize_v2(CUhandle handle)
-{
-    int code = enter(ID_cuCtxSynchronize_v2);
-    struct context *context = named_or_current(handle);
-    if (!code && thread_captures()) {
-        invalidate_captures();
-        code = STREAM_CAPTURE_UNSUPPORTED;
-    }
-    if (!code)
-        code = context ? surface(context) : INVALID_CONTEXT;
-    if (!code)
-        end_everything();
-    return leave(ID_cuCtxSynchronize_v2, code);
-}
-
-static int peer(CUhandle handle, int enable)
-{
-    struct context *context = current_context(), *other = find_handle(KIND_CONTEXT, handle);
-    if (!other || other->device == context->device)
-        return INVALID_CONTEXT;
-    uint32_t bit = 1u << other->device;
-    if (enable && context->peers & bit)
-        return PEER_ACCESS_ALREADY_ENABLED;
-    if (!enable && !(context->peers & bit))
-        return PEER_ACCESS_NOT_ENABLED;
-    context->peers ^= bit;
-    return CUDA_SUCCESS;
-}
-
-API cuCtxEnablePeerAccess(CUhandle handle, unsigned flags)
-{
-    int code = enter(ID_cuCtxEnablePeerAccess);
-    return leave(ID_cuCtxEnablePeerAccess, code ? code : flags ? INVALID_VALUE : peer(handle, 1));
-}
-
-API cuCtxDisablePeerAccess(CUhandle handle)
-{
-    int code = enter(ID_cuCtxDisablePeerAccess);
-    return leave(ID_cuCtxDisablePeerAccess, code ? code : peer(handle, 0));
-}
-
-API cuCtxGetLimit(size_t *value, int limit)
-{
-    int code = enter(ID_cuCtxGetLimit);
-    if (!code)
-        code = !value ? INVALID_VALUE : limit < 0 || limit > 6 ? 215 : CUDA_SUCCESS;
-    if (!code)
-        *value = limit == 0 ? 1024 : 0;
-    return leave(ID_cuCtxGetLimit, code);
-}
-
-API cuCtxSetLimit(int limit, size_t value)
-{
-    (void)value;
-    int code = enter(ID_cuCtxSetLimit);
-    if (!code && (limit < 0 || limit > 6))
-        code = 215; /* CUDA_ERROR_UNSUPPORTED_LIMIT */
-    return leave(ID_cuCtxSetLimit, code);
 }
 
 int standin_break_context(int device, int code, int sticky)

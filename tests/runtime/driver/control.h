@@ -26,12 +26,8 @@ struct options {
     int log;              /* keep calls and launches */
     int raw_speed;        /* cuLaunchKernelEx and cuGraphLaunch return at once, without any check */
     int check_pointers;   /* 8-byte parameters and tensor maps must lie in live memory */
-    int null_pointers;    /* but a parameter of 0 is allowed */
-    int pointer_alignment; /* of 8-byte parameters; 716 where not met, 0: not checked */
     int eager_loading;    /* a cubin for no device is refused by cuLibraryLoadData */
-    int poison;           /* fresh and freed memory is filled with a pattern */
     int kernel_ns;        /* events tell this time for each launch, 0: real time */
-    int deinitialized;    /* the driver is shutting down: every call answers 4 */
     int strict_context;   /* a launch needs a current context also where the stream has one */
     int asynchronous;     /* no event is over before the host has waited for it, or behind it */
     int reuse_streams;    /* a new stream gets the handle of one that was destroyed */
@@ -85,6 +81,5 @@ CONTROL uint64_t standin_launch_count(void);
 CONTROL int standin_launch(uint64_t index, struct launch *launch);
 CONTROL void standin_clear_log(void);
 CONTROL const char *standin_function_name(int function);
-CONTROL int standin_cubin(const void *image, char *text, size_t capacity);
 
 #endif

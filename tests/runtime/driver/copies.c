@@ -69,46 +69,12 @@ static int copy_and_wait(uint64_t target, uint64_t source, size_t bytes, int end
         return leave_with(ID_##symbol, code, stream, values, 3);                     \
     }
 
-SYNCHRONOUS(cuMemcpy, CUdeviceptr, CUdeviceptr, EITHER)
 SYNCHRONOUS(cuMemcpyHtoD_v2, CUdeviceptr, const void *, TO_DEVICE)
 SYNCHRONOUS(cuMemcpyDtoH_v2, void *, CUdeviceptr, FROM_DEVICE)
-SYNCHRONOUS(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr, TO_DEVICE | FROM_DEVICE)
 ASYNCHRONOUS(cuMemcpyAsync, CUdeviceptr, CUdeviceptr, EITHER)
 ASYNCHRONOUS(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, TO_DEVICE)
 ASYNCHRONOUS(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, FROM_DEVICE)
 ASYNCHRONOUS(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, TO_DEVICE | FROM_DEVICE)
-
-static int copy_between(CUdeviceptr target, CUhandle target_context, CUdeviceptr source,
-                        CUhandle source_context, size_t bytes, CUhandle handle)
-{
-    struct context *to = find_handle(KIND_CONTEXT, target_context);
-    struct context *from = find_handle(KIND_CONTEXT, source_context);
-    struct stream *stream;
-    struct context *context;
-    if (!to || !from)
-        return INVALID_CONTEXT;
-    int code = check_stream(handle, &stream, &context);
-    if (code)
-        return code;
-    if (!usable(to, target, bytes) || !usable(from, source, bytes))
-        return INVALID_VALUE;
-    struct operation *operation = calloc(1, sizeof *operation);
-    operation->what = RUN_COPY;
-    operation->target = target;
-    operation->source = source;
-    operation->bytes = bytes;
-    return submit(stream, context, operation);
-}
-
-API cuMemcpyPeerAsync(CUdeviceptr target, CUhandle target_context, CUdeviceptr source,
-                      CUhandle source_context, size_t bytes, CUhandle stream)
-{
-    int code = enter(ID_cuMemcpyPeerAsync);
-    if (!code && bytes)
-        code = copy_between(target, target_context, source, source_context, bytes, stream);
-    uint64_t values[] = {target, source, bytes};
-    return leave_with(ID_cuMemcpyPeerAsync, code, stream, values, 3);
-}
 
 static int fill(CUhandle handle, uint64_t target, unsigned value, size_t count, unsigned width)
 {
@@ -149,8 +115,6 @@ static int fill(CUhandle handle, uint64_t target, unsigned value, size_t count, 
     }
 
 FILL(cuMemsetD8_v2, unsigned char)
-FILL(cuMemsetD16_v2, unsigned short)
 FILL(cuMemsetD32_v2, unsigned)
 FILL_ASYNC(cuMemsetD8Async, unsigned char)
-FILL_ASYNC(cuMemsetD16Async, unsigned short)
 FILL_ASYNC(cuMemsetD32Async, unsigned)

@@ -20,7 +20,6 @@ enum {
     EXPLICIT_CLUSTER = 0x3e,
     MAX_CLUSTER_RANK = 0x3f,
     KPARAM_INFO_V2 = 0x45,
-    NUM_BARRIERS = 0x4c,
     FORMAT_SIZED = 4,
 };
 
@@ -75,8 +74,6 @@ static void visit_kernel(void *object, int attribute, const unsigned char *paylo
     struct cubin_kernel *kernel = object;
     if ((attribute == KPARAM_INFO || attribute == KPARAM_INFO_V2) && size >= 12)
         read_parameter(kernel, attribute, payload);
-    else if (attribute == NUM_BARRIERS && size >= 1 && !kernel->barriers)
-        kernel->barriers = payload[0];
     else if (attribute == MAX_THREADS && size >= 12)
         read_dims(kernel->max_threads, payload);
     else if (attribute == REQNTID && size >= 12)

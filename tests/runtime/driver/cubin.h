@@ -11,7 +11,7 @@ struct cubin_kernel {
     char *name;
     uint32_t parameter_count;
     uint32_t offsets[MAX_PARAMETERS], sizes[MAX_PARAMETERS];
-    int registers, stack_bytes, static_smem_bytes, barriers;
+    int registers, stack_bytes, static_smem_bytes;
     uint32_t max_threads[3];      /* .maxntid, 0: none */
     uint32_t required_threads[3]; /* .reqntid */
     uint32_t cluster[3];          /* .reqnctapercluster */

@@ -190,29 +190,6 @@ API cuDeviceGetName(char *name, int length, CUdevice device)
     return leave(ID_cuDeviceGetName, code);
 }
 
-static int get_uuid(CUuuid *uuid, CUdevice device)
-{
-    if (!uuid)
-        return INVALID_VALUE;
-    if (!known_device(device))
-        return INVALID_DEVICE;
-    memcpy(uuid->bytes, "stand-in device", 16);
-    uuid->bytes[15] = (unsigned char)device;
-    return CUDA_SUCCESS;
-}
-
-API cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
-{
-    int code = enter(ID_cuDeviceGetUuid);
-    return leave(ID_cuDeviceGetUuid, code ? code : get_uuid(uuid, device));
-}
-
-API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
-{
-    int code = enter(ID_cuDeviceGetUuid_v2);
-    return leave(ID_cuDeviceGetUuid_v2, code ? code : get_uuid(uuid, device));
-}
-
 API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     int code = enter(ID_cuDeviceTotalMem_v2);
@@ -221,37 +198,4 @@ API cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     if (!code)
         *bytes = devices[device].memory_bytes;
     return leave(ID_cuDeviceTotalMem_v2, code);
-}
-
-API cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
-{
-    int code = enter(ID_cuDeviceComputeCapability);
-    if (!code)
-        code = !major || !minor ? INVALID_VALUE : known_device(device) ? CUDA_SUCCESS : INVALID_DEVICE;
-    if (!code) {
-        *major = devices[device].major;
-        *minor = devices[device].minor;
-    }
-    return leave(ID_cuDeviceComputeCapability, code);
-}
-
-API cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
-{
-    int code = enter(ID_cuDeviceGetPCIBusId);
-    if (!code)
-        code = !id || length < 13 ? INVALID_VALUE : known_device(device) ? CUDA_SUCCESS : INVALID_DEVICE;
-    if (!code)
-        snprintf(id, (size_t)length, "0000:%02X:00.0", device + 1);
-    return leave(ID_cuDeviceGetPCIBusId, code);
-}
-
-API cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
-{
-    int code = enter(ID_cuDeviceCanAccessPeer);
-    if (!code)
-        code = !can ? INVALID_VALUE
-                    : known_device(device) && known_device(peer) ? CUDA_SUCCESS : INVALID_DEVICE;
-    if (!code)
-        *can = device != peer;
-    return leave(ID_cuDeviceCanAccessPeer, code);
 }

@@ -84,15 +84,6 @@ API cuEventRecord(CUhandle handle, CUhandle stream)
     return leave_with(ID_cuEventRecord, code ? code : record(handle, stream), stream, &handle, 1);
 }
 
-API cuEventRecordWithFlags(CUhandle handle, CUhandle stream, unsigned flags)
-{
-    int code = enter(ID_cuEventRecordWithFlags);
-    if (!code && flags > 1)
-        code = INVALID_VALUE;
-    return leave_with(ID_cuEventRecordWithFlags, code ? code : record(handle, stream), stream,
-                      &handle, 1);
-}
-
 static int wait_for(CUhandle handle, int asks)
 {
     struct event *event = find_handle(KIND_EVENT, handle);

@@ -34,25 +34,6 @@ API cuKernelGetFunction(CUhandle *function, CUhandle handle)
     return leave(ID_cuKernelGetFunction, code);
 }
 
-API cuKernelGetLibrary(CUhandle *library, CUhandle handle)
-{
-    int code = enter(ID_cuKernelGetLibrary);
-    struct kernel *kernel = find_handle(KIND_KERNEL, handle);
-    if (!code)
-        code = !kernel ? INVALID_HANDLE : !library ? INVALID_VALUE : CUDA_SUCCESS;
-    if (!code)
-        *library = kernel->library->handle;
-    return leave(ID_cuKernelGetLibrary, code);
-}
-
-static int get_name(const char **name, const struct kernel *kernel)
-{
-    if (!kernel || !name)
-        return kernel ? INVALID_VALUE : INVALID_HANDLE;
-    *name = kernel->code->name;
-    return CUDA_SUCCESS;
-}
-
 static int get_parameter(size_t index, size_t *offset, size_t *size, const struct kernel *kernel)
 {
     if (!kernel || !offset)
@@ -65,70 +46,12 @@ static int get_parameter(size_t index, size_t *offset, size_t *size, const struc
     return CUDA_SUCCESS;
 }
 
-static int get_parameter_count(size_t *count, const struct kernel *kernel)
-{
-    if (!kernel || !count)
-        return kernel ? INVALID_VALUE : INVALID_HANDLE;
-    *count = kernel->code->parameter_count;
-    return CUDA_SUCCESS;
-}
-
-static struct kernel *kernel_of(CUhandle function)
-{
-    struct function_object *object = find_handle(KIND_FUNCTION, function);
-    return object ? object->kernel : NULL;
-}
-
-API cuKernelGetName(const char **name, CUhandle handle)
-{
-    int code = enter(ID_cuKernelGetName);
-    return leave(ID_cuKernelGetName, code ? code : get_name(name, find_handle(KIND_KERNEL, handle)));
-}
-
-API cuFuncGetName(const char **name, CUhandle handle)
-{
-    int code = enter(ID_cuFuncGetName);
-    return leave(ID_cuFuncGetName, code ? code : get_name(name, kernel_of(handle)));
-}
-
 API cuKernelGetParamInfo(CUhandle handle, size_t index, size_t *offset, size_t *size)
 {
     int code = enter(ID_cuKernelGetParamInfo);
     if (!code)
         code = get_parameter(index, offset, size, find_handle(KIND_KERNEL, handle));
     return leave(ID_cuKernelGetParamInfo, code);
-}
-
-API cuFuncGetParamInfo(CUhandle handle, size_t index, size_t *offset, size_t *size)
-{
-    int code = enter(ID_cuFuncGetParamInfo);
-    return leave(ID_cuFuncGetParamInfo,
-                 code ? code : get_parameter(index, offset, size, kernel_of(handle)));
-}
-
-API cuKernelGetParamCount(CUhandle handle, size_t *count)
-{
-    int code = enter(ID_cuKernelGetParamCount);
-    if (!code)
-        code = get_parameter_count(count, find_handle(KIND_KERNEL, handle));
-    return leave(ID_cuKernelGetParamCount, code);
-}
-
-API cuFuncGetParamCount(CUhandle handle, size_t *count)
-{
-    int code = enter(ID_cuFuncGetParamCount);
-    return leave(ID_cuFuncGetParamCount, code ? code : get_parameter_count(count, kernel_of(handle)));
-}
-
-API cuFuncGetModule(CUhandle *module, CUhandle handle)
-{
-    int code = enter(ID_cuFuncGetModule);
-    struct kernel *kernel = kernel_of(handle);
-    if (!code)
-        code = !kernel ? INVALID_HANDLE : !module ? INVALID_VALUE : CUDA_SUCCESS;
-    if (!code)
-        *module = kernel->library->handle;
-    return leave(ID_cuFuncGetModule, code);
 }
 
 API cuFuncLoad(CUhandle handle)
@@ -142,17 +65,6 @@ API cuFuncLoad(CUhandle handle)
     if (!code)
         function->loaded = 1;
     return leave_with(ID_cuFuncLoad, code, 0, &handle, 1);
-}
-
-API cuFuncIsLoaded(int *state, CUhandle handle)
-{
-    int code = enter(ID_cuFuncIsLoaded);
-    struct function_object *function = find_handle(KIND_FUNCTION, handle);
-    if (!code)
-        code = !function ? INVALID_HANDLE : !state ? INVALID_VALUE : CUDA_SUCCESS;
-    if (!code)
-        *state = function->loaded;
-    return leave(ID_cuFuncIsLoaded, code);
 }
 
 static int get_attribute(int *value, int attribute, const struct kernel *kernel, int device)
@@ -253,25 +165,4 @@ API cuFuncSetAttribute(CUhandle handle, int attribute, int value)
                          : set_attribute(attribute, value, function->kernel, function->context->device);
     uint64_t values[] = {(uint64_t)attribute, (uint64_t)(int64_t)value, handle};
     return leave_with(ID_cuFuncSetAttribute, code, 0, values, 3);
-}
-
-API cuKernelSetCacheConfig(CUhandle handle, int preference, CUdevice device)
-{
-    int code = enter(ID_cuKernelSetCacheConfig);
-    if (!code)
-        code = !find_handle(KIND_KERNEL, handle)            ? INVALID_HANDLE
-               : device < 0 || device >= device_count       ? INVALID_DEVICE
-               : preference < 0 || preference > 3           ? INVALID_VALUE
-                                                            : CUDA_SUCCESS;
-    return leave(ID_cuKernelSetCacheConfig, code);
-}
-
-API cuFuncSetCacheConfig(CUhandle handle, int preference)
-{
-    int code = enter(ID_cuFuncSetCacheConfig);
-    if (!code)
-        code = !kernel_of(handle)                  ? INVALID_HANDLE
-               : preference < 0 || preference > 3  ? INVALID_VALUE
-                                                   : CUDA_SUCCESS;
-    return leave(ID_cuFuncSetCacheConfig, code);
 }

@@ -7,36 +7,10 @@
 
 static kernel_callback callback;
 
-/* Entries of `extra`: one packed buffer in place of an array of pointers. */
-static void *const EXTRA_END = (void *)0, *const EXTRA_POINTER = (void *)1, *const EXTRA_SIZE = (void *)2;
-
-static uint32_t packed_bytes(const struct cubin_kernel *code)
+static int check_parameters(void **parameters, void **extra, const struct cubin_kernel *code)
 {
-    uint32_t last = code->parameter_count;
-    return last ? code->offsets[last - 1] + code->sizes[last - 1] : 0;
-}
-
-static int read_extra(void **extra, const struct cubin_kernel *code, const unsigned char **packed)
-{
-    size_t size = 0;
-    for (; extra[0] != EXTRA_END; extra += 2) {
-        if (extra[0] == EXTRA_POINTER)
-            *packed = extra[1];
-        else if (extra[0] == EXTRA_SIZE)
-            size = *(size_t *)extra[1];
-        else
-            return INVALID_VALUE;
-    }
-    return *packed && size == packed_bytes(code) ? CUDA_SUCCESS : INVALID_VALUE;
-}
-
-static int check_parameters(void **parameters, void **extra, const struct cubin_kernel *code,
-                            const unsigned char **packed)
-{
-    if (extra)
-        return parameters ? INVALID_VALUE : read_extra(extra, code, packed);
-    if (code->parameter_count && !parameters)
-        return INVALID_VALUE;
+    if (extra || (code->parameter_count && !parameters))
+        return INVALID_VALUE; /* `extra`, one packed buffer, is not offered */
     for (uint32_t i = 0; i < code->parameter_count; i++)
         if (!parameters[i])
             return INVALID_VALUE;
@@ -45,8 +19,7 @@ static int check_parameters(void **parameters, void **extra, const struct cubin_
 
 /* A record in one block: the structure, offsets, sizes, attributes, name, parameters. */
 static struct launch *record(const CUlaunchConfig *config, const struct kernel *kernel,
-                             const struct context *context, void **parameters,
-                             const unsigned char *packed)
+                             const struct context *context, void **parameters)
 {
     const struct cubin_kernel *code = kernel->code;
     uint32_t n = code->parameter_count, bytes = 0;
@@ -75,7 +48,7 @@ static struct launch *record(const CUlaunchConfig *config, const struct kernel *
     copy->sizes = memcpy(sizes, code->sizes, 4 * (size_t)n);
     copy->bytes = at;
     for (uint32_t i = 0; i < n; at += code->sizes[i++])
-        memcpy(at, packed ? packed + code->offsets[i] : parameters[i], code->sizes[i]);
+        memcpy(at, parameters[i], code->sizes[i]);
     return copy;
 }
 
@@ -98,33 +71,22 @@ static int find_target(CUhandle f, CUhandle stream_handle, struct kernel **kerne
     return load_kernel(*kernel, *context, &loaded);
 }
 
-struct launch *check_launch(const CUlaunchConfig *config, CUhandle f, void **parameters, void **extra,
-                            struct stream **stream, struct context **context, int *code)
+static struct launch *check_launch(const CUlaunchConfig *config, CUhandle f, void **parameters,
+                                   void **extra, struct stream **stream, struct context **context,
+                                   int *code)
 {
     struct kernel *kernel;
     unsigned cluster[3];
-    const unsigned char *packed = NULL;
     *code = config ? find_target(f, config->stream, &kernel, stream, context) : INVALID_VALUE;
     if (!*code)
         *code = check_limits(config, kernel, (*context)->device, cluster);
     if (!*code)
-        *code = check_parameters(parameters, extra, kernel->code, &packed);
+        *code = check_parameters(parameters, extra, kernel->code);
     if (*code)
         return NULL;
-    struct launch *launch = record(config, kernel, *context, parameters, packed);
+    struct launch *launch = record(config, kernel, *context, parameters);
     memcpy(launch->cluster, cluster, sizeof cluster);
     return launch;
-}
-
-static int check_pointer(struct context *context, uint64_t address)
-{
-    if (!address && options.null_pointers)
-        return CUDA_SUCCESS;
-    if (!usable_by_kernel(context, address, 1))
-        return ILLEGAL_ADDRESS;
-    if (options.pointer_alignment && address % (unsigned)options.pointer_alignment)
-        return MISALIGNED_ADDRESS;
-    return CUDA_SUCCESS;
 }
 
 /* What the hardware finds while the kernel runs: 8 bytes are taken for a pointer, and in larger
@@ -137,7 +99,7 @@ static int check_addresses(struct context *context, const struct launch *launch)
         uint64_t address, bytes;
         if (launch->sizes[i] == 8) {
             memcpy(&address, at, 8);
-            code = check_pointer(context, address);
+            code = usable_by_kernel(context, address, 1) ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
         }
         for (uint32_t offset = 0; !code && offset + 128 <= launch->sizes[i]; offset += 64)
             if (map_extent(at + offset, &address, &bytes) &&
@@ -195,51 +157,6 @@ API cuLaunchKernelEx(const CUlaunchConfig *config, CUhandle f, void **parameters
     if (!code)
         code = launch_on(config, f, parameters, extra);
     return leave_with(ID_cuLaunchKernelEx, code, config ? config->stream : 0, &f, 1);
-}
-
-API cuLaunchKernel(CUhandle f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned smem_bytes, CUhandle stream,
-                   void **parameters, void **extra)
-{
-    if (options.raw_speed)
-        return CUDA_SUCCESS;
-    CUlaunchConfig config = {.grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z},
-                             .smem_bytes = smem_bytes, .stream = stream};
-    int code = enter(ID_cuLaunchKernel);
-    if (!code)
-        code = launch_on(&config, f, parameters, extra);
-    return leave_with(ID_cuLaunchKernel, code, stream, &f, 1);
-}
-
-API cuLaunchCooperativeKernel(CUhandle f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                              unsigned block_x, unsigned block_y, unsigned block_z,
-                              unsigned smem_bytes, CUhandle stream, void **parameters)
-{
-    CUlaunchAttribute attribute = {.id = ATTRIBUTE_COOPERATIVE, .value = {.number = 1}};
-    CUlaunchConfig config = {.grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z},
-                             .smem_bytes = smem_bytes, .stream = stream,
-                             .attributes = &attribute, .attribute_count = 1};
-    int code = enter(ID_cuLaunchCooperativeKernel);
-    if (!code)
-        code = launch_on(&config, f, parameters, NULL);
-    return leave_with(ID_cuLaunchCooperativeKernel, code, stream, &f, 1);
-}
-
-API cuLaunchHostFunc(CUhandle handle, void (*function)(void *), void *data)
-{
-    struct stream *stream;
-    struct context *context;
-    int code = enter(ID_cuLaunchHostFunc);
-    if (!code)
-        code = function ? check_stream(handle, &stream, &context) : INVALID_VALUE;
-    if (!code && stream && stream->capture)
-        code = NOT_SUPPORTED; /* host nodes of graphs: not here */
-    if (!code) {
-        unlock_all();
-        function(data);
-        lock_all();
-    }
-    return leave_with(ID_cuLaunchHostFunc, code, handle, NULL, 0);
 }
 
 /* Let a function of the test be the kernel; it runs without the mutex, in the launching thread. */

@@ -104,36 +104,6 @@ API cuLibraryLoadData(CUhandle *handle, const void *image, const void *jit_optio
     return leave(ID_cuLibraryLoadData, code);
 }
 
-static int load_file(CUhandle *handle, const char *path)
-{
-    FILE *file = path ? fopen(path, "rb") : NULL;
-    if (!file)
-        return 301; /* CUDA_ERROR_FILE_NOT_FOUND */
-    struct library *library = NULL;
-    fseek(file, 0, SEEK_END);
-    long bytes = ftell(file);
-    char *image = calloc(1, (size_t)bytes + 1);
-    rewind(file);
-    int code = fread(image, 1, (size_t)bytes, file) == (size_t)bytes ? load(image, &library) : 301;
-    fclose(file);
-    free(image);
-    if (!code)
-        *handle = library->handle;
-    return code;
-}
-
-API cuLibraryLoadFromFile(CUhandle *handle, const char *path, const void *jit_options,
-                          void **jit_values, unsigned jit_count, const void *library_options,
-                          void **library_values, unsigned library_count)
-{
-    (void)jit_options, (void)jit_values, (void)jit_count;
-    (void)library_options, (void)library_values, (void)library_count;
-    int code = enter(ID_cuLibraryLoadFromFile);
-    if (!code)
-        code = handle ? load_file(handle, path) : INVALID_VALUE;
-    return leave(ID_cuLibraryLoadFromFile, code);
-}
-
 API cuLibraryUnload(CUhandle handle)
 {
     int code = enter(ID_cuLibraryUnload);
@@ -184,28 +154,6 @@ API cuLibraryGetKernel(CUhandle *handle, CUhandle library_handle, const char *na
     if (!code)
         *handle = kernel->handle;
     return leave(ID_cuLibraryGetKernel, code);
-}
-
-API cuLibraryGetKernelCount(unsigned *count, CUhandle handle)
-{
-    int code = enter(ID_cuLibraryGetKernelCount);
-    struct library *library = find_handle(KIND_LIBRARY, handle);
-    if (!code)
-        code = !library ? INVALID_HANDLE : !count ? INVALID_VALUE : CUDA_SUCCESS;
-    if (!code)
-        *count = library->cubin->kernel_count;
-    return leave(ID_cuLibraryGetKernelCount, code);
-}
-
-API cuLibraryEnumerateKernels(CUhandle *kernels, unsigned most, CUhandle handle)
-{
-    int code = enter(ID_cuLibraryEnumerateKernels);
-    struct library *library = find_handle(KIND_LIBRARY, handle);
-    if (!code)
-        code = !library ? INVALID_HANDLE : !kernels || !most ? INVALID_VALUE : CUDA_SUCCESS;
-    for (uint32_t i = 0; !code && i < most && i < library->cubin->kernel_count; i++)
-        kernels[i] = make_kernel(library, i)->handle;
-    return leave(ID_cuLibraryEnumerateKernels, code);
 }
 
 static int get_global(CUdeviceptr *address, size_t *bytes, struct library *library, const char *name)
@@ -260,24 +208,6 @@ API cuModuleLoadData(CUhandle *handle, const void *image)
     return leave(ID_cuModuleLoadData, code ? code : load_module(handle, image));
 }
 
-API cuModuleLoadDataEx(CUhandle *handle, const void *image, unsigned count, void *names, void **values)
-{
-    (void)count, (void)names, (void)values;
-    int code = enter(ID_cuModuleLoadDataEx);
-    return leave(ID_cuModuleLoadDataEx, code ? code : load_module(handle, image));
-}
-
-API cuModuleUnload(CUhandle handle)
-{
-    int code = enter(ID_cuModuleUnload);
-    struct library *library = find_handle(KIND_LIBRARY, handle);
-    if (!code && !library)
-        code = INVALID_HANDLE;
-    if (!code)
-        unload(library);
-    return leave(ID_cuModuleUnload, code);
-}
-
 API cuModuleGetFunction(CUhandle *handle, CUhandle module, const char *name)
 {
     struct kernel *kernel = NULL;
@@ -288,23 +218,4 @@ API cuModuleGetFunction(CUhandle *handle, CUhandle module, const char *name)
     if (!code)
         code = load_kernel(kernel, current_context(), handle);
     return leave(ID_cuModuleGetFunction, code);
-}
-
-API cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUhandle handle, const char *name)
-{
-    int code = enter(ID_cuModuleGetGlobal_v2);
-    struct library *library = find_handle(KIND_LIBRARY, handle);
-    if (!code)
-        code = library ? get_global(address, bytes, library, name) : INVALID_HANDLE;
-    return leave(ID_cuModuleGetGlobal_v2, code);
-}
-
-API cuModuleGetLoadingMode(int *mode)
-{
-    int code = enter(ID_cuModuleGetLoadingMode);
-    if (!code && !mode)
-        code = INVALID_VALUE;
-    if (!code)
-        *mode = options.eager_loading ? 1 : 2; /* CU_MODULE_EAGER_LOADING, CU_MODULE_LAZY_LOADING */
-    return leave(ID_cuModuleGetLoadingMode, code);
 }

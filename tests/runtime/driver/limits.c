@@ -139,33 +139,20 @@ int resident_blocks(const struct kernel *kernel, int device, unsigned threads, s
     return by_registers < blocks ? by_registers : blocks;
 }
 
-static int check_cooperative(const CUlaunchConfig *config, const struct kernel *kernel, int device)
-{
-    uint64_t blocks = (uint64_t)config->grid[0] * config->grid[1] * config->grid[2];
-    int held = resident_blocks(kernel, device, product(config->block), config->smem_bytes);
-    return blocks > (uint64_t)held * (uint64_t)devices[device].sms ? COOPERATIVE_LAUNCH_TOO_LARGE
-                                                                    : CUDA_SUCCESS;
-}
-
 /* Check what does not depend on the arguments; `cluster` gets the cluster that will run, or 0. */
 int check_limits(const CUlaunchConfig *config, const struct kernel *kernel, int device,
                  unsigned cluster[3])
 {
-    int cooperative = 0, code = check_block(config, kernel->code);
+    int code = check_block(config, kernel->code);
     cluster[0] = cluster[1] = cluster[2] = 0;
     if (!code && config->attribute_count && !config->attributes)
         code = INVALID_VALUE;
-    for (unsigned i = 0; !code && i < config->attribute_count; i++) {
-        const CUlaunchAttribute *attribute = &config->attributes[i];
-        code = check_attribute(attribute, device, cluster);
-        cooperative |= attribute->id == ATTRIBUTE_COOPERATIVE && attribute->value.number;
-    }
+    for (unsigned i = 0; !code && i < config->attribute_count; i++)
+        code = check_attribute(&config->attributes[i], device, cluster);
     if (!code && (config->smem_bytes > INT32_MAX ||
                   (int)config->smem_bytes > kernel->max_dynamic[device]))
         code = INVALID_VALUE;
     if (!code)
         code = check_cluster(config, kernel, device, cluster);
-    if (!code && cooperative)
-        code = check_cooperative(config, kernel, device);
     return code;
 }

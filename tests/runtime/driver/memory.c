@@ -69,8 +69,7 @@ static uint64_t charged(uint64_t bytes)
 
 static void poison(uint64_t address, uint64_t bytes, int pattern)
 {
-    if (options.poison)
-        memset((void *)address, pattern, bytes < MOST_POISON ? bytes : MOST_POISON);
+    memset((void *)address, pattern, bytes < MOST_POISON ? bytes : MOST_POISON);
 }
 
 /* Give memory of the context's device, or host memory for all devices where origin is PINNED. */
@@ -92,7 +91,7 @@ int allocate(struct context *context, size_t bytes, int origin, uint64_t *addres
 
 static int owned(const struct allocation *allocation)
 {
-    return allocation->origin != ADOPTED && allocation->origin != REGISTERED;
+    return allocation->origin != ADOPTED;
 }
 
 void release(struct allocation *allocation)
@@ -128,8 +127,7 @@ int usable(struct context *context, uint64_t address, uint64_t bytes)
     const struct allocation *allocation = find_allocation(address);
     if (!allocation || bytes > allocation->bytes - (address - allocation->address))
         return 0;
-    return allocation->device < 0 || allocation->device == context->device ||
-           (context->peers >> allocation->device & 1);
+    return allocation->device < 0 || allocation->device == context->device;
 }
 
 /* A kernel reaches the memory of its own context: that of another one of the same device lies in
@@ -209,17 +207,6 @@ API cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUhandle stream)
     return leave_with(ID_cuMemAllocAsync, code, stream, values, 2);
 }
 
-API cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUhandle pool, CUhandle stream)
-{
-    int code = enter(ID_cuMemAllocFromPoolAsync);
-    if (!code && !find_handle(KIND_POOL, pool))
-        code = INVALID_VALUE;
-    if (!code)
-        code = allocate_async(address, bytes, stream);
-    uint64_t values[] = {bytes, code ? 0 : *address};
-    return leave_with(ID_cuMemAllocFromPoolAsync, code, stream, values, 2);
-}
-
 /* During a capture only memory of the same graph can be freed, which ends with the graph. */
 static int release_async(uint64_t address, CUhandle handle)
 {
@@ -252,15 +239,6 @@ API cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
         *free_bytes = device->memory_bytes - device->used_bytes;
     }
     return leave(ID_cuMemGetInfo_v2, code);
-}
-
-int register_host(uint64_t address, size_t bytes, struct context *context)
-{
-    size_t index = behind(address);
-    if (find_allocation(address) || (index < count && table[index]->address < address + bytes))
-        return HOST_MEMORY_ALREADY_REGISTERED;
-    insert(describe(address, bytes, -1, REGISTERED, context));
-    return CUDA_SUCCESS;
 }
 
 /* Let host memory that is not ours be memory of a device (-1: of all devices). */

@@ -68,8 +68,6 @@ static int refused(enum function function)
     struct context *context = current_context();
     if (needs == NOTHING)
         return CUDA_SUCCESS;
-    if (options.deinitialized)
-        return DEINITIALIZED;
     if (forked || !initialized)
         return NOT_INITIALIZED;
     if (needs == INIT)
@@ -148,8 +146,6 @@ API cuInit(unsigned flags)
     int code = enter(ID_cuInit);
     if (!code && flags)
         code = INVALID_VALUE;
-    if (!code && options.deinitialized)
-        code = DEINITIALIZED;
     if (!code && forked)
         code = NOT_INITIALIZED;
     if (!code)
@@ -173,7 +169,7 @@ static void default_options(void)
 {
     memset(&options, 0, sizeof options);
     options.driver_version = 13000;
-    options.log = options.check_pointers = options.poison = 1;
+    options.log = options.check_pointers = 1;
 }
 
 void standin_reset(void)
@@ -182,7 +178,6 @@ void standin_reset(void)
     clear_log();
     reset_libraries();
     reset_memory();
-    reset_pools();
     unhide_symbols();
     reset_contexts();
     drop_all_handles();

@@ -28,7 +28,7 @@ enum needs {
 };
 
 enum kind { KIND_NONE, KIND_CONTEXT, KIND_LIBRARY, KIND_KERNEL, KIND_FUNCTION, KIND_STREAM,
-            KIND_EVENT, KIND_POOL, KIND_GRAPH, KIND_GRAPH_EXEC };
+            KIND_EVENT, KIND_GRAPH, KIND_GRAPH_EXEC };
 
 /* CUstreamCaptureStatus */
 enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALIDATED };
@@ -47,7 +47,6 @@ struct context {
     unsigned flags;
     int pending; /* an error of the device that no call has returned yet */
     int sticky;  /* and one that every call returns from now on */
-    uint32_t peers; /* devices whose memory may be used here */
 };
 
 struct operation {
@@ -159,7 +158,7 @@ void free_operation(struct operation *operation);
 struct allocation {
     uint64_t address, bytes;
     int device; /* -1: host memory that all devices may use */
-    enum { OWN, OWN_ASYNC, OWN_GRAPH, ADOPTED, PINNED, REGISTERED, IMAGE } origin;
+    enum { OWN, OWN_ASYNC, OWN_GRAPH, ADOPTED, PINNED, IMAGE } origin;
     struct context *context;
     uint64_t number;
     struct allocation *next;
@@ -170,11 +169,7 @@ struct allocation *find_allocation(uint64_t address);
 int usable(struct context *context, uint64_t address, uint64_t bytes);
 int usable_by_kernel(struct context *context, uint64_t address, uint64_t bytes);
 void release_context_memory(struct context *context);
-int register_host(uint64_t address, size_t bytes, struct context *context);
 void reset_memory(void);
-
-/* pointers.c */
-void reset_pools(void);
 
 /* symbols.c */
 void unhide_symbols(void);
@@ -187,8 +182,6 @@ void reset_libraries(void);
 int kernel_attribute(const struct kernel *kernel, int attribute, int device, int *value);
 
 /* launches.c */
-struct launch *check_launch(const CUlaunchConfig *config, CUhandle f, void **parameters, void **extra,
-                            struct stream **stream, struct context **context, int *code);
 int run_launch(struct context *context, const struct launch *launch);
 
 /* limits.c */

@@ -131,16 +131,6 @@ API cuStreamCreateWithPriority(CUhandle *handle, unsigned flags, int priority)
     return leave(ID_cuStreamCreateWithPriority, code ? code : create(handle, flags, priority));
 }
 
-API cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-    int code = enter(ID_cuCtxGetStreamPriorityRange);
-    if (!code && least)
-        *least = 0;
-    if (!code && greatest)
-        *greatest = GREATEST_PRIORITY;
-    return leave(ID_cuCtxGetStreamPriorityRange, code);
-}
-
 API cuStreamDestroy_v2(CUhandle handle)
 {
     int code = enter(ID_cuStreamDestroy_v2);
@@ -182,30 +172,6 @@ API cuStreamQuery(CUhandle handle)
     return leave_with(ID_cuStreamQuery, code ? code : wait_for(handle, 1), handle, NULL, 0);
 }
 
-API cuStreamGetFlags(CUhandle handle, unsigned *flags)
-{
-    struct stream *stream;
-    struct context *context;
-    int code = enter(ID_cuStreamGetFlags);
-    if (!code)
-        code = flags ? resolve_stream(handle, &stream, &context) : INVALID_VALUE;
-    if (!code)
-        *flags = stream ? stream->flags : 0;
-    return leave(ID_cuStreamGetFlags, code);
-}
-
-API cuStreamGetPriority(CUhandle handle, int *priority)
-{
-    struct stream *stream;
-    struct context *context;
-    int code = enter(ID_cuStreamGetPriority);
-    if (!code)
-        code = priority ? resolve_stream(handle, &stream, &context) : INVALID_VALUE;
-    if (!code)
-        *priority = stream ? stream->priority : 0;
-    return leave(ID_cuStreamGetPriority, code);
-}
-
 API cuStreamGetId(CUhandle handle, unsigned long long *id)
 {
     struct stream *stream;
@@ -242,16 +208,4 @@ API cuStreamGetCtx_v2(CUhandle handle, CUhandle *context, CUhandle *green)
     if (!code && green)
         *green = 0;
     return leave(ID_cuStreamGetCtx_v2, code);
-}
-
-API cuStreamGetDevice(CUhandle handle, CUdevice *device)
-{
-    struct stream *stream;
-    struct context *context;
-    int code = enter(ID_cuStreamGetDevice);
-    if (!code)
-        code = device ? resolve_stream(handle, &stream, &context) : INVALID_VALUE;
-    if (!code)
-        *device = context->device;
-    return leave(ID_cuStreamGetDevice, code);
 }

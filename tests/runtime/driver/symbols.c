@@ -5,25 +5,22 @@
 #include <string.h>
 
 enum { FOUND, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT };
-enum { PER_THREAD_DEFAULT_STREAM = 2, MOST_HIDDEN = 64 };
+enum { MOST_HIDDEN = 64 };
 
-#define FUNCTION(symbol, name, since, needs) \
-    extern int symbol();                     \
-    extern int symbol##_ptsz() __attribute__((weak));
+#define FUNCTION(symbol, name, since, needs) extern int symbol();
 #include "functions.h"
 #undef FUNCTION
 
 static const struct row {
     const char *symbol, *name;
     int since;
-    int (*function)(), (*per_thread)();
+    int (*function)();
 } rows[] = {
-#define FUNCTION(symbol, name, since, needs) {#symbol, #name, since, symbol, symbol##_ptsz},
+#define FUNCTION(symbol, name, since, needs) {#symbol, #name, since, symbol},
 #include "functions.h"
 #undef FUNCTION
-    /* Signatures that exist between those above and are not offered. */
-    {"cuCtxCreate_v3", "cuCtxCreate", 11040, NULL, NULL},
-    {"cuLaunchHostFunc_v2", "cuLaunchHostFunc", 13020, NULL, NULL},
+    /* A signature that exists between those above and is not offered. */
+    {"cuCtxCreate_v3", "cuCtxCreate", 11040, NULL},
 };
 
 /* A binding looks everything up once, so this is a matter of the process, not of one test: all
@@ -55,7 +52,7 @@ void unhide_symbols(void)
     hidden_count = 0;
 }
 
-static int look_up(const char *name, void **function, int version, uint64_t flags)
+static int look_up(const char *name, void **function, int version)
 {
     const struct row *best = NULL;
     int status = SYMBOL_NOT_FOUND;
@@ -71,8 +68,7 @@ static int look_up(const char *name, void **function, int version, uint64_t flag
     *function = NULL;
     if (!best || !best->function)
         return status;
-    int per_thread = flags & PER_THREAD_DEFAULT_STREAM && best->per_thread;
-    *function = (void *)(per_thread ? best->per_thread : best->function);
+    *function = (void *)best->function;
     return FOUND;
 }
 
@@ -87,7 +83,7 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
     if (!code && (!name || !function || flags > 2))
         code = INVALID_VALUE;
     if (!code) {
-        int found = look_up(name, function, version, flags);
+        int found = look_up(name, function, version);
         if (status)
             *status = found;
         code = found == FOUND ? CUDA_SUCCESS : NOT_FOUND;
