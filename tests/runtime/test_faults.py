@@ -17,7 +17,8 @@ import standin as control
 
 from pallasc.errors import PallascError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.device.devices import get_device
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.artifacts.plan import Bytes, Copy
 
@@ -37,31 +38,280 @@ class World:
     def tensor(self, text: str = "f32[4, 64]", device: int = 0) -> Any:
         return self.framework.tensor(text, device=device)
 
-    def call(self, kernel: Any = None, **changes: Any) -> Any:
-        """Call with two right arrays, the first one changed in these attributes."""
-        kernel = kernel or self.kernel()
-        one, other = self.tensor(), self.tensor()
-        for name, value in changes.items():
-            setattr(one, name, value)
-        return kernel(one, other)
+    def driver_with(self, **options: Any) -> World:
+        self.driver.configure(**options)
+        return self
 
-    def again(self, function: str, code: int, **options: Any) -> Any:
-        """Call once, then let a function of the driver fail, and call again."""
+    def on(self, *devices: Any) -> World:
+        self.driver.devices(*devices)
+        return self
+
+    def failing(self, function: str, code: int) -> World:
+        self.driver.fault(function, code)
+        return self
+
+    def opened(self) -> Any:
+        return get_device(0)
+
+    def call(self, kernel: Any = None, **changes: Any) -> Any:
+        """Call with two right arrays, the first of them changed in these attributes."""
+        return (kernel or self.kernel())(_changed(self.tensor(), **changes), self.tensor())
+
+    def into(self, out: Any, kernel: Any = None) -> Any:
+        """Call with two right arrays and this `out`."""
+        return (kernel or self.kernel()).into(self.tensor(), self.tensor(), out=out)
+
+    def again(self, function: str, code: int) -> Any:
+        """Call, then let a function of the driver fail, and call again."""
         kernel = self.kernel()
-        one, other, out = self.tensor(), self.tensor(), self.tensor()
-        kernel.into(one, other, out=out)
-        self.driver.fault(function, code, **options)
-        return kernel.into(one, other, out=out)
+        first, second, out = self.tensor(), self.tensor(), self.tensor()
+        kernel.into(first, second, out=out)
+        self.driver.fault(function, code)
+        return kernel.into(first, second, out=out)
 
     def first(self, function: str, code: int, kernel: Any = None) -> Any:
         """Let a function of the driver fail at the first call of a kernel."""
         kernel = kernel or self.kernel()
-        one, other = self.tensor(), self.tensor()
+        first, second = self.tensor(), self.tensor()
         self.driver.fault(function, code)
-        return kernel(one, other)
+        return kernel(first, second)
 
 
-FAULTS: dict[str, Callable[[World], Any]] = {}
+def _changed(tensor: Any, **changes: Any) -> Any:
+    for name, value in changes.items():
+        setattr(tensor, name, value)
+    return tensor
+
+
+def _launching(*launch: Any, **options: Any) -> Any:
+    """Return a kernel of one launch; `outputs` and `constants` are options of the artifact."""
+    whole = {name: options.pop(name) for name in ("outputs", "constants") if name in options}
+    return made.kernel(made.artifact(made.launch(*launch, **options), **whole))
+
+
+def _mapped(dims: Any = None, **changes: Any) -> Any:
+    """Return a kernel that takes four tensor maps, changed in these fields."""
+    tensor_map = made.tensor_map(1, dims=dims) if dims else made.tensor_map(1)
+    return _launching("mapped", 0, made.maps(*[replace(tensor_map, **changes)] * 4))
+
+
+def _recorded(**changes: Any) -> Any:
+    """Return a kernel whose artifact's record is changed in these fields."""
+    artifact = made.add()
+    return made.kernel(made.Artifact({**artifact.record, **changes}, artifact.blob))
+
+
+def _plan_of_more_bytes() -> Any:
+    plan = json.loads(json.dumps(made.add().record["plan"]))
+    plan["buffers"][1]["size"] += 4
+    return plan
+
+
+def _host(dtype: Any = np.float32, *, read_only: bool = False) -> Any:
+    array = np.zeros((4, 64), dtype)
+    array.flags.writeable = not read_only
+    return array
+
+
+def _foreign(**changes: Any) -> Any:
+    """Return an array with nothing but `__cuda_array_interface__`."""
+    fields = {"data": (0, False), "typestr": "<f4", "shape": (4, 64), "version": 3, **changes}
+    return type("Foreign", (), {"__cuda_array_interface__": fields})()
+
+
+def _dlpack(device: Any, capsule: Any) -> Any:
+    """Return an array with nothing but DLPack; an exception for a capsule is raised."""
+
+    def export(_: Any, **__: Any) -> Any:
+        if isinstance(capsule, Exception):
+            raise capsule
+        return capsule
+
+    methods = {"__dlpack_device__": lambda _: device, "__dlpack__": export}
+    return type("Exporter", (), methods)()
+
+
+NEW_DRIVER = {"cuda": "13.9", "linux": "999.1"}
+
+
+def _candidates() -> list[Any]:
+    return [
+        ("sum", {"m": 4}, made.add(target="b200")),
+        ("sum", {"m": 8}, made.add(inputs={"a": "f32[8, 64]", "b": "f32[4, 64]"})),
+        ("sum", {"m": 2}, made.add(inputs={"a": "bf16[4, 64]", "b": "f32[4, 64]"})),
+    ]
+
+
+FAULTS: dict[str, Callable[[World], Any]] = {
+    # the driver and the GPUs
+    "driver_too_old_for_anything": lambda w: w.driver_with(driver_version=11080).opened(),
+    "no_gpu": lambda w: w.driver_with(init_code=100).opened(),
+    "wrong_visible_devices": lambda w: w.driver_with(init_code=101).opened(),
+    "fabric_not_ready": lambda w: w.driver_with(init_code=802).opened(),
+    "library_and_module_differ": lambda w: w.driver_with(init_code=803).opened(),
+    "compatibility_library_on_this_gpu": lambda w: w.driver_with(init_code=804).opened(),
+    "driver_shutting_down": lambda w: w.driver_with(init_code=3).opened(),
+    "driver_with_unknown_error": lambda w: w.driver_with(init_code=999).opened(),
+    "gpu_of_that_number": lambda w: get_device(3),
+    "context_not_created": lambda w: w.failing("cuDevicePrimaryCtxRetain", 2).opened(),
+    "gpu_count_fails": lambda w: w.failing("cuDeviceGetCount", 999).opened(),
+    # no variant
+    "driver_older_than_the_cubin": lambda w: w.driver_with(driver_version=12080).call(),
+    "toolkit_newer_than_the_driver": lambda w: w.driver_with(driver_version=12080).call(
+        w.kernel(minimum_driver={"cuda": "12.0", "linux": "525.60.13"})
+    ),
+    "damaged_minimum_driver": lambda w: w.call(w.kernel(minimum_driver={"cuda": "soon"})),
+    "accelerated_code_on_another_gpu": lambda w: w.on("10.0").call(),
+    "plain_code_on_an_older_gpu": lambda w: w.on("8.0").call(w.kernel(target="a6000")),
+    "code_of_another_family": lambda w: w.on("12.0").call(w.kernel(target="b200", arch="sm_100f")),
+    "desktop_code_on_an_embedded_gpu": lambda w: w.on("8.7").call(w.kernel(target="a100-sxm")),
+    "several_candidates_each_with_its_reason": lambda w: Kernels(
+        [*_candidates(), ("sum", {"m": 1}, made.add(minimum_driver=NEW_DRIVER))]
+    )["sum"](w.tensor(), w.tensor()),
+    "arrays_that_no_variant_takes": lambda w: Kernels(_candidates())["sum"](
+        w.tensor("f32[4, 32]"), w.tensor()
+    ),
+    "several_variants_fit": lambda w: Kernels(
+        [
+            ("sum", {"tile": t, "act": act}, made.add())
+            for t in (64, 128)
+            for act in ("relu", "gelu")
+        ]
+    )["sum"].variant(tile=64)(w.tensor(), w.tensor()),
+    "more_shared_memory_than_the_gpu_has": lambda w: w.on(
+        control.Device("9.0", smem_optin_bytes=100_000)
+    ).call(_launching("three", 0, 1, 2, dynamic_smem_bytes=120_000)),
+    "fewer_multiprocessors_than_blocks_at_a_time": lambda w: w.on(
+        control.Device("9.0", sms=114)
+    ).call(_launching("three", 0, 1, 2, grid=(132, 1, 1), dynamic_smem_bytes=200_000)),
+    "no_such_parameter_value": lambda w: Kernels([("sum", {"tile": 64}, made.add())])["sum"](
+        w.tensor(), w.tensor(), tile=32
+    ),
+    # the artifact
+    "cubin_for_another_architecture": lambda w: w.call(w.kernel(code=made.cubin("sm_80"))),
+    "cubin_that_is_none": lambda w: w.call(w.kernel(code=b"not a cubin")),
+    "cubin_with_other_bytes": lambda w: w.call(
+        made.kernel(made.Artifact(made.add().record, lambda _: b"something else"))
+    ),
+    "kernel_not_in_the_cubin": lambda w: w.call(_launching("six", 0, 1, 2)),
+    "too_few_parameters": lambda w: w.call(_launching("three", 0, 1)),
+    "parameter_of_another_size": lambda w: w.call(
+        _launching("three", 0, 1, Bytes(16, "00" * 16, ()))
+    ),
+    "driver_reads_other_parameters": lambda w: w.first("cuKernelGetParamInfo", 1),
+    "grid_without_whole_clusters": lambda w: w.call(
+        _launching("three", 0, 1, 2, grid=(3, 1, 1), cluster=(2, 1, 1))
+    ),
+    "cluster_too_large": lambda w: w.on(control.Device("9.0", max_cluster=8, sms=132)).call(
+        _launching(
+            "three", 0, 1, 2, grid=(16, 1, 1), cluster=(16, 1, 1), dynamic_smem_bytes=200_000
+        )
+    ),
+    "tensor_map_of_unknown_type": lambda w: w.call(_mapped(dtype="float17")),
+    "tensor_map_that_breaks_a_rule": lambda w: w.call(_mapped(box=(512, 8))),
+    "tensor_map_with_a_damaged_window": lambda w: w.call(
+        _mapped(dims=(8, 4, 2), im2col={"lower": [0]})
+    ),
+    "tensor_map_that_the_driver_refuses": lambda w: w.first("cuTensorMapEncodeTiled", 1, _mapped()),
+    "kernel_that_the_artifact_does_not_describe": lambda w: w.call(_recorded(kernels=[])),
+    "array_smaller_than_its_buffer": lambda w: w.call(_recorded(plan=_plan_of_more_bytes())),
+    # arrays
+    "wrong_dtype": lambda w: w.call(dtype="bf16"),
+    "wrong_shape": lambda w: w.call(shape=(2, 128)),
+    "wrong_rank": lambda w: w.call(shape=(256,)),
+    "not_contiguous": lambda w: w.call(contiguous=False),
+    "array_on_another_gpu": lambda w: w.on("9.0", "9.0").kernel()(w.tensor(), w.tensor(device=1)),
+    "array_on_the_host": lambda w: w.kernel()(w.tensor(), np.zeros((4, 64), np.float32)),
+    "tensors_on_the_host": lambda w: w.kernel()(
+        *(made.Tensor(4096, "f32", (4, 64), device_number=-1) for _ in range(2))
+    ),
+    "numpy_scalar": lambda w: w.kernel()(np.float32(3), w.tensor()),
+    "big_endian_array": lambda w: w.kernel()(*[_host(">f4")] * 2),
+    "none_for_an_array": lambda w: w.kernel()(w.tensor(), None),
+    "number_for_an_array": lambda w: w.kernel()(w.tensor(), 3.0),
+    "list_for_an_array": lambda w: w.kernel()(w.tensor(), [1.0, 2.0]),
+    "too_few_arrays": lambda w: w.kernel()(w.tensor()),
+    "too_many_arrays": lambda w: w.kernel()(w.tensor(), w.tensor(), w.tensor()),
+    "unknown_keyword": lambda w: w.kernel()(w.tensor(), w.tensor(), steam=3),
+    "array_given_twice": lambda w: w.kernel()(w.tensor(), w.tensor(), a=w.tensor()),
+    "something_where_none_was_compiled": lambda w: w.kernel(
+        input_tree={"a": 0, "b": 1, "mask": None}
+    )(w.tensor(), w.tensor(), w.tensor()),
+    "out_missing": lambda w: w.kernel().into(w.tensor(), w.tensor()),
+    "out_of_another_dtype": lambda w: w.into(w.tensor("f16[4, 64]")),
+    "out_of_another_shape": lambda w: w.into(w.tensor("f32[4, 32]")),
+    "out_on_another_gpu": lambda w: w.on("9.0", "9.0").into(w.tensor(device=1)),
+    "out_not_contiguous": lambda w: w.into(_changed(w.tensor(), contiguous=False)),
+    "out_of_another_structure": lambda w: w.into(
+        (w.tensor(),) * 3, _launching("four", 0, 1, 2, 3, outputs=["f32[4, 64]"] * 2)
+    ),
+    "out_read_only": lambda w: w.kernel().into(_host(), _host(), out=_host(read_only=True)),
+    "out_is_not_the_updated_input": lambda w: w.into(
+        w.tensor(), _launching("two", 0, 1, outputs=["b"])
+    ),
+    "masked_array": lambda w: w.kernel()(_foreign(mask=object()), w.tensor()),
+    "interface_without_a_dtype": lambda w: w.kernel()(_foreign(typestr="<V2"), w.tensor()),
+    "memory_of_no_gpu": lambda w: w.kernel()(_foreign(data=(4096, False)), w.tensor()),
+    "interface_without_an_address": lambda w: w.kernel()(_foreign(), w.tensor()),
+    "interface_that_is_no_mapping": lambda w: w.kernel()(
+        type("Odd", (), {"__cuda_array_interface__": 7})(), w.tensor()
+    ),
+    "interface_with_a_wrong_field": lambda w: w.kernel()(_foreign(data=4096), w.tensor()),
+    "interface_without_a_shape": lambda w: w.kernel()(_foreign(shape=None), w.tensor()),
+    "interface_with_stream_zero": lambda w: w.kernel()(
+        _foreign(data=(w.tensor().pointer, False), stream=0), w.tensor()
+    ),
+    "dlpack_of_a_later_version": lambda w: w.kernel()(
+        foreign.DlpackArray(w.tensor(), version=(2, 0)), w.tensor()
+    ),
+    "dlpack_of_a_copy": lambda w: w.kernel()(
+        foreign.DlpackArray(w.tensor(), version=(1, 0), flags=2), w.tensor()
+    ),
+    "dlpack_on_another_device_than_it_says": lambda w: w.kernel()(
+        foreign.DlpackArray(w.tensor(), kind=1), w.tensor()
+    ),
+    "dlpack_elsewhere": lambda w: w.kernel()(_dlpack((10, 0), None), w.tensor()),
+    "dlpack_without_a_capsule": lambda w: w.kernel()(_dlpack((2, 0), 7), w.tensor()),
+    "dlpack_that_cannot_be_exported": lambda w: w.kernel()(
+        _dlpack((2, 0), BufferError("cannot be shared")), w.tensor()
+    ),
+    "dlpack_without_a_device": lambda w: w.kernel()(_dlpack(None, None), w.tensor()),
+    "dlpack_read_only_as_out": lambda w: w.into(
+        foreign.DlpackArray(w.tensor(), version=(1, 0), flags=1)
+    ),
+    "masked_array_of_numpy": lambda w: w.kernel()(
+        np.ma.masked_array(_host(), mask=True), w.tensor()
+    ),
+    "structured_array_of_numpy": lambda w: w.kernel()(*[_host([("x", np.float32)])] * 2),
+    "objects_in_an_array_of_numpy": lambda w: w.kernel()(*[_host(object)] * 2),
+    "text_for_an_array": lambda w: w.kernel()("a", w.tensor()),
+    "type_for_an_array": lambda w: w.kernel()(np.ndarray, w.tensor()),
+    "objects_copied_to_a_device_array": lambda w: DeviceArray((4, 64), "f32").copy_from(3),
+    # streams
+    "stream_that_is_none": lambda w: w.kernel()(w.tensor(), w.tensor(), stream="fast"),
+    "stream_that_does_not_exist": lambda w: w.kernel()(w.tensor(), w.tensor(), stream=12345),
+    # what the driver answers
+    "illegal_address_in_an_earlier_kernel": lambda w: w.again("cuLaunchKernelEx", 700),
+    "launch_failure_in_an_earlier_kernel": lambda w: w.again("cuLaunchKernelEx", 719),
+    "too_many_resources": lambda w: w.again("cuLaunchKernelEx", 701),
+    "cluster_refused_at_the_launch": lambda w: w.again("cuLaunchKernelEx", 912),
+    "no_room_for_the_code": lambda w: w.first("cuFuncLoad", 2),
+    "attribute_refused": lambda w: w.first(
+        "cuKernelSetAttribute", 1, _launching("three", 0, 1, 2, dynamic_smem_bytes=100_000)
+    ),
+    "out_of_memory_for_the_cubin": lambda w: w.first("cuLibraryLoadData", 2),
+    "out_of_memory_for_constants": lambda w: w.first(
+        "cuMemAlloc_v2", 2, _launching("four", 0, 1, 2, 3, constants=[bytes(64)])
+    ),
+    "out_of_memory_for_copies_of_host_arrays": lambda w: w.failing("cuMemAllocAsync", 2).kernel()(
+        _host(), _host()
+    ),
+    "failure_found_while_copying_back": lambda w: w.failing("cuStreamSynchronize", 700).kernel()(
+        _host(), _host()
+    ),
+    "kernel_without_variants": lambda w: Kernel("sum", []),
+    "unknown_kernel": lambda w: Kernels([("sum", {}, made.add())])["sun"],
+}
 
 
 def fault(function: Callable[[World], Any]) -> Callable[[World], Any]:
@@ -69,300 +319,10 @@ def fault(function: Callable[[World], Any]) -> Callable[[World], Any]:
     return function
 
 
-def _foreign(**changes: Any) -> Any:
-    """Return an array with nothing but `__cuda_array_interface__`."""
-    told = {"data": (0, False), "typestr": "<f4", "shape": (4, 64), "version": 3, **changes}
-    return type("Foreign", (), {"__cuda_array_interface__": told})()
-
-
-# ---- the driver and the GPUs
-
-
-@fault
-def driver_too_old_for_anything(w: World) -> Any:
-    w.driver.configure(driver_version=11080)
-    return get_device(0)
-
-
-@fault
-def no_gpu(w: World) -> Any:
-    w.driver.configure(init_code=100)
-    return get_device(0)
-
-
-@fault
-def wrong_visible_devices(w: World) -> Any:
-    w.driver.configure(init_code=101)
-    return get_device(0)
-
-
-@fault
-def fabric_not_ready(w: World) -> Any:
-    w.driver.configure(init_code=802)
-    return get_device(0)
-
-
-@fault
-def library_and_module_differ(w: World) -> Any:
-    w.driver.configure(init_code=803)
-    return get_device(0)
-
-
-@fault
-def compatibility_library_on_this_gpu(w: World) -> Any:
-    w.driver.configure(init_code=804)
-    return get_device(0)
-
-
-@fault
-def driver_shutting_down(w: World) -> Any:
-    w.driver.configure(init_code=3)
-    return get_device(0)
-
-
-@fault
-def driver_with_unknown_error(w: World) -> Any:
-    w.driver.configure(init_code=999)
-    return get_device(0)
-
-
-@fault
-def gpu_of_that_number(w: World) -> Any:
-    return get_device(3)
-
-
-@fault
-def context_not_created(w: World) -> Any:
-    w.driver.fault("cuDevicePrimaryCtxRetain", 2)
-    return get_device(0)
-
-
-@fault
-def gpu_count_fails(w: World) -> Any:
-    w.driver.fault("cuDeviceGetCount", 999)
-    return get_device(0)
-
-
-# ---- no variant
-
-
-@fault
-def driver_older_than_the_cubin(w: World) -> Any:
-    w.driver.configure(driver_version=12080)
-    return w.call()
-
-
-@fault
-def toolkit_newer_than_the_driver(w: World) -> Any:
-    w.driver.configure(driver_version=12080)
-    needs = {"cuda": "12.0", "linux": "525.60.13"}
-    return w.call(w.kernel(minimum_driver=needs))
-
-
-@fault
-def damaged_minimum_driver(w: World) -> Any:
-    return w.call(w.kernel(minimum_driver={"cuda": "soon"}))
-
-
-@fault
-def accelerated_code_on_another_gpu(w: World) -> Any:
-    w.driver.devices("10.0")
-    return w.call()
-
-
-@fault
-def plain_code_on_an_older_gpu(w: World) -> Any:
-    w.driver.devices("8.0")
-    return w.call(w.kernel(target="a6000"))
-
-
-@fault
-def code_of_another_family(w: World) -> Any:
-    w.driver.devices("12.0")
-    return w.call(w.kernel(target="b200", arch="sm_100f"))
-
-
-@fault
-def desktop_code_on_an_embedded_gpu(w: World) -> Any:
-    w.driver.devices("8.7")
-    return w.call(w.kernel(target="a100-sxm"))
-
-
-@fault
-def several_candidates_each_with_its_reason(w: World) -> Any:
-    entries = [
-        ("sum", {"m": 4}, made.add(target="b200")),
-        ("sum", {"m": 8}, made.add(inputs={"a": "f32[8, 64]", "b": "f32[4, 64]"})),
-        ("sum", {"m": 2}, made.add(inputs={"a": "bf16[4, 64]", "b": "f32[4, 64]"})),
-        ("sum", {"m": 1}, made.add(minimum_driver={"cuda": "13.9", "linux": "999.1"})),
-    ]
-    return Kernels(entries)["sum"](w.tensor(), w.tensor())
-
-
-@fault
-def arrays_that_no_variant_takes(w: World) -> Any:
-    entries = [
-        ("sum", {"m": 4}, made.add(target="b200")),
-        ("sum", {"m": 8}, made.add(inputs={"a": "f32[8, 64]", "b": "f32[4, 64]"})),
-        ("sum", {"m": 2}, made.add(inputs={"a": "bf16[4, 64]", "b": "f32[4, 64]"})),
-    ]
-    return Kernels(entries)["sum"](w.tensor("f32[4, 32]"), w.tensor())
-
-
-@fault
-def several_variants_fit(w: World) -> Any:
-    entries = [("sum", {"tile": tile, "act": act}, made.add()) for tile in (64, 128)
-               for act in ("relu", "gelu")]  # fmt: skip
-    return Kernels(entries)["sum"].variant(tile=64)(w.tensor(), w.tensor())
-
-
-@fault
-def more_shared_memory_than_the_gpu_has(w: World) -> Any:
-    w.driver.devices(control.Device("9.0", smem_optin_bytes=100_000))
-    step = made.launch("three", 0, 1, 2, dynamic_smem_bytes=120_000)
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def fewer_multiprocessors_than_blocks_at_a_time(w: World) -> Any:
-    w.driver.devices(control.Device("9.0", sms=114))
-    step = made.launch("three", 0, 1, 2, grid=(132, 1, 1), dynamic_smem_bytes=200_000)
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def no_such_parameter_value(w: World) -> Any:
-    kernel = Kernels([("sum", {"tile": 64}, made.add())])["sum"]
-    return kernel(w.tensor(), w.tensor(), tile=32)
-
-
-# ---- the artifact
-
-
-@fault
-def cubin_for_another_architecture(w: World) -> Any:
-    return w.call(w.kernel(code=made.cubin("sm_80")))
-
-
-@fault
-def cubin_that_is_none(w: World) -> Any:
-    return w.call(w.kernel(code=b"not a cubin"))
-
-
-@fault
-def cubin_with_other_bytes(w: World) -> Any:
-    whole = made.add()
-    try:
-        return w.call(made.kernel(made.Artifact(whole.record, lambda _: b"something else")))
-    except PallascError as error:
-        error.message = re.sub(r"[0-9a-f]{64}", "…", error.message)
-        raise
-
-
-@fault
-def kernel_not_in_the_cubin(w: World) -> Any:
-    return w.call(made.kernel(made.artifact(made.launch("six", 0, 1, 2))))
-
-
-@fault
-def too_few_parameters(w: World) -> Any:
-    return w.call(made.kernel(made.artifact(made.launch("three", 0, 1))))
-
-
-@fault
-def parameter_of_another_size(w: World) -> Any:
-    value = Bytes(16, "00" * 16, ())
-    return w.call(made.kernel(made.artifact(made.launch("three", 0, 1, value))))
-
-
-@fault
-def driver_reads_other_parameters(w: World) -> Any:
-    return w.first("cuKernelGetParamInfo", 1)
-
-
-@fault
-def grid_without_whole_clusters(w: World) -> Any:
-    step = made.launch("three", 0, 1, 2, grid=(3, 1, 1), cluster=(2, 1, 1))
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def cluster_too_large(w: World) -> Any:
-    w.driver.devices(control.Device("9.0", max_cluster=8, sms=132))
-    step = made.launch(
-        "three", 0, 1, 2, grid=(16, 1, 1), cluster=(16, 1, 1), dynamic_smem_bytes=200_000
-    )
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def tensor_map_of_unknown_type(w: World) -> Any:
-    wrong = replace(made.tensor_map(1), dtype="float17")
-    step = made.launch("mapped", 0, made.maps(*[wrong] * 4))
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def tensor_map_that_breaks_a_rule(w: World) -> Any:
-    wrong = replace(made.tensor_map(1), box=(512, 8))
-    step = made.launch("mapped", 0, made.maps(*[wrong] * 4))
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def tensor_map_with_a_damaged_window(w: World) -> Any:
-    wrong = replace(made.tensor_map(1, dims=(8, 4, 2)), im2col={"lower": [0]})
-    step = made.launch("mapped", 0, made.maps(*[wrong] * 4))
-    return w.call(made.kernel(made.artifact(step)))
-
-
-@fault
-def tensor_map_that_the_driver_refuses(w: World) -> Any:
-    step = made.launch("mapped", 0, made.maps(*[made.tensor_map(1)] * 4))
-    return w.first("cuTensorMapEncodeTiled", 1, made.kernel(made.artifact(step)))
-
-
-@fault
-def array_smaller_than_its_buffer(w: World) -> Any:
-    whole = made.add()
-    plan = json.loads(json.dumps(whole.record["plan"]))
-    plan["buffers"][1]["size"] += 4
-    return w.call(made.kernel(made.Artifact({**whole.record, "plan": plan}, whole.blob)))
-
-
-@fault
-def kernel_that_the_artifact_does_not_describe(w: World) -> Any:
-    whole = made.add()
-    return w.call(made.kernel(made.Artifact({**whole.record, "kernels": []}, whole.blob)))
-
-
-# ---- arrays
-
-
-@fault
-def wrong_dtype(w: World) -> Any:
-    return w.call(dtype="bf16")
-
-
-@fault
-def wrong_shape(w: World) -> Any:
-    return w.call(shape=(2, 128))
-
-
-@fault
-def wrong_rank(w: World) -> Any:
-    return w.call(shape=(256,))
-
-
-@fault
-def not_contiguous(w: World) -> Any:
-    return w.call(contiguous=False)
-
-
 @fault
 def misaligned_view(w: World) -> Any:
-    one = w.tensor("f32[1024]")
-    view = made.Tensor(one.pointer + 16, "f32", (4, 64))
+    memory = w.tensor("f32[1024]")
+    view = made.Tensor(memory.pointer + 16, "f32", (4, 64))
     try:
         return w.kernel()(view, w.tensor())
     except PallascError as error:
@@ -371,284 +331,15 @@ def misaligned_view(w: World) -> Any:
 
 
 @fault
-def array_on_another_gpu(w: World) -> Any:
-    w.driver.devices("9.0", "9.0")
-    return w.kernel()(w.tensor(), w.tensor(device=1))
-
-
-@fault
-def array_on_the_host(w: World) -> Any:
-    return w.kernel()(w.tensor(), np.zeros((4, 64), np.float32))
-
-
-@fault
-def tensors_on_the_host(w: World) -> Any:
-    return w.kernel()(*(made.Tensor(4096, "f32", (4, 64), device_number=-1) for _ in range(2)))
-
-
-@fault
-def numpy_scalar(w: World) -> Any:
-    return w.kernel()(np.float32(3), w.tensor())
-
-
-@fault
-def big_endian_array(w: World) -> Any:
-    one = np.zeros((4, 64), ">f4")
-    return w.kernel()(one, one)
-
-
-@fault
-def none_for_an_array(w: World) -> Any:
-    return w.kernel()(w.tensor(), None)
-
-
-@fault
-def number_for_an_array(w: World) -> Any:
-    return w.kernel()(w.tensor(), 3.0)
-
-
-@fault
-def list_for_an_array(w: World) -> Any:
-    return w.kernel()(w.tensor(), [1.0, 2.0])
-
-
-@fault
-def too_few_arrays(w: World) -> Any:
-    return w.kernel()(w.tensor())
-
-
-@fault
-def too_many_arrays(w: World) -> Any:
-    return w.kernel()(w.tensor(), w.tensor(), w.tensor())
-
-
-@fault
-def unknown_keyword(w: World) -> Any:
-    return w.kernel()(w.tensor(), w.tensor(), steam=3)
-
-
-@fault
-def array_given_twice(w: World) -> Any:
-    return w.kernel()(w.tensor(), w.tensor(), a=w.tensor())
-
-
-@fault
-def something_where_none_was_compiled(w: World) -> Any:
-    tree = {"a": 0, "b": 1, "mask": None}
-    return w.kernel(input_tree=tree)(w.tensor(), w.tensor(), w.tensor())
-
-
-@fault
-def out_missing(w: World) -> Any:
-    return w.kernel().into(w.tensor(), w.tensor())
-
-
-@fault
-def out_of_another_dtype(w: World) -> Any:
-    return w.kernel().into(w.tensor(), w.tensor(), out=w.tensor("f16[4, 64]"))
-
-
-@fault
-def out_of_another_shape(w: World) -> Any:
-    return w.kernel().into(w.tensor(), w.tensor(), out=w.tensor("f32[4, 32]"))
-
-
-@fault
-def out_on_another_gpu(w: World) -> Any:
-    w.driver.devices("9.0", "9.0")
-    return w.kernel().into(w.tensor(), w.tensor(), out=w.tensor(device=1))
-
-
-@fault
-def out_not_contiguous(w: World) -> Any:
-    out = w.tensor()
-    out.contiguous = False
-    return w.kernel().into(w.tensor(), w.tensor(), out=out)
-
-
-@fault
-def out_of_another_structure(w: World) -> Any:
-    out = w.tensor()
-    kernel = made.kernel(
-        made.artifact(made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "f32[4, 64]"])
-    )
-    return kernel.into(w.tensor(), w.tensor(), out=(out, out, out))
-
-
-@fault
-def out_read_only(w: World) -> Any:
-    out = np.zeros((4, 64), np.float32)
-    out.flags.writeable = False
-    one = np.zeros((4, 64), np.float32)
-    return w.kernel().into(one, one, out=out)
-
-
-@fault
 def out_overlaps_an_input(w: World) -> Any:
-    one = w.tensor("f32[8, 64]")
-    half = made.Tensor(one.pointer + 512, "f32", (4, 64))
-    return w.kernel().into(made.Tensor(one.pointer, "f32", (4, 64)), w.tensor(), out=half)
-
-
-@fault
-def out_is_not_the_updated_input(w: World) -> Any:
-    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
-    return kernel.into(w.tensor(), w.tensor(), out=w.tensor())
-
-
-@fault
-def masked_array(w: World) -> Any:
-    return w.kernel()(_foreign(mask=object()), w.tensor())
-
-
-@fault
-def interface_without_a_dtype(w: World) -> Any:
-    return w.kernel()(_foreign(typestr="<V2"), w.tensor())
-
-
-@fault
-def memory_of_no_gpu(w: World) -> Any:
-    return w.kernel()(_foreign(data=(4096, False)), w.tensor())
-
-
-@fault
-def dlpack_elsewhere(w: World) -> Any:
-    class Elsewhere:
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 10, 0
-
-        def __dlpack__(self, stream: Any = None) -> Any:
-            return None
-
-    return w.kernel()(Elsewhere(), w.tensor())
-
-
-@fault
-def dlpack_without_a_capsule(w: World) -> Any:
-    class Empty:
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 2, 0
-
-        def __dlpack__(self, stream: Any = None) -> Any:
-            return 7
-
-    return w.kernel()(Empty(), w.tensor())
-
-
-@fault
-def interface_without_an_address(w: World) -> Any:
-    return w.kernel()(_foreign(), w.tensor())
-
-
-@fault
-def interface_that_is_no_mapping(w: World) -> Any:
-    return w.kernel()(type("Odd", (), {"__cuda_array_interface__": 7})(), w.tensor())
-
-
-@fault
-def interface_with_a_wrong_field(w: World) -> Any:
-    return w.kernel()(_foreign(data=4096), w.tensor())
-
-
-@fault
-def interface_without_a_shape(w: World) -> Any:
-    return w.kernel()(_foreign(shape=None), w.tensor())
-
-
-@fault
-def interface_with_stream_zero(w: World) -> Any:
-    return w.kernel()(_foreign(data=(w.tensor().pointer, False), stream=0), w.tensor())
-
-
-@fault
-def dlpack_of_a_later_version(w: World) -> Any:
-    return w.kernel()(foreign.DlpackArray(w.tensor(), version=(2, 0)), w.tensor())
-
-
-@fault
-def dlpack_of_a_copy(w: World) -> Any:
-    return w.kernel()(foreign.DlpackArray(w.tensor(), version=(1, 0), flags=2), w.tensor())
-
-
-@fault
-def dlpack_on_another_device_than_it_says(w: World) -> Any:
-    return w.kernel()(foreign.DlpackArray(w.tensor(), kind=1), w.tensor())
-
-
-@fault
-def dlpack_read_only_as_out(w: World) -> Any:
-    locked = foreign.DlpackArray(w.tensor(), version=(1, 0), flags=1)
-    return w.kernel().into(w.tensor(), w.tensor(), out=locked)
-
-
-@fault
-def dlpack_that_cannot_be_exported(w: World) -> Any:
-    class Unready:
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 2, 0
-
-        def __dlpack__(self, **_: Any) -> Any:
-            raise BufferError("cannot be shared")
-
-    return w.kernel()(Unready(), w.tensor())
-
-
-@fault
-def dlpack_without_a_device(w: World) -> Any:
-    class Nowhere:
-        def __dlpack_device__(self) -> None: ...
-
-        def __dlpack__(self, **_: Any) -> Any: ...
-
-    return w.kernel()(Nowhere(), w.tensor())
-
-
-@fault
-def masked_array_of_numpy(w: World) -> Any:
-    one = np.zeros((4, 64), np.float32)
-    return w.kernel()(np.ma.masked_array(one, mask=one == 0), one)
-
-
-@fault
-def structured_array_of_numpy(w: World) -> Any:
-    one = np.zeros((4, 64), [("x", np.float32)])
-    return w.kernel()(one, one)
-
-
-@fault
-def objects_in_an_array_of_numpy(w: World) -> Any:
-    one = np.zeros((4, 64), object)
-    return w.kernel()(one, one)
-
-
-@fault
-def text_for_an_array(w: World) -> Any:
-    return w.kernel()("a", w.tensor())
-
-
-@fault
-def type_for_an_array(w: World) -> Any:
-    return w.kernel()(np.ndarray, w.tensor())
-
-
-@fault
-def objects_copied_to_a_device_array(w: World) -> Any:
-    return DeviceArray((4, 64), "f32").copy_from(3)
-
-
-# ---- streams
-
-
-@fault
-def stream_that_is_none(w: World) -> Any:
-    return w.kernel()(w.tensor(), w.tensor(), stream="fast")
+    memory = w.tensor("f32[8, 64]")
+    half = made.Tensor(memory.pointer + 512, "f32", (4, 64))
+    return w.kernel().into(made.Tensor(memory.pointer, "f32", (4, 64)), w.tensor(), out=half)
 
 
 @fault
 def stream_of_another_gpu(w: World) -> Any:
     w.driver.devices("9.0", "9.0")
-    from pallasc.runtime.device.devices import active
-
     with active(get_device(1)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
     try:
@@ -659,38 +350,13 @@ def stream_of_another_gpu(w: World) -> Any:
 
 
 @fault
-def stream_that_does_not_exist(w: World) -> Any:
-    return w.kernel()(w.tensor(), w.tensor(), stream=12345)
-
-
-@fault
 def not_loaded_before_a_capture(w: World) -> Any:
-    from pallasc.runtime.device.devices import active
-
     with active(get_device(0)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
         mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        one, other, out = w.tensor(), w.tensor(), w.tensor()
+        first, second, out = w.tensor(), w.tensor(), w.tensor()
         driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
-        return w.kernel().into(one, other, out=out, stream=stream)
-
-
-# ---- what the driver answers
-
-
-@fault
-def out_of_memory_for_the_cubin(w: World) -> Any:
-    try:
-        return w.first("cuLibraryLoadData", 2)
-    except PallascError as error:
-        error.message = re.sub(r"cubin [0-9a-f]{12}", "cubin …", error.message)
-        raise
-
-
-@fault
-def out_of_memory_for_constants(w: World) -> Any:
-    kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), constants=[bytes(64)]))
-    return w.first("cuMemAlloc_v2", 2, kernel)
+        return w.kernel().into(first, second, out=out, stream=stream)
 
 
 @fault
@@ -707,69 +373,12 @@ def out_of_memory_for_a_device_array(w: World) -> Any:
 
 
 @fault
-def out_of_memory_for_copies_of_host_arrays(w: World) -> Any:
-    one = np.zeros((4, 64), np.float32)
-    w.driver.fault("cuMemAllocAsync", 2)
-    return w.kernel()(one, one)
-
-
-@fault
-def illegal_address_in_an_earlier_kernel(w: World) -> Any:
-    return w.again("cuLaunchKernelEx", 700)
-
-
-@fault
-def launch_failure_in_an_earlier_kernel(w: World) -> Any:
-    return w.again("cuLaunchKernelEx", 719)
-
-
-@fault
-def failure_found_while_copying_back(w: World) -> Any:
-    one = np.zeros((4, 64), np.float32)
-    w.driver.fault("cuStreamSynchronize", 700)
-    return w.kernel()(one, one)
-
-
-@fault
-def too_many_resources(w: World) -> Any:
-    return w.again("cuLaunchKernelEx", 701)
-
-
-@fault
-def cluster_refused_at_the_launch(w: World) -> Any:
-    return w.again("cuLaunchKernelEx", 912)
-
-
-@fault
 def failing_step(w: World) -> Any:
     steps = (Copy(0, 0, 2, 0, 1024), made.launch("three", 0, 1, 2))
     kernel = made.kernel(made.artifact(*steps))
-    one, other, out = w.tensor(), w.tensor(), w.tensor()
+    first, second, out = w.tensor(), w.tensor(), w.tensor()
     w.driver.fault("cuMemcpyDtoDAsync_v2", 1)
-    return kernel.into(one, other, out=out)
-
-
-@fault
-def no_room_for_the_code(w: World) -> Any:
-    return w.first("cuFuncLoad", 2)
-
-
-@fault
-def attribute_refused(w: World) -> Any:
-    step = made.launch("three", 0, 1, 2, dynamic_smem_bytes=100_000)
-    return w.first("cuKernelSetAttribute", 1, made.kernel(made.artifact(step)))
-
-
-@fault
-def kernel_without_variants(w: World) -> Any:
-    from pallasc.runtime.kernel import Kernel
-
-    return Kernel("sum", [])
-
-
-@fault
-def unknown_kernel(w: World) -> Any:
-    return Kernels([("sum", {}, made.add())])["sun"]
+    return kernel.into(first, second, out=out)
 
 
 def message(name: str, world: World) -> list[str]:
@@ -777,7 +386,8 @@ def message(name: str, world: World) -> list[str]:
     with pytest.raises(PallascError) as caught:
         FAULTS[name](world)
     error = caught.value
-    return [f"{type(error).__name__} {error.exit_code}", *str(error).splitlines()]
+    text = re.sub(r"[0-9a-f]{64}|(?<=cubin )[0-9a-f]{12}", "…", str(error))
+    return [f"{type(error).__name__} {error.exit_code}", *text.splitlines()]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -787,4 +397,4 @@ def test_a_fault_has_its_message(name: str, runtime: Any, framework: Any) -> Non
 
 
 def test_the_table_has_no_faults_that_are_gone() -> None:
-    assert list(json.loads(EXPECTED.read_text())) == list(FAULTS)
+    assert set(json.loads(EXPECTED.read_text())) == set(FAULTS)
