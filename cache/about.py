@@ -1,4 +1,4 @@
-"""What is known of an artifact beside its record: who asked for it, and what it cost."""
+"""What is known of an artifact besides its record: who asked for it, and what it cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from pallasc.cache.format import ArtifactRecord
 
 _BLOB = struct.Struct(">32sQ")
 _MOST_CHARACTERS = 10_000
@@ -18,9 +19,9 @@ class About:
 
     name: str = ""
     target: str = ""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON, as manifests and the log of uses hold it."""
         return {"name": self.name, "target": self.target, "params": dict(self.params)}
 
@@ -40,28 +41,28 @@ def about_from_json(value: object) -> About | None:
 
 
 def _is_text(value: object) -> bool:
-    """Tell whether this is a text that SQLite can hold: JSON may have half of a character."""
+    """Tell whether SQLite can hold this text: JSON may escape half of a surrogate pair."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def seconds_of(value: object) -> float:
-    """Return a number of seconds as a manifest or the log says it; 0 where it says none."""
+    """Return the seconds that a manifest or the log states; 0 where it states none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(value) if 0 <= value < 1e9 else 0.0
 
 
-def cubin_bytes(record: Mapping[str, Any]) -> int:
-    """Return the size of all cubins of an artifact record, 0 where it does not tell."""
+def cubin_bytes(record: ArtifactRecord) -> int:
+    """Return the size of all cubins that an artifact's kernels name."""
     kernels = record["artifact"].get("kernels")
     if not isinstance(kernels, list):
         return 0
-    names = [one.get("cubin") for one in kernels if isinstance(one, dict)]
-    known = {name for name in names if isinstance(name, str)}
-    return sum(blob["size"] for name, blob in record["blobs"].items() if name in known)
+    names = [kernel.get("cubin") for kernel in kernels if isinstance(kernel, dict)]
+    cubins = {name for name in names if isinstance(name, str)}
+    return sum(blob["size"] for name, blob in record["blobs"].items() if name in cubins)
 
 
-def pack_blobs(record: Mapping[str, Any]) -> bytes:
+def pack_blobs(record: ArtifactRecord) -> bytes:
     """Return digests and sizes of a record's blobs, each once, as the index holds them."""
     sizes = {blob["digest"]: blob["size"] for blob in record["blobs"].values()}
     return b"".join(_BLOB.pack(bytes.fromhex(name), size) for name, size in sorted(sizes.items()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -125,7 +126,7 @@ def open_new(folders: Folders, place: str, flags: int) -> int:
 
 
 def check_regular(descriptor: int, folders: Folders, place: str) -> None:
-    """Make sure that a file which is opened for writing or locking is the store's alone.
+    """Check that a file opened for writing or locking has no other name outside of the store.
 
     Raises:
         OSError: it is a pipe, a device or a folder, or a file that has another name too.
@@ -160,7 +161,7 @@ def temporary(folders: Folders, data: bytes) -> Iterator[str]:
 
 
 def write_new(folders: Folders, place: str, data: bytes) -> None:
-    """Write a new file in one go, without syncing it: what it says is for people.
+    """Write a new file for people to read, so without syncing it.
 
     Raises:
         OSError: it is there already, or the file system refuses.
@@ -173,7 +174,7 @@ def write_new(folders: Folders, place: str, data: bytes) -> None:
 
 
 def temporary_place(folder: str) -> str:
-    """Return a new place in a folder, whose name tells of which process it is."""
+    """Return a new place in a folder; its name tells which process made it."""
     return f"{folder}/{process.token()}-{os.urandom(8).hex()}"
 
 
@@ -225,16 +226,16 @@ def publish_last(folders: Folders, place: str, to: str) -> None:
     folders.rename(place, to)
 
 
-def remove_same(folders: Folders, place: str, known: Identity) -> bool:
+def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
     """Remove a file if it is still the one that was seen; False if it is another, or gone.
 
-    It loses its name first and is looked at then, so that whoever uses it meanwhile either has it
-    given back, or finds that it is gone.
+    It loses its name first and is looked at then: whoever uses it meanwhile either has it given
+    back, or finds that it is gone.
 
     Args:
         folders: of the store.
         place: the file.
-        known: what `identity` said when it was seen.
+        seen: what `identity` said when it was seen.
 
     Raises:
         OSError: if the file system refuses.
@@ -246,7 +247,7 @@ def remove_same(folders: Folders, place: str, known: Identity) -> bool:
         return False
     same = False
     try:
-        same = identity(folders.status(aside)) == known
+        same = identity(folders.status(aside)) == seen
         if not same:
             publish_first(folders, aside, place)
     finally:
@@ -269,3 +270,34 @@ def remove_any(folders: Folders, place: str) -> None:
         if not stat.S_ISDIR(folders.status(place).st_mode):
             raise
         folders.rename(place, temporary_place(QUARANTINE))
+
+
+def put_away(
+    folders: Folders, place: str, aside: str, reason: str, identity_then: Identity | None
+) -> None:
+    """Move a corrupt file aside and write down why; never raises for the disk.
+
+    Args:
+        folders: of the store.
+        place: the file.
+        aside: where to, in `quarantine/`.
+        reason: what is wrong with it.
+        identity_then: what `identity` said when it was read, if that is known; a file that is
+            another by now was healed meanwhile and stays.
+    """
+    try:
+        folders.rename(place, aside)
+    except FileNotFoundError:
+        return
+    except OSError:
+        with contextlib.suppress(OSError):
+            folders.unlink(place)
+        return
+    with contextlib.suppress(OSError):
+        if identity_then is not None and identity(folders.status(aside)) != identity_then:
+            # Another process has healed it meanwhile: this is the new file, so give it back.
+            publish_first(folders, aside, place)
+            folders.unlink(aside)
+            return
+        text = json.dumps({"path": place, "reason": reason})
+        write_new(folders, f"{aside}.reason", f"{text}\n".encode("ascii"))

@@ -65,7 +65,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict, cast
 
 from pallasc.cache.manifests import check_manifest
 from pallasc.errors import CorruptError
@@ -84,6 +84,21 @@ MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
 MAX_BLOB_BYTES = 2**40
 """A record that names a larger blob is corrupt; sums of sizes stay below 64 bits."""
+
+
+class StoredBlob(TypedDict):
+    """What a record says of a blob; `size` in bytes."""
+
+    digest: str
+    size: int
+
+
+class ArtifactRecord(TypedDict):
+    """The body of an artifact's record; what is in `artifact` only its maker knows."""
+
+    artifact: dict[str, object]
+    blobs: dict[str, StoredBlob]
+
 
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _HEADER = re.compile(rb"(\S+) (\S+) (\S+) (\S+) (\S+)")
@@ -107,7 +122,7 @@ def check_name(name: str, *, what: str = "key") -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptError(
-            f"{name!r} is no {what} of the store",
+            f"{name!r} is not a {what} of the store",
             hint="A key or digest is 64 lower-case hexadecimal digits.",
         )
     return name
@@ -118,7 +133,7 @@ def relative_path(area: str, name: str) -> str:
     return f"{area}/{name[:2]}/{name}"
 
 
-def encode(kind: str, name: str, body: Mapping[str, Any]) -> tuple[bytes, str]:
+def encode(kind: str, name: str, body: Mapping[str, object]) -> tuple[bytes, str]:
     """Return a record's bytes and the digest of its body.
 
     Raises:
@@ -133,7 +148,7 @@ def encode(kind: str, name: str, body: Mapping[str, Any]) -> tuple[bytes, str]:
     return _header(kind, name, digest) + data, digest
 
 
-def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
+def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, object], str]:
     """Return a record's body and its digest.
 
     Raises:
@@ -147,7 +162,7 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{kind} {name}: its body is no JSON: {error}") from error
+        raise CorruptError(f"{kind} {name}: its body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise CorruptError(f"{kind} {name}: its body is not a JSON object")
     if kind == KINDS[ARTIFACTS]:
@@ -157,12 +172,22 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, Any], str]:
     return body, digest
 
 
-def artifact_digest(data: bytes, body: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the JSON of `artifact` in a record, without writing it once more.
+def decode_artifact(key: str, data: bytes) -> tuple[ArtifactRecord, str]:
+    """Return the record of an artifact and its digest.
+
+    Raises:
+        CorruptError: as of `decode`.
+    """
+    body, digest = decode(KINDS[ARTIFACTS], key, data)
+    return cast(ArtifactRecord, body), digest
+
+
+def artifact_digest(data: bytes, body: ArtifactRecord) -> str:
+    """Return the SHA-256 of the JSON of `artifact` in a record, without encoding it again.
 
     Args:
         data: the record's bytes, valid.
-        body: what `decode` made of them.
+        body: what `decode_artifact` made of them.
     """
     blobs = canonical_text(body["blobs"])
     start = data.index(b"\n") + 1 + len(b'{"artifact":')
@@ -174,26 +199,26 @@ def _header(kind: str, name: str, digest: str) -> bytes:
 
 
 def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
-    """Say which part of a record that is not valid is wrong."""
+    """Return which part of a record is wrong, in words."""
     if not data:
         return "the file is empty"
     line, newline, _ = data.partition(b"\n")
     match = _HEADER.fullmatch(line)
     if not newline or not match:
         return "the header is cut off or damaged"
-    found = [part.decode("ascii", "backslashreplace") for part in match.groups()]
-    wanted = [MAGIC, str(VERSION), kind, name, digest]
+    actual = [part.decode("ascii", "backslashreplace") for part in match.groups()]
+    expected = [MAGIC, str(VERSION), kind, name, digest]
     labels = ["magic", "version", "kind", "key", "checksum"]
-    for label, is_, should in zip(labels, found, wanted, strict=True):
-        if is_ != should and label == "checksum":
-            return f"the header says that the body's SHA-256 is {is_[:64]}, but it is {should}"
-        if is_ != should:
-            return f"the header's {label} is {is_[:64]!r} instead of {should!r}"
+    for label, value, should in zip(labels, actual, expected, strict=True):
+        if value != should and label == "checksum":
+            return f"the header says that the body's SHA-256 is {value[:64]}, but it is {should}"
+        if value != should:
+            return f"the header's {label} is {value[:64]!r} instead of {should!r}"
     return "the header is damaged"
 
 
-def _check_artifact(name: str, body: dict[str, Any]) -> None:
-    """Check the outer form of an artifact record; what `artifact` means is not known here."""
+def _check_artifact(name: str, body: dict[str, object]) -> None:
+    """Check that a body is an `ArtifactRecord`; what is in `artifact` is not looked at."""
     blobs = body.get("blobs")
     if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
         raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")

@@ -1,12 +1,16 @@
 """The index: what the records say, in tables that can be asked; never the truth.
 
 `refresh` compares it with the files of the store and reads the ones that are new or changed, so a
-rebuild is a refresh from nothing. Every fault, whatever it is, throws the file away; if the next
-one is no better, the index lives in memory. Only one process at a time has the file, under a lock;
-who does not get the lock works in memory too. No build waits for any of this.
+rebuild is a refresh from nothing. Any fault throws the file away; if the next file fails too, the
+index lives in memory. Only one process at a time has the file, under a lock; a process that does
+not get the lock works in memory too. No build waits for any of this.
 
 SQLite works in memory: the file is read and written whole, like any other of the store. It counts
-only while it is byte for byte what its last user sealed, and any damage is the same case.
+only while it is byte for byte what its last user sealed, so all damage is handled alike.
+
+A file of schema n has had the first n of `MIGRATIONS`:
+
+    1  artifacts, variants, requests
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.refresh import Refreshed, refresh
-from pallasc.cache.tables import MIGRATIONS
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
@@ -38,6 +41,43 @@ _MAX_BYTES = 2**31
 T = TypeVar("T")
 
 
+def _tables(database: Database) -> None:
+    """Make the tables. A file's identity is `inode`, `mtime_ns` and `bytes` (`cache/files.py`)."""
+    database.create_table(
+        "artifacts",
+        {
+            "key": str,
+            "inode": int,
+            "mtime_ns": int,
+            "bytes": int,
+            "blobs": bytes,  # digests and sizes, see cache/about.py
+            "blob_bytes": int,
+            "cubin_bytes": int,
+            "created_ns": int,
+            "last_use_ns": int,
+            "hits": int,
+            "compile_s": float,
+        },
+        pk="key",
+        defaults={"hits": 0, "compile_s": 0.0},
+    )
+    database.create_table(
+        "variants",
+        {"action": str, "name": str, "target": str, "params": str},
+        pk=("action", "name", "target", "params"),
+    )
+    database.create_table(
+        "requests",
+        {"request": str, "inode": int, "mtime_ns": int, "bytes": int, "action": str},
+        pk="request",
+    )
+    database.table("variants").create_index(["name"])
+    database.table("requests").create_index(["action"])
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (_tables,)
+
+
 @dataclass(slots=True)
 class Index:
     """The tables of one store; faults are dealt with in here.
@@ -46,7 +86,7 @@ class Index:
         folders: of the store.
         durable: what is written lasts beyond this object.
         refresh: brings the tables up to date; called once for each file or memory that is opened.
-        notes: each fault, in words.
+        notes: a sentence for each fault.
         rebuilt: the file was not there, or was thrown away.
     """
 
@@ -168,11 +208,11 @@ class Index:
         """Return the file's bytes if they are what was sealed."""
         try:
             seal = files.read(self.folders, SEAL_PLACE, limit_bytes=format.MAX_RECORD_BYTES)
-            found = files.read(self.folders, PLACE, limit_bytes=_MAX_BYTES)
-            if seal is None or seal.fault or found is None or found.fault:
+            file = files.read(self.folders, PLACE, limit_bytes=_MAX_BYTES)
+            if seal is None or seal.fault or file is None or file.fault:
                 return None
-            told, _ = format.decode(format.SEAL, _NAME, seal.data)
-            return found.data if told == _seal_of(found.data) else None
+            sealed, _ = format.decode(format.SEAL, _NAME, seal.data)
+            return file.data if sealed == _seal_of(file.data) else None
         except (OSError, CorruptError):
             return None
 
@@ -203,7 +243,7 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
                 on_error=lambda error: notes.append(f"the index works without its file: {error}"),
             )
         )
-        index = Index(store.folders, bool(held), lambda one: refresh(one, store.folders), notes)
+        index = Index(store.folders, bool(held), lambda index: refresh(index, store.folders), notes)
         stack.callback(index.close)
         yield index
 
@@ -227,5 +267,5 @@ def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
     return database, version < len(MIGRATIONS)
 
 
-def _seal_of(data: bytes) -> dict[str, Any]:
+def _seal_of(data: bytes) -> dict[str, object]:
     return {"digest": format.sha256(data), "size": len(data)}

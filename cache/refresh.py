@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pallasc.cache import files, format
-from pallasc.cache.about import about_from_json, cubin_bytes, pack_blobs, seconds_of
+from pallasc.cache.about import About, about_from_json, cubin_bytes, pack_blobs, seconds_of
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
+from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS, ArtifactRecord
 from pallasc.cache.scan import Scan
 from pallasc.errors import CorruptError
 
@@ -36,7 +36,7 @@ _SECONDS = "UPDATE artifacts SET compile_s = ? WHERE key = ? AND compile_s = 0"
 
 @dataclass(frozen=True, slots=True)
 class CorruptFile:
-    """A record or manifest that is none."""
+    """A file that is not the record or manifest that its place says."""
 
     area: str
     name: str
@@ -51,8 +51,8 @@ class Refreshed:
     Attributes:
         read: how many files it had to read.
         removed: how many rows had lost their file.
-        corrupt: files that are not what their place says; they are in no table.
-        faults: what could not be read; the tables may lack something then.
+        corrupt: files that are not what their place says; no table has them.
+        faults: what could not be read; the tables may be incomplete then.
     """
 
     read: int = 0
@@ -90,7 +90,8 @@ def refresh(index: Tables, folders: Folders) -> Refreshed:
     return found
 
 
-Row = tuple[str, files.Identity, dict[str, Any]]
+Row = tuple[str, files.Identity, Mapping[str, object]]
+"""Name, file and body of a record or manifest."""
 
 
 def _refresh_area(
@@ -101,34 +102,34 @@ def _refresh_area(
     write: Callable[[Database, list[Row]], None],
 ) -> None:
     table, key = ("artifacts", "key") if area == ARTIFACTS else ("requests", "request")
-    known = {
+    listed = {
         name: (inode, mtime_ns, size)
         for name, inode, mtime_ns, size in index.read(
             f"SELECT {key}, inode, mtime_ns, bytes FROM {table}"
         )
     }
     scan = Scan(folders)
-    rows = _new_rows(scan, area, known, found)
+    rows = _new_rows(scan, area, listed, found)
     while batch := list(itertools.islice(rows, _BATCH)):
         index.write(lambda database, batch=batch: write(database, batch))  # type: ignore[misc]
     found.faults += map(str, scan.faults)
-    if known and found.complete:  # what is left in `known` has no file
-        found.removed += len(known)
-        gone = [(name,) for name in known]
+    if listed and found.complete:  # what is left in `listed` has no file
+        found.removed += len(listed)
+        gone = [(name,) for name in listed]
         index.write(lambda database: _many(database, f"DELETE FROM {table} WHERE {key} = ?", gone))
 
 
 def _new_rows(
-    scan: Scan, area: str, known: dict[str, files.Identity], found: Refreshed
+    scan: Scan, area: str, listed: dict[str, files.Identity], found: Refreshed
 ) -> Iterator[Row]:
-    """Read what is new or has changed; take from `known` all that has a file."""
+    """Read what is new or has changed; remove from `listed` all that has a file."""
     for name, seen in scan.area(area):
-        if known.get(name) == seen:
-            del known[name]
+        if listed.get(name) == seen:
+            del listed[name]
             continue
         row = _read(scan.folders, area, name, found)
         if row is not None:
-            known.pop(name, None)
+            listed.pop(name, None)
             yield row
 
 
@@ -156,41 +157,34 @@ def _write_artifacts(database: Database, rows: list[Row]) -> None:
     _many(database, _ARTIFACT, (_artifact_row(*row) for row in rows))
 
 
-def _artifact_row(key: str, identity: files.Identity, body: dict[str, Any]) -> tuple[Any, ...]:
-    sizes = {blob["digest"]: blob["size"] for blob in body["blobs"].values()}
-    mtime_ns = identity[1]
-    return (
-        key, *identity, pack_blobs(body), sum(sizes.values()), cubin_bytes(body),
-        mtime_ns, mtime_ns,
-    )  # fmt: skip
+def _artifact_row(
+    key: str, identity: files.Identity, body: Mapping[str, object]
+) -> tuple[object, ...]:
+    record = cast(ArtifactRecord, body)
+    sizes = {blob["digest"]: blob["size"] for blob in record["blobs"].values()}
+    packed, cubins, mtime_ns = pack_blobs(record), cubin_bytes(record), identity[1]
+    return key, *identity, packed, sum(sizes.values()), cubins, mtime_ns, mtime_ns
 
 
 def _write_manifests(database: Database, rows: list[Row]) -> None:
-    actions = [_action(body) for _, _, body in rows]
-    _many(
-        database,
-        _REQUEST,
-        ((row[0], *row[1], action) for row, action in zip(rows, actions, strict=True)),
-    )
-    told = zip(actions, (body.get("about") for _, _, body in rows), strict=True)
-    add_about(database, [(action, about) for action, about in told if action])
+    requests, abouts = [], []
+    for request, identity, body in rows:
+        action, about = str(body.get("action", "")), body.get("about")
+        requests.append((request, *identity, action))
+        if action:
+            seconds = seconds_of(about.get("seconds")) if isinstance(about, Mapping) else 0.0
+            abouts.append((action, about_from_json(about), seconds))
+    _many(database, _REQUEST, requests)
+    add_about(database, abouts)
 
 
-def _action(body: dict[str, Any]) -> str:
-    """Return the action key that a manifest leads to, "" where it leads to none."""
-    action = body.get("action")
-    return action if isinstance(action, str) and format.is_name(action) else ""
-
-
-def add_about(database: Database, told: Iterable[tuple[str, object]]) -> None:
-    """Note, by action key, who asked for it and how long it took to compile, as far as is told."""
+def add_about(database: Database, abouts: Iterable[tuple[str, About | None, float]]) -> None:
+    """Note, by action key, who asked for an artifact, and how long it took to compile if known."""
     variants, costs = [], []
-    for action, value in told:
-        about = about_from_json(value)
+    for action, about, seconds in abouts:
         if about is not None:
             params = json.dumps(dict(about.params), sort_keys=True)
             variants.append((action, about.name, about.target, params))
-        seconds = seconds_of(value.get("seconds")) if isinstance(value, dict) else 0.0
         if seconds:
             costs.append((seconds, action))
     _many(database, _VARIANT, variants)
@@ -201,6 +195,6 @@ def _forget_variants(database: Database) -> None:
     database.execute("DELETE FROM variants WHERE action NOT IN (SELECT key FROM artifacts)")
 
 
-def _many(database: Database, query: str, rows: Iterable[tuple[Any, ...]]) -> None:
+def _many(database: Database, query: str, rows: Iterable[tuple[object, ...]]) -> None:
     # The connection's own method: sqlite_utils' insert commits on its own in some versions.
     database.conn.executemany(query, rows)

@@ -39,7 +39,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import canonical_json
@@ -64,9 +63,9 @@ class Trust:
     """What a store's manifests are signed with, and by whom they must be.
 
     Attributes:
-        required: what nobody who is trusted signed counts as missing.
-        signers: what signs, by the id of its key.
-        checkers: what tells whether a signature of a message is right, by the id of the key.
+        required: manifests that no trusted key signed count as missing.
+        signers: sign a message, by the id of the key.
+        checkers: check a signature of a message, by the id of the key.
         notes: what the user should know.
     """
 
@@ -80,7 +79,7 @@ class Trust:
         """Tell whether what is written is signed."""
         return bool(self.signers)
 
-    def signed(self, kind: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def signed(self, kind: str, name: str, body: Mapping[str, object]) -> dict[str, object]:
         """Return a body with signatures by all there is to sign with."""
         plain = _unsigned(body)
         if not self.signers:
@@ -92,8 +91,8 @@ class Trust:
         ]
         return {**plain, "signed": made}
 
-    def believes(self, kind: str, name: str, body: Mapping[str, Any]) -> bool:
-        """Tell whether somebody who is trusted signed a body; always where that is not required."""
+    def believes(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
+        """Tell whether a trusted key signed a body, or none has to."""
         return not self.required or self.vouches(kind, name, body)
 
     @property
@@ -101,21 +100,25 @@ class Trust:
         """Tell whether only what is signed may be built on: who signs vouches for all of it."""
         return self.required or self.signs
 
-    def vouches(self, kind: str, name: str, body: Mapping[str, Any]) -> bool:
-        """Tell whether somebody who is trusted signed a body."""
-        given = body.get("signed", ())
-        known = [one for one in given if one["key"] in self.checkers]
-        if not known:
+    def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
+        """Tell whether a trusted key signed a body."""
+        listed = body.get("signed")
+        signatures = [
+            (self.checkers[entry["key"]], entry["signature"])
+            for entry in (listed if isinstance(listed, list) else ())
+            if entry["key"] in self.checkers
+        ]
+        if not signatures:
             return False
         message = _message(kind, name, _unsigned(body))
-        return any(self.checkers[one["key"]](_decoded(one["signature"]), message) for one in known)
+        return any(check(_decoded(signature), message) for check, signature in signatures)
 
 
-def _unsigned(body: Mapping[str, Any]) -> dict[str, Any]:
+def _unsigned(body: Mapping[str, object]) -> dict[str, object]:
     return {label: value for label, value in body.items() if label != "signed"}
 
 
-def _message(kind: str, name: str, body: Mapping[str, Any]) -> bytes:
+def _message(kind: str, name: str, body: Mapping[str, object]) -> bytes:
     digest = hashlib.sha256(canonical_json(body)).hexdigest()
     return f"pallasc store 1\n{kind}\n{name}\n{digest}\n".encode("ascii")
 

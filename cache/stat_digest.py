@@ -1,8 +1,8 @@
-"""SHA-256 of files with a memory, so that an unchanged file of 400 MB is read only once.
+"""SHA-256 of files, remembered, so that an unchanged file of 400 MB is read only once.
 
 A file counts as unchanged while size, modification time, change time and inode stay. Times have
 the grain of the kernel's clock, some milliseconds, so a file that changed shortly before it was
-hashed could change again unseen: its digest serves this object only and is not written down.
+hashed could change again unseen: this object uses its digest, but does not write it down.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FileDigests:
             self._folders = Folders(Path(store_root).absolute() / format.FOLDER)
         self._now_ns = now_ns
         self._trust = trust
-        self._known: dict[str, tuple[Signature, str]] = {}
+        self._hashed: dict[str, tuple[Signature, str]] = {}
         self._lasting: set[str] = set()
         self._remembered: dict[str, tuple[Signature, str]] | None = None
         self._changed = False
@@ -72,9 +72,9 @@ class FileDigests:
         place = os.path.abspath(path)
         try:
             signature = _signature(os.stat(place))
-            held = self._known.get(place) or self._recall(place)
+            held = self._hashed.get(place) or self._recall(place)
             if held is not None and held[0] == signature:
-                self._known[place] = held
+                self._hashed[place] = held
                 return held[1]
             return self._hash(place)
         except (OSError, ValueError) as error:
@@ -90,15 +90,15 @@ class FileDigests:
         return {str(path): self.digest(path) for path in paths}
 
     def save(self) -> bool:
-        """Write down what was learned; False if there was nothing new or it was not possible."""
+        """Write down new digests; False if there are none, or they cannot be written."""
         if self._folders is None or not self._changed:
             return False
-        own = {place: self._known[place] for place in self._lasting}
+        own = {place: self._hashed[place] for place in self._lasting}
         entries = _load(self._folders, self._trust) | own
         if len(entries) > MAX_FILES:
             entries = own
         listed = {place: [*signature, digest] for place, (signature, digest) in entries.items()}
-        body = {"files": listed}
+        body: dict[str, object] = {"files": listed}
         if self._trust is not None:
             body = self._trust.signed(format.STAT, _NAME, body)
         data, _ = format.encode(format.STAT, _NAME, body)
@@ -119,7 +119,7 @@ class FileDigests:
         return held
 
     def _hash(self, place: str) -> str:
-        """Hash a file that stays as it is meanwhile, and remember it if it is old enough."""
+        """Hash a file that does not change meanwhile, and remember it if it is old enough."""
         for _ in range(_ATTEMPTS):
             began_ns = self._now_ns()
             before, digest, after = _hash_file(place)
@@ -130,7 +130,7 @@ class FileDigests:
         raise OSError(f"it changed {_ATTEMPTS} times while it was read")
 
     def _learn(self, place: str, signature: Signature, digest: str, began_ns: int) -> None:
-        self._known[place] = (signature, digest)
+        self._hashed[place] = (signature, digest)
         self._lasting.discard(place)
         if max(signature[1], signature[2]) + YOUNG_NS < began_ns:
             self._lasting.add(place)
@@ -152,7 +152,7 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
 
 
 def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, str]]:
-    """Return what was remembered; nothing if there is none, or nobody who is trusted signed it."""
+    """Return what was remembered; nothing if it is missing, or not signed by a trusted key."""
     with contextlib.suppress(OSError, CorruptError):
         found = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
         if found is not None and not found.fault:
@@ -164,19 +164,22 @@ def decode(data: bytes, trust: Trust | None = None) -> dict[str, tuple[Signature
     """Return what the bytes of `stat/digests` say.
 
     Raises:
-        CorruptError: if they are no such record, or are not to be believed.
+        CorruptError: if they are not such a record, or one that is not to be believed.
     """
     body, _ = format.decode(format.STAT, _NAME, data)
     entries: dict[str, tuple[Signature, str]] = {}
+    listed = body.get("files")
     try:
         if not body.keys() <= {"files", "signed"} or not is_signed_by(body.get("signed", [])):
             raise ValueError("unknown fields")
-        for place, (size, mtime_ns, ctime_ns, inode, digest) in body["files"].items():
+        if not isinstance(listed, dict):
+            raise ValueError("no files")
+        for place, (size, mtime_ns, ctime_ns, inode, digest) in listed.items():
             signature = (size, mtime_ns, ctime_ns, inode)
             if any(type(number) is not int for number in signature):
                 raise ValueError(f"{place[:200]!r} has no size and times")
             entries[place] = (signature, format.check_name(digest))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise CorruptError(f"{format.STAT}: not a list of files and digests: {error}") from error
     if trust is not None and trust.strict and not trust.vouches(format.STAT, _NAME, body):
         raise CorruptError(f"{format.STAT}: not signed by a trusted key")

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, ArtifactRecord
 from pallasc.cache.manifests import check_manifest
 from pallasc.cache.stored import PutResult as PutResult
 from pallasc.cache.stored import StoredArtifact as StoredArtifact
-from pallasc.cache.stored import second
+from pallasc.cache.stored import answer_second
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+T = TypeVar("T")
 
 
 def default_root() -> Path:
@@ -125,43 +125,33 @@ class Store:
         """Return where a blob or record of this name lies, or would."""
         return self.folder / format.relative_path(area, format.check_name(name))
 
-    # ---- reading
-
     def get_blob(self, digest: str) -> bytes | None:
-        """Return the bytes with this SHA-256, verified; None if they are not to be had.
+        """Return the bytes with this SHA-256, verified; None if they are missing or unreadable.
 
         Raises:
             CorruptError: if `digest` is not 64 lower-case hexadecimal digits.
         """
         format.check_name(digest, what="digest")
-        try:
-            return self._read_blob(digest)
-        except OSError as error:
-            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
-            return None
+        return self._unless_unreadable(lambda: self._read_blob(digest))
 
     def get_artifact(self, action_key: str, *, verify: bool = False) -> StoredArtifact | None:
         """Return the artifact of an action key, or None.
 
         Args:
             action_key: 64 lower-case hexadecimal digits.
-            verify: also read and check every blob, and keep them in the result: it is whole, and
-                what was checked is what `blob()` gives.
+            verify: also read and check every blob, and keep them in the result, so that `blob()`
+                gives what was checked.
 
         Raises:
             CorruptError: if the key is not one.
         """
         format.check_name(action_key)
-        try:
-            return self._find_artifact(action_key, verify=verify)
-        except OSError as error:
-            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
-            return None
+        return self._unless_unreadable(lambda: self._find_artifact(action_key, verify=verify))
 
     def get_manifest(self, request_key: str) -> dict[str, Any] | None:
         """Return the newest manifest of a request key, or None; its fields are checked.
 
-        Where signatures are required, one that nobody who is trusted signed counts as missing.
+        Where signatures are required, a manifest that no trusted key signed counts as missing.
 
         Raises:
             CorruptError: if the key is not one.
@@ -170,8 +160,8 @@ class Store:
         found = self.find_manifest(request_key)
         return found if found is not None and self.believes(request_key, found) else None
 
-    def believes(self, request_key: str, manifest: Mapping[str, Any]) -> bool:
-        """Tell whether somebody who is trusted signed a manifest, where that is required."""
+    def believes(self, request_key: str, manifest: Mapping[str, object]) -> bool:
+        """Tell whether a trusted key signed a manifest, or none has to."""
         if self.trust.believes(KINDS[MANIFESTS], request_key, manifest):
             return True
         text = "what is not signed by a trusted key counts as missing"
@@ -187,14 +177,8 @@ class Store:
             CorruptError: if the key is not one.
         """
         format.check_name(request_key)
-        try:
-            found = self._read_record(MANIFESTS, request_key)
-        except OSError as error:
-            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
-            return None
+        found = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
         return None if found is None else found[0]
-
-    # ---- writing
 
     def put_blob(self, data: bytes) -> str:
         """Publish a blob and return its digest, also where it could not be stored."""
@@ -208,21 +192,21 @@ class Store:
     def put_artifact(
         self,
         action_key: str,
-        artifact: Mapping[str, Any],
+        artifact: Mapping[str, object],
         blobs: Mapping[str, bytes],
         *,
         replace: bool = False,
     ) -> PutResult:
         """Publish the blobs, then the one record that names them all.
 
-        The first one wins: what is whole and valid under a key stays, and something else under
-        the same key is answered with a conflict. What counts as stored was read back.
+        The first one wins: a valid artifact under a key stays, and another one under the same key
+        is answered with a conflict. Only what was read back counts as stored.
 
         Args:
             action_key: 64 lower-case hexadecimal digits.
             artifact: the record, JSON.
             blobs: by name.
-            replace: put something else under the same key away: nobody vouches for it.
+            replace: put another artifact under the same key away, as nobody vouches for it.
 
         Raises:
             CorruptError: if the key is not one, or `artifact` is not JSON.
@@ -242,7 +226,7 @@ class Store:
                 if first is not None and replace and first.digest != digest:
                     self.put_away(ARTIFACTS, action_key, "nobody who is trusted signed it", None)
                 elif first is not None:
-                    return second(action_key, first.digest, digest)
+                    return answer_second(action_key, first.digest, digest)
                 self._publish_blobs(by_digest)
                 with files.temporary(self.folders, data) as place:
                     to = format.relative_path(ARTIFACTS, action_key)
@@ -251,8 +235,8 @@ class Store:
             return self._not_stored(digest, error)
         return self._not_stored(digest, "what was written cannot be read back")
 
-    def put_manifest(self, request_key: str, manifest: Mapping[str, Any]) -> PutResult:
-        """Publish a manifest in the place of an older one, signed: the last one wins.
+    def put_manifest(self, request_key: str, manifest: Mapping[str, object]) -> PutResult:
+        """Sign a manifest and publish it in the place of an older one: the last one wins.
 
         Raises:
             CorruptError: if the key is not one, or `manifest` is not JSON, or has a wrong field.
@@ -272,7 +256,7 @@ class Store:
         return PutResult(stored=True, digest=digest)
 
     def why_not_writable(self) -> str:
-        """Return why nothing can be written here, "" where it can; makes the folder."""
+        """Make the folder; return why nothing can be written there, "" if something can."""
         try:
             with files.temporary(self.folders, b""):
                 return ""
@@ -284,7 +268,7 @@ class Store:
     ) -> contextlib.AbstractContextManager[bool]:
         """Wait until no other process makes `key`; look it up again inside, then make it.
 
-        Gives True while the lock is held. False means going on without: locks do not work here,
+        Gives True while the lock is held. False means going on without it: locks do not work here,
         or the holder took longer than `timeout_s`. A holder that died holds nothing.
 
         Raises:
@@ -297,7 +281,13 @@ class Store:
             on_error=self._without_lock,
         )
 
-    # ---- inside
+    def _unless_unreadable(self, read: Callable[[], T | None]) -> T | None:
+        """Return what is read; a fault of the disk is a warning, and nothing is found."""
+        try:
+            return read()
+        except OSError as error:
+            self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
+            return None
 
     def _read_blob(self, digest: str) -> bytes | None:
         found = files.read(self.folders, format.relative_path(BLOBS, digest))
@@ -326,7 +316,7 @@ class Store:
         found = self._read_record(ARTIFACTS, key)
         if found is None:
             return None
-        record, digest, file = found
+        record, digest, file = cast(ArtifactRecord, found[0]), *found[1:]
         if not verify:
             return StoredArtifact(key, record, digest, self)
         held: dict[str, bytes] = {}
@@ -343,8 +333,8 @@ class Store:
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests; all are durable afterwards.
 
-        The last one wins, which is no different: two valid files of one digest are equal, and
-        one that is corrupt or unreadable is replaced.
+        The last one wins, which makes no difference: two valid files of one digest are equal, and
+        a corrupt or unreadable one is replaced.
         """
         written = {self._publish_blob(digest, data) for digest, data in sorted(blobs.items())}
         for folder in sorted(written):
@@ -374,25 +364,10 @@ class Store:
 
         A file that has another identity by now was healed meanwhile and stays.
         """
-        thing = format.relative_path(area, name)
-        self._warn_once(thing, f"{thing} is corrupt and counts as missing: {reason}")
-        kept = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"
-        try:
-            self.folders.rename(thing, kept)
-        except FileNotFoundError:
-            return
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.folders.unlink(thing)
-            return
-        with contextlib.suppress(OSError):
-            if identity is not None and files.identity(self.folders.status(kept)) != identity:
-                # Another process has healed it meanwhile: this is the new file, so give it back.
-                files.publish_first(self.folders, kept, thing)
-                self.folders.unlink(kept)
-                return
-            text = json.dumps({"path": thing, "reason": reason})
-            files.write_new(self.folders, f"{kept}.reason", f"{text}\n".encode("ascii"))
+        place = format.relative_path(area, name)
+        self._warn_once(place, f"{place} is corrupt and counts as missing: {reason}")
+        aside = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"
+        files.put_away(self.folders, place, aside, reason, identity)
 
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
         reason = error if isinstance(error, str) else _words(error)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
+from pallasc.cache.format import ArtifactRecord
 from pallasc.errors import CorruptError
 
 
@@ -15,7 +16,7 @@ class Source(Protocol):
     def get_blob(self, digest: str) -> bytes | None:
         """Return a blob, verified; None if it is not there."""
 
-    def get_artifact(self, action_key: str, *, verify: bool = ...) -> Any:
+    def get_artifact(self, action_key: str, *, verify: bool = ...) -> object:
         """Read a record; a corrupt one is put away."""
 
 
@@ -39,7 +40,7 @@ class PutResult:
 
     @property
     def conflict(self) -> bool:
-        """Tell whether the same key had already given something else: it is not deterministic."""
+        """Tell whether something else is stored under the key: compiling is not deterministic."""
         return bool(self.kept)
 
 
@@ -55,17 +56,16 @@ class StoredArtifact:
     """
 
     key: str
-    record: dict[str, Any]
+    record: ArtifactRecord
     digest: str
     _store: Source = field(repr=False, compare=False)
     _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
     artifact_digest: str | None = field(default=None, compare=False)
 
     @property
-    def artifact(self) -> dict[str, Any]:
+    def artifact(self) -> dict[str, object]:
         """Return what was given to `put_artifact`."""
-        artifact: dict[str, Any] = self.record["artifact"]
-        return artifact
+        return self.record["artifact"]
 
     @property
     def names(self) -> list[str]:
@@ -73,7 +73,7 @@ class StoredArtifact:
         return sorted(self.record["blobs"])
 
     def blob(self, name: str) -> bytes | None:
-        """Return a blob, verified; None if it is gone or corrupt: then all of it is a miss.
+        """Return a blob, verified; None if it is gone or corrupt: then the artifact is a miss.
 
         Raises:
             CorruptError: if the record names no such blob.
@@ -90,7 +90,7 @@ class StoredArtifact:
         return data
 
 
-def second(key: str, kept: str, offered: str) -> PutResult:
+def answer_second(key: str, kept: str, offered: str) -> PutResult:
     """Return the answer to an offer under a key that holds something already."""
     if kept == offered:
         return PutResult(stored=True, digest=offered, existed=True)

@@ -8,7 +8,7 @@ The totals name the files that they count, so a fold that dies half way counts n
               "about": about | null, "seconds": number }
 
 `seconds` is what compiling took, for a hit too where its manifest tells. What a killed build had in
-memory is lost: it is for statistics. What was used last the modification times of records say.
+memory is lost: it is for statistics alone. The last use of a record is its modification time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from pallasc.cache import files, format
-from pallasc.cache.about import About, seconds_of
+from pallasc.cache.about import About, about_from_json, seconds_of
 from pallasc.cache.folders import Folders
 from pallasc.cache.leases import Lease
 from pallasc.cache.manifests import is_seconds
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 FOLDER, TOTALS = "uses", "stat/totals"
 _NAME = format.sha256(b"pallasc totals")
-_KINDS = ("hit", "miss", "made")
 _USE = """
 UPDATE artifacts SET
     hits = hits + ?, last_use_ns = max(last_use_ns, ?), created_ns = min(created_ns, ?)
@@ -45,7 +44,48 @@ WHERE key = ?
 """
 _MOST = 2**62
 MAX_AGE_S = 30 * 86_400.0
-"""Uses that nobody could fold for so long, as where locks do not work, are dropped by pruning."""
+"""Pruning drops uses that nobody could fold for so long, as where locks do not work."""
+
+Kind = Literal["hit", "miss", "made"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One use of a store; see the grammar above."""
+
+    kind: Kind
+    time: float
+    key: str = ""
+    about: About | None = None
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as the log holds it."""
+        about = None if self.about is None else self.about.to_json()
+        return {
+            "kind": self.kind,
+            "time": self.time,
+            "key": self.key,
+            "about": about,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> Event:
+        """Return the event that the log holds.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not an event.
+        """
+        kind, key, time = value["kind"], value["key"], value["time"]
+        if kind not in get_args(Kind) or not isinstance(key, str):
+            raise ValueError("no event")
+        if key and not format.is_name(key):
+            raise ValueError("no key")
+        if not isinstance(time, int | float) or not is_seconds(time):
+            raise ValueError("no time")
+        about, seconds = about_from_json(value["about"]), seconds_of(value["seconds"])
+        return cls(cast(Kind, kind), float(time), key, about, seconds)
 
 
 class Session:
@@ -63,7 +103,7 @@ class Session:
         self._store = store
         self._now_s = now_s
         self._lease = Lease(store.folders)
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Event] = []
 
     def __enter__(self) -> Session:
         return self
@@ -107,16 +147,14 @@ class Session:
         if not events:
             return
         name = os.urandom(32).hex()
-        data, _ = format.encode(format.USES, name, {"events": events})
+        body = {"events": [event.to_json() for event in events]}
+        data, _ = format.encode(format.USES, name, body)
         folders = self._store.folders
         with contextlib.suppress(OSError), files.temporary(folders, data) as place:
             files.publish_first(folders, place, f"{FOLDER}/{name}")
 
-    def _note(self, kind: str, key: str, about: About | None, seconds: float) -> None:
-        told = None if about is None else about.to_json()
-        self._events.append(
-            {"kind": kind, "time": self._now_s(), "key": key, "about": told, "seconds": seconds}
-        )
+    def _note(self, kind: Kind, key: str, about: About | None, seconds: float) -> None:
+        self._events.append(Event(kind, self._now_s(), key, about, seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +175,12 @@ class Totals:
     saved_s: float = 0.0
     spent_s: float = 0.0
 
-    def plus(self, event: dict[str, Any], seconds: float) -> Totals:
+    def plus(self, event: Event, seconds: float) -> Totals:
         """Return the totals with one more event."""
-        since = min(self.since or event["time"], event["time"])
-        if event["kind"] == "hit":
+        since = min(self.since or event.time, event.time)
+        if event.kind == "hit":
             return replace(self, since=since, hits=self.hits + 1, saved_s=self.saved_s + seconds)
-        if event["kind"] == "made":
+        if event.kind == "made":
             return replace(self, since=since, made=self.made + 1, spent_s=self.spent_s + seconds)
         return replace(self, since=since, misses=self.misses + 1)
 
@@ -160,17 +198,17 @@ def fold(store: Store, index: Index) -> Totals:
     except OSError:  # then they must not be written anew
         totals, folded, keep = Totals(), frozenset(), True
     names: list[str] = []
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     for name in _names(folders):
         if name not in folded:
             events += _events(folders, name)
         names.append(name)
     costs = dict(index.read("SELECT key, compile_s FROM artifacts WHERE compile_s > 0"))
     for event in events:
-        if event["key"] and event["seconds"]:
-            costs[event["key"]] = event["seconds"]
+        if event.key and event.seconds:
+            costs[event.key] = event.seconds
     for event in events:
-        totals = totals.plus(event, event["seconds"] or costs.get(event["key"], 0.0))
+        totals = totals.plus(event, event.seconds or costs.get(event.key, 0.0))
     if not keep and index.durable and names:
         _count(index, events)
         if index.durable:  # still, after the writing
@@ -190,19 +228,15 @@ def _save(folders: Folders, totals: Totals, names: list[str]) -> None:
                 folders.unlink(f"{FOLDER}/{name}")
 
 
-def _count(index: Index, events: Iterable[dict[str, Any]]) -> None:
-    listed = [event for event in events if event["key"]]
-
+def _count(index: Index, events: Sequence[Event]) -> None:
     from pallasc.cache.refresh import add_about
 
+    listed = [event for event in events if event.key]
+
     def work(database: Database) -> None:
-        uses = [
-            (event["kind"] == "hit", int(event["time"] * 1e9), event["key"]) for event in listed
-        ]
+        uses = [(event.kind == "hit", int(event.time * 1e9), event.key) for event in listed]
         database.conn.executemany(_USE, ((hit, at_ns, at_ns, key) for hit, at_ns, key in uses))
-        told = [{**(event["about"] or {}), "seconds": event["seconds"]} for event in listed]
-        keys = [event["key"] for event in listed]
-        add_about(database, zip(keys, told, strict=True))
+        add_about(database, [(event.key, event.about, event.seconds) for event in listed])
 
     if listed:
         index.write(work)
@@ -214,7 +248,7 @@ def _names(folders: Folders) -> list[str]:
     return []
 
 
-def _events(folders: Folders, name: str) -> list[dict[str, Any]]:
+def _events(folders: Folders, name: str) -> list[Event]:
     """Return the events of one file; none if it is damaged or cannot be read."""
     with contextlib.suppress(OSError, CorruptError):
         place = f"{FOLDER}/{name}"
@@ -224,7 +258,7 @@ def _events(folders: Folders, name: str) -> list[dict[str, Any]]:
     return []
 
 
-def decode_events(name: str, data: bytes) -> list[dict[str, Any]]:
+def decode_events(name: str, data: bytes) -> list[Event]:
     """Return the events that the bytes of `uses/` name say.
 
     Raises:
@@ -232,36 +266,16 @@ def decode_events(name: str, data: bytes) -> list[dict[str, Any]]:
     """
     body, _ = format.decode(format.USES, name, data)
     try:
-        if body.keys() != {"events"}:
+        events = body["events"]
+        if len(body) > 1 or not isinstance(events, list):
             raise ValueError("unknown fields")
-        return [_checked(event) for event in body["events"]]
+        return [Event.from_json(event) for event in events]
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptError(f"{format.USES} {name}: not a list of events: {error}") from error
 
 
-def _checked(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event of the right form.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    key, about = event["key"], event["about"]
-    if event["kind"] not in _KINDS or not (key == "" or format.is_name(key)):
-        raise ValueError("no event")
-    if not is_seconds(event["time"]):
-        raise ValueError("no time")
-    when = float(event["time"])
-    return {
-        "kind": event["kind"],
-        "time": when,
-        "key": key,
-        "about": about if isinstance(about, dict) else None,
-        "seconds": seconds_of(event["seconds"]),
-    }
-
-
 def _load(folders: Folders) -> tuple[Totals, frozenset[str]]:
-    """Return the totals and the names of the files that they count; none if that is damaged.
+    """Return the totals and the names of the files that they count; nothing if it is damaged.
 
     Raises:
         OSError: if they cannot be read.
@@ -281,16 +295,18 @@ def decode_totals(data: bytes) -> tuple[Totals, frozenset[str]]:
     """
     body, _ = format.decode(format.TOTALS, _NAME, data)
     fields = {field.name for field in dataclass_fields(Totals)}
-    counts: list[Any] = [body.get(name) for name in ("hits", "misses", "made")]
-    sums: list[Any] = [body.get(name) for name in ("saved_s", "spent_s")]
     folded = body.get("folded")
     if (
         body.keys() != {*fields, "folded"}
         or not is_seconds(body["since"])
-        or not all(type(count) is int and 0 <= count < _MOST for count in counts)
-        or not all(type(each) in (int, float) and 0 <= each < _MOST for each in sums)
+        or not all(_is_number(body[name], int) for name in ("hits", "misses", "made"))
+        or not all(_is_number(body[name], int, float) for name in ("saved_s", "spent_s"))
         or not isinstance(folded, list)
         or not all(isinstance(name, str) and format.is_name(name) for name in folded)
     ):
         raise CorruptError(f"{format.TOTALS}: not the totals of a store")
-    return Totals(**{name: body[name] for name in fields}), frozenset(folded)
+    return Totals(**{name: body[name] for name in fields}), frozenset(folded)  # type: ignore[arg-type]
+
+
+def _is_number(value: object, *types: type) -> bool:
+    return type(value) in types and 0 <= value < _MOST  # type: ignore[operator]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pallasc.cache import files, format
 from pallasc.cache.manifests import is_seconds
@@ -27,7 +26,7 @@ class Pin:
     label: str = ""
     created: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the pin as JSON."""
         return asdict(self)
 
@@ -46,7 +45,7 @@ def pin(store: Store, action_key: str, *, label: str = "", now_s: float | None =
     except OSError as error:
         place = store.folder / FOLDER / made.key
         raise ToolError(f"{place}: cannot be pinned: {error.strerror or error}") from error
-    # Only now: before the pin was there, an eviction could have come in between.
+    # Looked up only now: an eviction may have come before the pin was there.
     if store.get_artifact(made.key, verify=True) is None:
         unpin(store, made.key)
         raise NotCachedError(
@@ -61,13 +60,13 @@ def unpin(store: Store, key_or_label: str) -> list[Pin]:
     Raises:
         ToolError: a pin cannot be removed, or the pins cannot be listed.
     """
-    gone = [one for one in pins(store) if key_or_label and key_or_label in (one.key, one.label)]
-    for one in gone:
+    gone = [pin for pin in pins(store) if key_or_label and key_or_label in (pin.key, pin.label)]
+    for removed in gone:
         try:
             with contextlib.suppress(FileNotFoundError):
-                store.folders.unlink(f"{FOLDER}/{one.key}")
+                store.folders.unlink(f"{FOLDER}/{removed.key}")
         except OSError as error:
-            place = store.folder / FOLDER / one.key
+            place = store.folder / FOLDER / removed.key
             raise ToolError(f"{place}: cannot be removed: {error.strerror or error}") from error
     return gone
 
@@ -121,7 +120,7 @@ def decode(key: str, data: bytes) -> Pin:
     label, created = body.get("label"), body.get("created")
     if body.keys() != {"label", "created"} or not isinstance(label, str) or not is_seconds(created):
         raise CorruptError(f"{format.PIN} {key}: not an object of a label and a time")
-    return Pin(key, label, float(body["created"]))
+    return Pin(key, label, float(created))  # type: ignore[arg-type]
 
 
 def _write(store: Store, made: Pin) -> None:

@@ -7,11 +7,11 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pallasc.cache import files, format, stat_digest, uses
 from pallasc.cache.about import pack_blobs
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, ArtifactRecord
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
@@ -22,7 +22,7 @@ from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
 CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
     "corrupt", "incomplete", "foreign", "unreadable", "index",
 )  # fmt: skip
-_ARTIFACT = KINDS[ARTIFACTS]
+_Body = TypeVar("_Body")
 _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "pins": pins.decode,
     "uses": uses.decode_events,
@@ -37,10 +37,9 @@ class Finding:
     """Something that is not as it should be.
 
     Attributes:
-        kind: "corrupt": other bytes than the name says, or kernels of another assembler than the
-            record says · "incomplete": a record lacks a blob ·
-            "foreign": no file of a store · "unreadable": the disk refuses · "index": the index
-            says something else than the records.
+        kind: "corrupt": the bytes do not fit the name, or another assembler made the kernels than
+            the record says · "incomplete": a record lacks a blob · "foreign": not a file of a store
+            · "unreadable": the disk refuses · "index": the index contradicts the records.
         path: where, below the version's folder.
         reason: what is wrong.
         repaired: it is put away, and the next build makes it anew; a pin holds on, without its
@@ -82,7 +81,7 @@ class Verified:
         """Tell whether nothing is wrong, or everything was repaired."""
         return all(finding.repaired for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON."""
         return {**asdict(self), "ok": self.ok}
 
@@ -167,7 +166,7 @@ class _Verification:
             self._tools[digest] = tools_of(data)
 
     def _verify_record(self, key: str) -> None:
-        read = self._record(ARTIFACTS, key)
+        read = self._record(ARTIFACTS, key, format.decode_artifact)
         if read is None:
             return
         body, identity = read
@@ -183,21 +182,22 @@ class _Verification:
             return
         self._result.records += 1
 
-    def _other_maker(self, body: dict[str, Any]) -> str:
+    def _other_maker(self, body: ArtifactRecord) -> str:
         """Return which kernel another assembler made than the record names, "" if there is none.
 
-        What the record means is checked where it is used; here only as far as it says it.
+        A record of another form has no such kernel: its form is checked where it is used.
         """
+        artifact: Any = body["artifact"]
         with contextlib.suppress(KeyError, TypeError, AttributeError):
-            ptxas = body["artifact"]["toolchain"]["ptxas"]
-            for kernel in body["artifact"]["kernels"]:
+            ptxas = artifact["toolchain"]["ptxas"]
+            for kernel in artifact["kernels"]:
                 tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
                 if tools is not None and (maker := other_maker(tools, ptxas)):
                     name = kernel["name"]
                     return f"it says that ptxas {ptxas} made {name}, which {maker} assembled"
         return ""
 
-    def _lacks(self, body: dict[str, Any]) -> Iterator[str]:
+    def _lacks(self, body: ArtifactRecord) -> Iterator[str]:
         for name, blob in sorted(body["blobs"].items()):
             digest = blob["digest"]
             if digest in self._unreadable:
@@ -218,21 +218,24 @@ class _Verification:
         return True
 
     def _verify_manifest(self, request: str) -> None:
-        read = self._record(MANIFESTS, request)
+        kind = KINDS[MANIFESTS]
+        read = self._record(MANIFESTS, request, lambda key, data: format.decode(kind, key, data))
         if read is None:
             return
         self._result.manifests += 1
         action = read[0].get("action", "")
         self._result.dangling += bool(action) and action not in self.packed
 
-    def _record(self, area: str, key: str) -> tuple[dict[str, Any], files.Identity | None] | None:
+    def _record(
+        self, area: str, key: str, decode: Callable[[str, bytes], tuple[_Body, str]]
+    ) -> tuple[_Body, files.Identity | None] | None:
         found = self._read(format.relative_path(area, key), limit_bytes=format.MAX_RECORD_BYTES)
         if found is None:
             return None
         try:
             if found.fault:
                 raise CorruptError(found.fault)
-            return format.decode(KINDS[area], key, found.data)[0], found.identity
+            return decode(key, found.data)[0], found.identity
         except CorruptError as error:
             self._put_away(CORRUPT, area, key, error.message, found.identity)
             return None
@@ -341,5 +344,5 @@ def _is_right(store: Store, key: str, packed: bytes) -> bool:
     """Look again: a build may have made the record anew."""
     with contextlib.suppress(OSError, CorruptError):
         found = files.read(store.folders, format.relative_path(ARTIFACTS, key))
-        return found is None or pack_blobs(format.decode(_ARTIFACT, key, found.data)[0]) == packed
+        return found is None or pack_blobs(format.decode_artifact(key, found.data)[0]) == packed
     return True

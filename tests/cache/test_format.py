@@ -74,15 +74,15 @@ def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int
         (_record(TEXT, version=2), "the header's version is '2' instead of '1'"),
         (_record(TEXT, key=OTHER), f"the header's key is '{OTHER}' instead of '{KEY}'"),
         (b"x" + _record(TEXT), "the header's magic is 'xpallasc-store'"),
-        (_record(b"\xff"), "its body is no JSON: "),
-        (_record(b"[" * 100_000), "its body is no JSON: "),
+        (_record(b"\xff"), "its body is not JSON: "),
+        (_record(b"[" * 100_000), "its body is not JSON: "),
         (_record(b"[1]"), "its body is not a JSON object"),
         (_record(b"{}"), "not an object of `artifact` and `blobs`"),
         (_record(b'{"artifact":{},"blobs":[]}'), "`blobs` is not an object"),
         (_record(b'{"artifact":{},"blobs":{"a":{}}}'), "blob 'a' is not a digest and a size"),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"../../x","size":1}}}'),
-            "'../../x' is no digest of the store",
+            "'../../x' is not a digest of the store",
         ),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":-1}}}' % OTHER.encode()),

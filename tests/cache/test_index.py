@@ -15,9 +15,8 @@ import pytest
 from pallasc.cache import files, format, single_flight
 from pallasc.cache import index as index_module
 from pallasc.cache.about import About
-from pallasc.cache.index import Index, open_index
+from pallasc.cache.index import MIGRATIONS, Index, open_index
 from pallasc.cache.store import Store
-from pallasc.cache.tables import MIGRATIONS
 from pallasc.cache.uses import Session
 
 Publish = Callable[..., str]
