@@ -42,10 +42,9 @@ def summary_text(artifact: Artifact) -> str:
 
 def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     driver = artifact.record.get("minimum_driver", {})
-    versions = artifact.toolchain.get("versions", {})
     yield "artifact", artifact.digest
     yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
-    yield "toolchain", f"jax {versions.get('jax')}, {_assembler(artifact)}"
+    yield "toolchain", f"jax {artifact.versions.get('jax')}, {_assembler(artifact)}"
     yield "driver", f"CUDA {driver.get('cuda')}, Linux {driver.get('linux')} or newer"
     yield "inputs", _arrays(plan.inputs)
     yield "outputs", _arrays(plan.outputs)

@@ -62,8 +62,7 @@ def _toolchains(artifacts: Iterable[Artifact]) -> list[dict[str, str]]:
     """Return the versions of each toolchain; it is one, unless a store's records disagree."""
     found = {}
     for artifact in artifacts:
-        versions = {**artifact.toolchain["versions"], "ptxas": artifact.toolchain["ptxas"]}
-        found[canonical_json(versions)] = versions
+        found[canonical_json(artifact.versions)] = artifact.versions
     return [found[key] for key in sorted(found)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pallasc.compiler.executable.host_stub import TiledMap
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.plan import TensorMap
+from pallasc.specs.artifacts.plan import Im2col, TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
 
 # `_tma_dma_type` in jax/experimental/mosaic/gpu/launch_context.py: number -> (driver type, bits).
@@ -64,7 +64,7 @@ def _element_strides(recorded: TiledMap) -> tuple[int, ...]:
     return (1, *reversed(recorded.im2col[4]), 1)
 
 
-def _im2col(recorded: TiledMap) -> dict[str, Any] | None:
+def _im2col(recorded: TiledMap) -> Im2col | None:
     if recorded.im2col is None:
         return None
     lower, upper, channels, rows, _ = recorded.im2col

@@ -7,12 +7,12 @@ cuda.bindings often do not. Numbers are those of the enumerations `CUtensorMapâ€
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.device.driver import Driver, version_text
-from pallasc.specs.artifacts.plan import TensorMap
+from pallasc.specs.artifacts.plan import Im2col, TensorMap
 from pallasc.specs.artifacts.tensor_maps import broken_rule
 
 MAP_ALIGNMENT = 128
@@ -72,14 +72,14 @@ def _tiled(driver: Driver, m: TensorMap) -> Encode:
     return write
 
 
-def _im2col(driver: Driver, m: TensorMap, window: Mapping[str, Any]) -> Encode:
+def _im2col(driver: Driver, m: TensorMap, window: Im2col) -> Encode:
     encode = _function(driver, encoder_name(m))
     rank = _int(_rank(m, len(m.strides) + 1))
     middle: tuple[Any, ...] = (
         _longs(m.dims),
         _longs(m.strides),
-        _ints(window["lower"]),
-        _ints(window["upper"]),
+        _ints(tuple(window["lower"])),
+        _ints(tuple(window["upper"])),
         _int(window["channels_per_pixel"]),
         _int(window["pixels_per_column"]),
         _ints(m.element_strides),

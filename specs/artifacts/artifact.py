@@ -15,18 +15,31 @@ Neither names, folders nor times are in it: the same compilation gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.lazy import cached_property
+from pallasc.specs.untrusted_json import as_object
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.plan import LaunchPlan
 
 ARTIFACT_SCHEMA = 1
+
+
+class ArtifactRecord(TypedDict):
+    """The JSON of an artifact, as far as `Artifact` has checked it."""
+
+    schema: int
+    target: Mapping[str, str | int | float]
+    toolchain: Mapping[str, object]
+    minimum_driver: NotRequired[Mapping[str, str]]
+    plan: Mapping[str, object]
+    kernels: Sequence[Mapping[str, object]]
+    blobs: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +88,25 @@ class Artifact:
     """A compiled variant: the record and a way to its blobs.
 
     Args:
-        record: the artifact's JSON, as `Artifact.record` gives it.
+        record: the artifact's JSON, which is checked as far as `ArtifactRecord` says.
         read_blob: returns the bytes with a digest. They are checked here.
 
     Raises:
         CorruptError: the record has another schema, or lacks a field.
     """
 
-    def __init__(self, record: Mapping[str, Any], read_blob: Callable[[str], bytes]) -> None:
-        if not isinstance(record, Mapping) or not isinstance(record.get("blobs", {}), Mapping):
-            raise CorruptError("the artifact's record is not one")
-        schema = record.get("schema")
-        if schema != ARTIFACT_SCHEMA:
-            raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
-        missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
-        if missing:
-            raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
-        for part in ("target", "toolchain", "plan"):
-            if not isinstance(record[part], Mapping):
-                raise CorruptError(f"the artifact's {part} is not an object")
-        if type(record["target"].get("name")) is not str:
-            raise CorruptError("the artifact's target has no name")
-        self._record: Mapping[str, Any] | None = record
+    def __init__(
+        self, record: Mapping[str, object] | ArtifactRecord, read_blob: Callable[[str], bytes]
+    ) -> None:
+        self._record: ArtifactRecord | None = _checked(record)
         self._read_blob = read_blob
-        self._load: Callable[[], Mapping[str, Any]] | None = None
+        self._load: Callable[[], Mapping[str, object]] | None = None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
 
     def deferred(
-        self, load: Callable[[], Mapping[str, Any]], *, digest: str | None = None
+        self, load: Callable[[], Mapping[str, object]], *, digest: str | None = None
     ) -> Artifact:
         """Return the same artifact without its record in memory; kernels, sizes and digest stay.
 
@@ -123,15 +125,17 @@ class Artifact:
         return other
 
     @property
-    def record(self) -> Mapping[str, Any]:
+    def record(self) -> ArtifactRecord:
         """The artifact's JSON.
 
         Raises:
-            CorruptError: it was not in memory, and is no longer to be had.
+            CorruptError: it was not in memory and can no longer be loaded.
         """
-        if self._record is None and self._load is not None:
-            return self._load()
-        return self._record or {}
+        if self._record is not None:
+            return self._record
+        if self._load is None:
+            raise CorruptError("the artifact has no record")
+        return _checked(self._load())
 
     @cached_property
     def digest(self) -> str:
@@ -153,10 +157,11 @@ class Artifact:
     def kernels(self) -> tuple[KernelResources, ...]:
         """The kernels that the plan launches, in the order of their first launch."""
         try:
-            kernels = tuple(KernelResources(**entry) for entry in self.record["kernels"])
+            make: Callable[..., KernelResources] = KernelResources
+            kernels = tuple(make(**entry) for entry in self.record["kernels"])
         except TypeError as error:
             raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
-        if not all(map(_is_whole, kernels)):
+        if not all(map(_has_types, kernels)):
             raise CorruptError("the artifact's kernels are damaged: a field is of another type")
         for kernel in kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
@@ -164,16 +169,21 @@ class Artifact:
         return kernels
 
     @property
-    def target(self) -> Mapping[str, Any]:
+    def target(self) -> Mapping[str, str | int | float]:
         """The model that it was compiled for."""
-        target: Mapping[str, Any] = self.record["target"]
-        return target
+        return self.record["target"]
 
     @property
-    def toolchain(self) -> Mapping[str, Any]:
+    def toolchain(self) -> Mapping[str, object]:
         """Versions and digests of what compiled it."""
-        toolchain: Mapping[str, Any] = self.record["toolchain"]
-        return toolchain
+        return self.record["toolchain"]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of JAX's packages and of the assembler."""
+        packages = as_object(self.toolchain.get("versions", {}))
+        versions = {**packages, "ptxas": self.toolchain.get("ptxas")}
+        return {name: str(version) for name, version in versions.items()}
 
     @cached_property
     def cubin_bytes(self) -> int:
@@ -218,7 +228,25 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-def _is_whole(kernel: KernelResources) -> bool:
+def _checked(record: object) -> ArtifactRecord:
+    """Return a record if its parts have their types; kernels and plan are checked when read."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("blobs", {}), Mapping):
+        raise CorruptError("the artifact's record is not a JSON object with blobs")
+    schema = record.get("schema")
+    if schema != ARTIFACT_SCHEMA:
+        raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
+    missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
+    if missing:
+        raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
+    for part in ("target", "toolchain", "plan"):
+        if not isinstance(record[part], Mapping):
+            raise CorruptError(f"the artifact's {part} is not an object")
+    if type(record["target"].get("name")) is not str:
+        raise CorruptError("the artifact's target has no name")
+    return cast(ArtifactRecord, record)
+
+
+def _has_types(kernel: KernelResources) -> bool:
     """Tell whether the fields of a kernel have their types: a store may be a stranger's."""
     texts = (kernel.name, kernel.cubin, kernel.origin)
     spills = (kernel.spill_store_bytes, kernel.spill_load_bytes)
@@ -233,6 +261,6 @@ def _is_whole(kernel: KernelResources) -> bool:
     )
 
 
-def kernel_to_json(kernel: KernelResources) -> dict[str, Any]:
+def kernel_to_json(kernel: KernelResources) -> dict[str, object]:
     """Return the entry of `kernels` in a record."""
     return asdict(kernel)

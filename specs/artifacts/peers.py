@@ -15,9 +15,7 @@ word                       holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 HEAD_WORDS = 4
 """Words in front of the addresses."""
@@ -55,45 +53,3 @@ class PeerTable:
     def words(self) -> int:
         """Length of the table."""
         return HEAD_WORDS + (self.ranks + 1) * len(self.arrays)
-
-
-def peer_table_to_json(table: PeerTable) -> dict[str, Any]:
-    """Return a table as plain data for JSON."""
-    return {
-        "ranks": table.ranks,
-        "arrays": [list(place) for place in table.arrays],
-        "symmetric": list(table.symmetric),
-        "multicast": table.multicast,
-        "barrier": table.barrier,
-    }
-
-
-def peer_table_from_json(data: Mapping[str, Any] | None) -> PeerTable | None:
-    """Return the table that `peer_table_to_json` wrote, None for None.
-
-    Raises:
-        LookupError, TypeError, ValueError: a field is missing, unknown or of another type.
-    """
-    if data is None:
-        return None
-    table = PeerTable(
-        **{
-            **data,
-            "arrays": tuple((buffer, offset) for buffer, offset in data["arrays"]),
-            "symmetric": tuple(data["symmetric"]),
-        }
-    )
-    numbers = (table.ranks, *table.symmetric, *(n for place in table.arrays for n in place))
-    if any(type(number) is not int for number in numbers):
-        raise TypeError("a table of peers holds something else than numbers")
-    if {type(table.multicast), type(table.barrier)} != {bool}:
-        raise TypeError("a table of peers says neither yes nor no")
-    return table
-
-
-def broken_table(table: PeerTable, ranks: int) -> Iterator[str]:
-    """Yield what contradicts itself in a table of a plan for so many devices."""
-    if table.ranks != ranks:
-        yield f"a table of {table.ranks} peers for {ranks} devices"
-    if any(not 0 <= number < len(table.arrays) for number in table.symmetric):
-        yield f"a table of peers with {len(table.arrays)} arrays names {table.symmetric}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from pallasc.specs.arrays import strides_of
 from pallasc.specs.artifacts.peers import Peers, PeerTable
@@ -76,6 +76,15 @@ class Copy:
     size: int
 
 
+class Im2col(TypedDict):
+    """The window of `cuTensorMapEncodeIm2col`; bounds are minor first."""
+
+    lower: list[int]
+    upper: list[int]
+    channels_per_pixel: int
+    pixels_per_column: int
+
+
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, less the address.
@@ -97,7 +106,7 @@ class TensorMap:
     interleave: int = 0
     l2_promotion: int = 0
     nan_fill: bool = False
-    im2col: Mapping[str, Any] | None = None
+    im2col: Im2col | None = None
     peers: tuple[int, ...] | None = None
 
 

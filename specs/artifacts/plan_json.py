@@ -1,7 +1,8 @@
 """The JSON form of a launch plan; `plan_to_json` and `plan_from_json` are exact inverses.
 
-Schema 1: an object with `buffers`, `inputs`, `outputs`, `input_tree`, `output_tree`, `steps`; every
-step and parameter carries its `kind`. Only where there is something to say, there is also:
+Schema 1: an object with `buffers`, `inputs`, `outputs`, `input_tree`, `output_tree`, `steps`, each
+with the fields of its data class; every step and parameter also has its `kind`. Left out where it
+would be empty or None:
 
 * `mesh`: a list of [axis, size], where the plan is that of one device among several; then a launch
   may have `peer_table`, a parameter the kind "peers", a tensor map `peers` (`peers.py`)
@@ -13,18 +14,20 @@ step and parameter carries its `kind`. Only where there is something to say, the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.peers import Peers, peer_table_from_json, peer_table_to_json
+from pallasc.specs.artifacts.peers import Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
     Bytes,
     Copy,
     Fill,
+    Im2col,
     Launch,
     LaunchPlan,
     Parameter,
@@ -33,53 +36,61 @@ from pallasc.specs.artifacts.plan import (
     TensorMap,
 )
 from pallasc.specs.artifacts.plan_rules import check_ranges
-from pallasc.specs.artifacts.profile import profile_from_json, profile_to_json
+from pallasc.specs.artifacts.profile import Profile
+from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole, fault
 
-_STEPS: dict[str, Any] = {"fill": Fill, "copy": Copy, "launch": Launch}
-_PARAMETERS: dict[str, Any] = {"pointer": Pointer, "bytes": Bytes, "peers": Peers}
+_STEPS: Mapping[str, type[Step]] = {"fill": Fill, "copy": Copy, "launch": Launch}
+_PARAMETERS: Mapping[str, type[Parameter]] = {"pointer": Pointer, "bytes": Bytes, "peers": Peers}
+
+_CAPITAL = re.compile("[A-Z]")
+
+_Data = TypeVar(
+    "_Data", bound=Buffer | Binding | Step | Parameter | TensorMap | PeerTable | Profile
+)
 
 
-def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
+def plan_to_json(plan: LaunchPlan) -> dict[str, object]:
     """Return the plan as plain data for JSON."""
     return {
         "buffers": [asdict(buffer) for buffer in plan.buffers],
-        "inputs": [_binding_to_json(binding) for binding in plan.inputs],
-        "outputs": [_binding_to_json(binding) for binding in plan.outputs],
+        "inputs": [_fields(binding, optional="layout") for binding in plan.inputs],
+        "outputs": [_fields(binding, optional="layout") for binding in plan.outputs],
         "steps": [_step_to_json(step) for step in plan.steps],
         "input_tree": plan.input_tree,
         "output_tree": plan.output_tree,
         **({"mesh": [list(axis) for axis in plan.mesh]} if plan.mesh else {}),
         **({"parameters": list(plan.parameters)} if plan.parameters else {}),
-        **({"profiles": [profile_to_json(p) for p in plan.profiles]} if plan.profiles else {}),
+        **({"profiles": [asdict(profile) for profile in plan.profiles]} if plan.profiles else {}),
     }
 
 
-def _binding_to_json(binding: Binding) -> dict[str, Any]:
-    data = asdict(binding)
-    if binding.layout is None:
-        del data["layout"]
+def _fields(item: Binding | Launch | TensorMap, *, optional: str) -> dict[str, object]:
+    """Return the fields of a data class, less the optional one where it is None."""
+    data: dict[str, object] = asdict(item)
+    if data[optional] is None:
+        del data[optional]
     return data
 
 
-def _step_to_json(step: Step) -> dict[str, Any]:
-    data = {"kind": type(step).__name__.lower(), **asdict(step)}
-    if isinstance(step, Launch):
-        data["parameters"] = [_parameter_to_json(parameter) for parameter in step.parameters]
-        del data["peer_table"]
-        if step.peer_table is not None:
-            data["peer_table"] = peer_table_to_json(step.peer_table)
+def _step_to_json(step: Step) -> dict[str, object]:
+    kind = type(step).__name__.lower()
+    if not isinstance(step, Launch):
+        return {"kind": kind, **asdict(step)}
+    parameters = [_parameter_to_json(parameter) for parameter in step.parameters]
+    return {"kind": kind, **_fields(step, optional="peer_table"), "parameters": parameters}
+
+
+def _parameter_to_json(parameter: Parameter) -> dict[str, object]:
+    data: dict[str, object] = {"kind": type(parameter).__name__.lower(), **asdict(parameter)}
+    if isinstance(parameter, Bytes):
+        data["tensor_maps"] = [
+            [offset, _fields(tensor_map, optional="peers")]
+            for offset, tensor_map in parameter.tensor_maps
+        ]
     return data
 
 
-def _parameter_to_json(parameter: Parameter) -> dict[str, Any]:
-    data = {"kind": type(parameter).__name__.lower(), **asdict(parameter)}
-    for _, tensor_map in data.get("tensor_maps", ()):
-        if tensor_map["peers"] is None:
-            del tensor_map["peers"]
-    return data
-
-
-def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
+def plan_from_json(data: Mapping[str, object]) -> LaunchPlan:
     """Return the plan that `plan_to_json` wrote.
 
     Raises:
@@ -87,103 +98,127 @@ def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
     """
     try:
         plan = LaunchPlan(
-            buffers=tuple(_make(Buffer, buffer) for buffer in data["buffers"]),
-            inputs=tuple(_binding(item) for item in data["inputs"]),
-            outputs=tuple(_binding(item) for item in data["outputs"]),
-            steps=tuple(_step(item) for item in data["steps"]),
+            buffers=tuple(_make(Buffer, item) for item in as_list(data["buffers"])),
+            inputs=tuple(_make(Binding, item) for item in as_list(data["inputs"])),
+            outputs=tuple(_make(Binding, item) for item in as_list(data["outputs"])),
+            steps=tuple(_of_kind(_STEPS, item) for item in as_list(data["steps"])),
             input_tree=data["input_tree"],
             output_tree=data["output_tree"],
-            mesh=_mesh(data.get("mesh", ())),
-            profiles=tuple(profile_from_json(item) for item in data.get("profiles", ())),
-            parameters=tuple(data.get("parameters", ())),
+            mesh=tuple(map(_axis, as_list(data.get("mesh", ())))),
+            profiles=tuple(_make(Profile, item) for item in as_list(data.get("profiles", ()))),
+            parameters=_texts(data.get("parameters", ())),
         )
     except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"the launch plan is damaged: {error!r}") from error
+        raise CorruptError(f"the launch plan is damaged: {fault(error)}") from error
     check_ranges(plan)
     return plan
 
 
-def _is_int(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_ints(value: Any) -> bool:
-    return type(value) is tuple and all(map(_is_int, value))
-
-
-def _is_dim3(value: Any) -> bool:
-    return _is_ints(value) and len(value) == 3 and min(value) > 0
-
-
-# What a field's annotation asks of its value.
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "int": _is_int,
-    "bool": lambda value: type(value) is bool,
-    "str": lambda value: type(value) is str,
-    "str | None": lambda value: value is None or type(value) is str,
-    "Role": lambda value: value in ("input", "output", "constant", "temporary"),
-    "Literal[1, 4]": lambda value: _is_int(value) and value in (1, 4),
-    "tuple[int, ...]": _is_ints,
-    "tuple[int, ...] | None": lambda value: value is None or _is_ints(value),
-    "Dim3": _is_dim3,
-    "Dim3 | None": lambda value: value is None or _is_dim3(value),
-    "Mapping[str, Any] | None": lambda value: value is None or isinstance(value, Mapping),
-    "tuple[Parameter, ...]": lambda _: True,
-    "PeerTable | None": lambda _: True,
-    "tuple[tuple[int, TensorMap], ...]": lambda value: all(_is_int(at) for at, _ in value),
-}
-
-_Data = TypeVar("_Data", Buffer, Binding, Fill, Copy, Launch, Pointer, Bytes, Peers, TensorMap)
-
-
-def _make(kind: type[_Data], data: Mapping[str, Any]) -> _Data:
+def _make(kind: type[_Data], data: object) -> _Data:
     """Return the data class with these fields, each of the type that it declares."""
-    made = kind(**data)
-    for field in fields(kind):
-        value = getattr(made, field.name)
-        if not _TYPES[str(field.type)](value):
-            raise TypeError(f"{field.name} of a {kind.__name__.lower()} is {value!r}")
-    return made
+    label = _CAPITAL.sub(r" \g<0>", kind.__name__).strip().lower()
+    types = {field.name: str(field.type) for field in fields(kind)}
+    values: dict[str, object] = {}
+    for name, value in as_object(data).items():
+        if name not in types:
+            raise TypeError(f"unknown field {name!r} of a {label}")
+        try:
+            values[name] = _READERS[types[name]](value)
+        except TypeError as error:
+            raise TypeError(f"{name} of a {label}: {error}") from error
+    make: Callable[..., _Data] = kind
+    return make(**values)
 
 
-def _mesh(data: Any) -> tuple[tuple[str, int], ...]:
-    mesh = tuple((name, size) for name, size in data)
-    if any(type(name) is not str or not _is_int(size) or size < 1 for name, size in mesh):
-        raise TypeError(f"the mesh is {data!r}")
-    return mesh
+def _of_kind(kinds: Mapping[str, type[_Data]], data: object) -> _Data:
+    values = dict(as_object(data))
+    name = as_text(values.pop("kind"))
+    if name not in kinds:
+        raise TypeError(f"unknown kind {name!r}, expected one of {', '.join(kinds)}")
+    return _make(kinds[name], values)
 
 
-def _binding(data: Mapping[str, Any]) -> Binding:
-    sequences = ["shape", *(["layout"] if "layout" in data else [])]
-    return _make(Binding, {**data, **{name: tuple(data[name]) for name in sequences}})
+def _whole_numbers(value: object) -> tuple[int, ...]:
+    return tuple(map(as_whole, as_list(value)))
 
 
-def _step(data: Mapping[str, Any]) -> Step:
-    values = dict(data)
-    kind = _STEPS[values.pop("kind")]
-    if kind is Launch:
-        values["parameters"] = tuple(_parameter(item) for item in values["parameters"])
-        for name in ("grid", "block", "cluster"):
-            values[name] = None if values[name] is None else tuple(values[name])
-        values["peer_table"] = peer_table_from_json(values.get("peer_table"))
-    step: Step = _make(kind, values)
-    return step
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(as_text, as_list(value)))
 
 
-def _parameter(data: Mapping[str, Any]) -> Parameter:
-    values = dict(data)
-    kind = _PARAMETERS[values.pop("kind")]
-    if kind is Bytes:
-        values["tensor_maps"] = tuple(
-            (offset, _tensor_map(item)) for offset, item in values["tensor_maps"]
-        )
-        bytes.fromhex(values["data"])
-    parameter: Parameter = _make(kind, values)
-    return parameter
+def _dim3(value: object) -> tuple[int, ...]:
+    sizes = _whole_numbers(value)
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise TypeError(f"expected three sizes from 1, got {sizes}")
+    return sizes
 
 
-def _tensor_map(data: Mapping[str, Any]) -> TensorMap:
-    sequences = ["dims", "strides", "box", "element_strides"]
-    if "peers" in data:
-        sequences.append("peers")
-    return _make(TensorMap, {**data, **{name: tuple(data[name]) for name in sequences}})
+def _axis(value: object) -> tuple[str, int]:
+    name, size = as_list(value)
+    if type(name) is not str or type(size) is not int or size < 1:
+        raise TypeError(f"an axis of the mesh is {value!r}")
+    return name, size
+
+
+def _pair(value: object) -> tuple[int, int]:
+    buffer, offset = as_list(value)
+    return as_whole(buffer), as_whole(offset)
+
+
+def _placed_map(value: object) -> tuple[int, TensorMap]:
+    offset, tensor_map = as_list(value)
+    return as_whole(offset), _make(TensorMap, tensor_map)
+
+
+def _parameters(value: object) -> tuple[Parameter, ...]:
+    parameters = tuple(_of_kind(_PARAMETERS, item) for item in as_list(value))
+    for parameter in parameters:
+        if isinstance(parameter, Bytes):
+            bytes.fromhex(parameter.data)
+    return parameters
+
+
+def _im2col(value: object) -> Im2col:
+    window = as_object(value)
+    if window.keys() != Im2col.__annotations__.keys():
+        raise TypeError(f"a window has the fields {', '.join(sorted(window))}")
+    return Im2col(
+        lower=list(_whole_numbers(window["lower"])),
+        upper=list(_whole_numbers(window["upper"])),
+        channels_per_pixel=as_whole(window["channels_per_pixel"]),
+        pixels_per_column=as_whole(window["pixels_per_column"]),
+    )
+
+
+def _one_of(*choices: object) -> Callable[[object], object]:
+    def read(value: object) -> object:
+        if value not in choices or type(value) is not type(choices[0]):
+            raise TypeError(f"expected one of {choices}, got {value!r}")
+        return value
+
+    return read
+
+
+def _or_none(read: Callable[[object], object]) -> Callable[[object], object]:
+    return lambda value: None if value is None else read(value)
+
+
+# What reads the value of a field, by the field's annotation.
+_READERS: Mapping[str, Callable[[object], object]] = {
+    "int": as_whole,
+    "bool": as_flag,
+    "str": as_text,
+    "str | None": _or_none(as_text),
+    "Role": _one_of("input", "output", "constant", "temporary"),
+    "Literal[1, 4]": _one_of(1, 4),
+    "tuple[int, ...]": _whole_numbers,
+    "tuple[int, ...] | None": _whole_numbers,  # such a field is left out where it is None
+    "tuple[str, ...]": _texts,
+    "tuple[tuple[int, int], ...]": lambda value: tuple(map(_pair, as_list(value))),
+    "Dim3": _dim3,
+    "Dim3 | None": _or_none(_dim3),
+    "Im2col | None": _or_none(_im2col),
+    "tuple[Parameter, ...]": _parameters,
+    "PeerTable | None": _or_none(lambda value: _make(PeerTable, value)),
+    "tuple[tuple[int, TensorMap], ...]": lambda value: tuple(map(_placed_map, as_list(value))),
+}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.artifacts.peers import MULTICAST, Peers, broken_table
+from pallasc.specs.artifacts.peers import MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     Binding,
@@ -19,7 +19,7 @@ from pallasc.specs.artifacts.plan import (
     TensorMap,
     tree_leaves,
 )
-from pallasc.specs.artifacts.profile import broken_profile
+from pallasc.specs.artifacts.profile import HEAD_WORDS, Profile
 from pallasc.specs.dtypes import parse_dtype
 
 
@@ -105,7 +105,7 @@ def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
         yield f"its parameters {list(plan.parameters)} are not those of its pytree"
     for launch in plan.launches:
         if launch.peer_table is not None:
-            yield from broken_table(launch.peer_table, plan.device_count)
+            yield from _broken_table(launch.peer_table, plan.device_count)
         elif any(isinstance(parameter, Peers) for parameter in launch.parameters):
             yield f"{launch.kernel} takes a table of peers that nothing describes"
         for tensor_map in _tensor_maps(launch):
@@ -120,7 +120,23 @@ def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
         buffer = plan.buffers[profile.buffer]
         if buffer.role != "temporary":
             yield f"a profile lies in {buffer.role} buffer {profile.buffer}"
-        yield from broken_profile(profile, grids, buffer.size)
+        yield from _broken_profile(profile, grids, buffer.size)
+
+
+def _broken_table(table: PeerTable, ranks: int) -> Iterator[str]:
+    if table.ranks != ranks:
+        yield f"a table of {table.ranks} peers for {ranks} devices"
+    if any(not 0 <= number < len(table.arrays) for number in table.symmetric):
+        yield f"a table of peers with {len(table.arrays)} arrays names {table.symmetric}"
+
+
+def _broken_profile(profile: Profile, grids: list[tuple[int, ...]], size: int) -> Iterator[str]:
+    if not 0 <= profile.launch < len(grids):
+        yield f"a profile is of launch {profile.launch} of {len(grids)}"
+    elif profile.words <= HEAD_WORDS or profile.traces < 1:
+        yield f"a profile has {profile.traces} traces of {profile.words} words"
+    elif size != 4 * profile.words * profile.traces * math.prod(grids[profile.launch]):
+        yield f"a profile of {profile.traces} traces of {profile.words} words takes {size} bytes"
 
 
 def _tensor_maps(launch: Launch) -> Iterator[TensorMap]:

@@ -18,10 +18,7 @@ A buffer holds the traces of block 0, of block 1 and so on; blocks are counted w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 HEAD_WORDS = 3
 """Words of a trace in front of its events."""
@@ -47,39 +44,3 @@ class Profile:
     words: int
     traces: int
     names: tuple[str, ...]
-
-
-def profile_to_json(profile: Profile) -> dict[str, Any]:
-    """Return a profile as plain data for JSON."""
-    return {**asdict(profile), "names": list(profile.names)}
-
-
-def profile_from_json(data: Mapping[str, Any]) -> Profile:
-    """Return the profile that `profile_to_json` wrote.
-
-    Raises:
-        LookupError, TypeError: a field is missing, unknown or of another type.
-    """
-    profile = Profile(**{**data, "names": tuple(data["names"])})
-    numbers = (profile.launch, profile.buffer, profile.words, profile.traces)
-    if any(type(number) is not int for number in numbers):
-        raise TypeError("a profile's numbers must be numbers")
-    if any(type(name) is not str for name in profile.names):
-        raise TypeError("a profile's names are no text")
-    return profile
-
-
-def broken_profile(profile: Profile, grids: list[tuple[int, ...]], size: int) -> Iterator[str]:
-    """Yield what contradicts itself.
-
-    Args:
-        profile: the profile.
-        grids: the grid of each launch of the plan.
-        size: bytes of its buffer.
-    """
-    if not 0 <= profile.launch < len(grids):
-        yield f"a profile is of launch {profile.launch} of {len(grids)}"
-    elif profile.words <= HEAD_WORDS or profile.traces < 1:
-        yield f"a profile has {profile.traces} traces of {profile.words} words"
-    elif size != 4 * profile.words * profile.traces * math.prod(grids[profile.launch]):
-        yield f"a profile of {profile.traces} traces of {profile.words} words takes {size} bytes"

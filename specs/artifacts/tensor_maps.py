@@ -9,11 +9,11 @@ pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pallasc.specs.artifacts.plan import TensorMap
+    from pallasc.specs.artifacts.plan import Im2col, TensorMap
 
 ELEMENT_BYTES = {
     "uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4,
@@ -26,7 +26,7 @@ _Rules = Iterator[tuple[bool, str]]
 
 def broken_rule(m: TensorMap) -> str | None:
     """Return what the driver would refuse a tensor map for, with the value; None for a good one."""
-    for rules in (_modes, _array_rules, _box_rules if m.im2col is None else _window_rules):
+    for rules in (_modes, _array_rules, _shape_rules):
         for holds, text in rules(m):
             if not holds:
                 return text
@@ -53,6 +53,10 @@ def _array_rules(m: TensorMap) -> _Rules:
     yield element_strides, f"element strides {m.element_strides} are not all within 1 to 8"
 
 
+def _shape_rules(m: TensorMap) -> _Rules:
+    return _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
+
+
 def _box_rules(m: TensorMap) -> _Rules:
     yield len(m.box) == len(m.dims), f"box {m.box} for rank {len(m.dims)}"
     yield all(1 <= n <= 256 for n in m.box), f"box {m.box} is not within 1 to 256"
@@ -62,8 +66,7 @@ def _box_rules(m: TensorMap) -> _Rules:
     yield fits, f"the inner box of {inner} bytes is longer than the swizzle of {m.swizzle}"
 
 
-def _window_rules(m: TensorMap) -> _Rules:
-    window: Mapping[str, Any] = m.im2col or {}
+def _window_rules(m: TensorMap, window: Im2col) -> _Rules:
     yield len(m.dims) >= 3, f"rank {len(m.dims)} is not in 3 to 5"
     spatial = len(m.dims) - 2
     most = 1 << (16 // spatial - 1)

@@ -9,14 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CorruptError, SelectionError
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, ArtifactRecord
 from pallasc.specs.bundle.blobs import BlobRow, Kind
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
 from pallasc.specs.bundle.manifest import Entry, entry_key, is_name, variant_id
 from pallasc.specs.bundle.provenance import Provenance, parse_provenance
 from pallasc.specs.bundle.reader import Reader
 from pallasc.specs.bundle.records import (
-    Record,
     Shipped,
     kinds_of,
     minimum_driver,
@@ -226,7 +225,7 @@ class Bundle:
             _ = artifact.plan, artifact.kernels  # checked while the file can still be named
         return artifact
 
-    def record(self, entry: Entry) -> Record:
+    def record(self, entry: Entry) -> ArtifactRecord:
         """Return the artifact's record as it was compiled: `entry.digest` is over it."""
         with self._reader.naming:
             return self._record(entry)
@@ -236,7 +235,7 @@ class Bundle:
         with self._reader.naming:
             return _places(self._rows(entry, self._record(entry)))
 
-    def _rows(self, entry: Entry, record: Record) -> dict[str, BlobRow | None]:
+    def _rows(self, entry: Entry, record: ArtifactRecord) -> dict[str, BlobRow | None]:
         """Return the row of each blob of a record, by the digest that it has there."""
         numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
         return {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
@@ -312,7 +311,7 @@ class Bundle:
 
         return read
 
-    def _record(self, entry: Entry) -> Record:
+    def _record(self, entry: Entry) -> ArtifactRecord:
         """Return the record of an entry, as it was compiled.
 
         Raises:

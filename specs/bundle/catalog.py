@@ -6,9 +6,8 @@ It is kept as the bytes that it is stored in; only what is asked for is taken ou
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.compress import most_stored
@@ -20,8 +19,8 @@ from pallasc.specs.bundle.format import (
     MAX_PAGE_BYTES,
     Extent,
 )
-from pallasc.specs.bundle.text import parse_json
 from pallasc.specs.canonical import canonical_json
+from pallasc.specs.untrusted_json import parse_json
 
 _COUNTS = struct.Struct("<IIII")
 _ROW = struct.Struct("<QII32s")
@@ -42,7 +41,7 @@ def pack_catalog(
     entries: int,
     rows: Sequence[PageRow],
     first_keys: Sequence[bytes],
-    info: dict[str, Any],
+    info: Mapping[str, object],
 ) -> bytes:
     """Return the bytes of a catalog.
 
@@ -95,7 +94,7 @@ class Catalog:
             raise CorruptError("the parts of its catalog do not fit together")
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, object]:
         """What compressed the bundle.
 
         Raises:

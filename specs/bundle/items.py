@@ -6,16 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, ArtifactRecord
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.bundle.records import (
-    Record,
-    kinds_of,
-    minimum_driver,
-    parse_record,
-    signature,
-)
+from pallasc.specs.bundle.records import kinds_of, minimum_driver, parse_record, signature
 from pallasc.specs.bundle.strip import strip_debug
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.templates import Scalar
@@ -34,7 +28,7 @@ class Item:
 
     name: str
     params: tuple[tuple[str, Scalar], ...]
-    record: Record
+    record: ArtifactRecord
     read: Callable[[str], bytes | None]
 
 
@@ -109,19 +103,21 @@ def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
     return Packed(_entry(item, record, own), tuple(shipped), blobs)
 
 
-def _families(record: Record) -> dict[str, str]:
-    families = {}
-    for kernel in record["kernels"]:
-        families[kernel["cubin"]] = families[kernel["ptx"]] = kernel["name"]
-    return families
+def _families(record: ArtifactRecord) -> dict[str, str]:
+    """Return the kernel that each cubin and each PTX is of."""
+    return {
+        str(kernel[key]): str(kernel["name"])
+        for kernel in record["kernels"]
+        for key in ("cubin", "ptx")
+    }
 
 
-def _entry(item: Item, record: Record, own: str) -> Entry:
+def _entry(item: Item, record: ArtifactRecord, own: str) -> Entry:
     return Entry(
         name=item.name,
         params=item.params,
-        target=record["target"]["name"],
-        arch=record["target"]["arch"],
+        target=str(record["target"]["name"]),
+        arch=str(record["target"]["arch"]),
         inputs=signature(record["plan"], "inputs"),
         outputs=signature(record["plan"], "outputs"),
         minimum_driver=minimum_driver(record),

@@ -20,15 +20,14 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
-from pallasc.specs.bundle.text import parse_json
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar
+from pallasc.specs.untrusted_json import as_list, as_object, as_text, as_whole, fault, parse_json
 
 _END = struct.Struct("<I")
 _MAX_RANK = 64
@@ -47,7 +46,7 @@ class Array:
     def __str__(self) -> str:
         return f"{self.path}: {array_text(self.dtype, self.shape, self.layout)}"
 
-    def to_json(self) -> list[Any]:
+    def to_json(self) -> list[object]:
         """Return the array as an entry has it."""
         layout = [] if self.layout is None else [self.layout]
         return [self.path, self.dtype, self.shape, *layout]
@@ -218,9 +217,9 @@ class EntryPage:
         """
         key, about = self._parts(index)
         try:
-            return _entry(key, parse_json(about), digest_of)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise CorruptError(f"entry {key[:80]!r} is damaged: {error!r}") from error
+            return _entry(key, as_object(parse_json(about)), digest_of)
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptError(f"entry {key[:80]!r} is damaged: {fault(error)}") from error
 
     def _parts(self, index: int) -> tuple[bytes, bytes]:
         start, end = self._bounds[index], self._bounds[index + 1]
@@ -231,63 +230,55 @@ class EntryPage:
         return key, about
 
 
-def _entry(key: bytes, about: Any, digest_of: Callable[[int], str]) -> Entry:
+def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
-    values = parse_json(params.encode())
-    order = [_text(item) for item in about["order"]]
+    values = as_object(parse_json(params.encode()))
+    order = list(map(as_text, as_list(about["order"])))
     if not (is_name(name) and is_name(target)):
-        raise ValueError("the name of its kernel or target cannot be one")
+        raise ValueError("a key cannot hold the name of its kernel or target")
     if len(set(order)) != len(values) or len(order) != len(values):
-        raise ValueError("the names of its parameters are others")
+        raise ValueError("its order does not name each parameter once")
     return Entry(
         name=name,
         params=tuple((item, _scalar(values[item])) for item in order),
         target=target,
-        arch=_text(about["arch"]),
-        inputs=tuple(map(parse_array, about["inputs"])),
-        outputs=tuple(map(parse_array, about["outputs"])),
-        minimum_driver={_text(k): _text(v) for k, v in about["driver"].items()},
+        arch=as_text(about["arch"]),
+        inputs=tuple(map(parse_array, as_list(about["inputs"]))),
+        outputs=tuple(map(parse_array, as_list(about["outputs"]))),
+        minimum_driver={k: as_text(v) for k, v in as_object(about["driver"]).items()},
         record=_number(about["record"]),
-        blobs=tuple(None if item is None else _number(item) for item in about["blobs"]),
+        blobs=tuple(None if item is None else _number(item) for item in as_list(about["blobs"])),
         digest_of=digest_of,
     )
 
 
-def parse_array(item: Any) -> Array:
-    """Return an array from `[path, dtype, shape]`, with its layout behind them or not.
+def parse_array(item: object) -> Array:
+    """Return an array from `[path, dtype, shape]` or `[path, dtype, shape, layout]`.
 
     Raises:
         TypeError, ValueError: it is something else.
     """
-    path, dtype, shape, *more = item
-    if type(shape) is not list or len(shape) > _MAX_RANK:
+    path, dtype, sizes, *orders = as_list(item)
+    shape = tuple(map(as_whole, as_list(sizes)))
+    if len(shape) > _MAX_RANK or not all(0 <= size <= _LARGEST for size in shape):
         raise ValueError(f"{str(shape)[:80]} is not a shape")
-    for size in shape:
-        if type(size) is not int or not 0 <= size <= _LARGEST:
-            raise ValueError(f"{str(size)[:80]} is not an array size")
     layout = None
-    if more:
-        (order,) = more
-        if type(order) is not list or sorted(order) != list(range(len(shape))):
-            raise ValueError(f"{str(order)[:80]} is not a layout")
-        layout = tuple(order)
-    return Array(_text(path), _text(dtype), tuple(shape), layout)
+    if orders:
+        (order,) = orders
+        layout = tuple(map(as_whole, as_list(order)))
+        if sorted(layout) != list(range(len(shape))):
+            raise ValueError(f"{str(layout)[:80]} is not a layout")
+    return Array(as_text(path), as_text(dtype), shape, layout)
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError(f"{str(value)[:80]} is not text")
-    return value
+def _number(value: object) -> int:
+    number = as_whole(value)
+    if not 0 <= number < MAX_COUNT:
+        raise ValueError(f"{number} is not a blob number")
+    return number
 
 
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < MAX_COUNT:
-        raise ValueError(f"{str(value)[:80]} is not a blob number")
-    return value
-
-
-def _scalar(value: Any) -> Scalar:
-    if value is not None and type(value) not in (str, int, float, bool):
-        raise TypeError(f"{str(value)[:80]} is not a parameter")
-    scalar: Scalar = value
-    return scalar
+def _scalar(value: object) -> Scalar:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.format import MAX_PROVENANCE_BYTES
-from pallasc.specs.bundle.text import parse_json
 from pallasc.specs.canonical import canonical_json
+from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, fault, parse_json
 
 MOST_CHANGED = 20
 """So many names of files that differed are kept."""
@@ -77,8 +76,8 @@ def pack_provenance(origins: Iterable[Provenance]) -> bytes:
     return data
 
 
-def _to_json(origin: Provenance) -> dict[str, Any]:
-    data = asdict(origin)
+def _to_json(origin: Provenance) -> dict[str, object]:
+    data: dict[str, object] = asdict(origin)
     if not origin.changed:
         del data["changed"]
     return data
@@ -92,25 +91,19 @@ def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
     """
     if not data:
         return ()
-    origins = parse_json(data)
     try:
-        return tuple(_origin(item) for item in origins)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"the provenance is damaged: {error!r}") from error
+        return tuple(_origin(as_object(item)) for item in as_list(parse_json(data)))
+    except (LookupError, TypeError) as error:
+        raise CorruptError(f"the provenance is damaged: {fault(error)}") from error
 
 
-def _origin(data: Any) -> Provenance:
-    origin = Provenance(
-        builder=data["builder"],
-        toolchain=dict(data["toolchain"].items()),
-        specs=dict(data["specs"].items()),
-        commit=data["commit"],
-        dirty=data["dirty"],
-        changed=tuple(data.get("changed", ())),
+def _origin(data: Mapping[str, object]) -> Provenance:
+    commit, dirty = data["commit"], data["dirty"]
+    return Provenance(
+        builder=as_text(data["builder"]),
+        toolchain={key: as_text(text) for key, text in as_object(data["toolchain"]).items()},
+        specs={key: as_text(text) for key, text in as_object(data["specs"]).items()},
+        commit=None if commit is None else as_text(commit),
+        dirty=None if dirty is None else as_flag(dirty),
+        changed=tuple(map(as_text, as_list(data.get("changed", ())))),
     )
-    texts = [origin.builder, *origin.toolchain.values(), *origin.specs.values(), *origin.changed]
-    if any(type(text) is not str for text in texts):
-        raise TypeError("a text is none")
-    if type(origin.commit) not in (str, type(None)) or type(origin.dirty) not in (bool, type(None)):
-        raise TypeError(f"{origin.commit!r} and {origin.dirty!r}")
-    return origin

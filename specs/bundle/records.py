@@ -6,19 +6,17 @@ the record is checked here: types of the fields that a bundle and its users rely
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import cast, get_type_hints
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
+from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, ArtifactRecord, KernelResources
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Array, parse_array
-from pallasc.specs.bundle.text import parse_json
 from pallasc.specs.gpus import FIGURES
-
-Record = Mapping[str, Any]
-"""The JSON of an artifact."""
+from pallasc.specs.untrusted_json import as_list, as_object, as_text, fault, parse_json
 
 Shipped = Mapping[str, tuple[str, int] | None]
 """What ships in place of each blob of a record: digest and size; None where nothing does."""
@@ -26,50 +24,53 @@ Shipped = Mapping[str, tuple[str, int] | None]
 _DIGITS = frozenset("0123456789abcdef")
 
 
-def parse_record(data: bytes) -> Record:
+def parse_record(data: bytes) -> ArtifactRecord:
     """Return the record with these bytes.
 
     Raises:
         CorruptError: they are not a record, or a field of it has another type.
     """
-    record = parse_json(data)
     try:
+        record = as_object(parse_json(data))
         _check(record)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"an artifact's record is damaged: {error!r}") from error
-    checked: Record = record
+        checked = cast(ArtifactRecord, record)
+        kinds_of(checked)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"an artifact's record is damaged: {fault(error)}") from error
     return checked
 
 
-def _check(record: Any) -> None:
+def _check(record: Mapping[str, object]) -> None:
     if record["schema"] != ARTIFACT_SCHEMA:
         raise ValueError(f"schema {record['schema']!r} instead of {ARTIFACT_SCHEMA}")
-    target = record["target"]
-    _expect(all(type(target[key]) is str for key in ("name", "arch", "description")), "target")
-    _expect(all(type(target[key]) in (int, float) and target[key] > 0 for key in FIGURES), "target")
-    _expect(isinstance(record["toolchain"], dict), "toolchain")
-    _expect(all(type(text) is str for text in minimum_driver(record).values()), "minimum_driver")
-    for key, size in record["blobs"].items():
-        _expect(is_digest(key) and type(size) is int and size >= 0, "blobs")
-    for kernel in record["kernels"]:
-        _check_kernel(kernel)
-    plan = record["plan"]
+    target = as_object(record["target"])
+    for key in ("name", "arch", "description"):
+        as_text(target[key])
+    for key in FIGURES:
+        figure = target[key]
+        _expect(isinstance(figure, int | float) and type(figure) is not bool and figure > 0, key)
+    as_object(record["toolchain"])
+    for version in as_object(record.get("minimum_driver") or {}).values():
+        as_text(version)
+    for digest, size in as_object(record["blobs"]).items():
+        _expect(is_digest(digest) and type(size) is int and size >= 0, "blobs")
+    for kernel in as_list(record["kernels"]):
+        _check_kernel(as_object(kernel))
+    plan = as_object(record["plan"])
     signature(plan, "inputs"), signature(plan, "outputs")
-    for step in plan["steps"]:
-        _expect(isinstance(step, dict), "steps")
-    kinds_of(record)
 
 
-def _check_kernel(kernel: Any) -> None:
+def _check_kernel(kernel: Mapping[str, object]) -> None:
     types = _kernel_types()
     _expect(kernel.keys() == types.keys(), "kernels")
     for name, hint in types.items():
-        _expect(isinstance(kernel[name], hint) and type(kernel[name]) is not bool, name)
-        _expect(type(kernel[name]) is not int or kernel[name] >= 0, name)
+        value = kernel[name]
+        _expect(isinstance(value, hint) and type(value) is not bool, name)
+        _expect(not isinstance(value, int) or value >= 0, name)
 
 
 @cache
-def _kernel_types() -> dict[str, Any]:
+def _kernel_types() -> dict[str, type | UnionType]:
     return get_type_hints(KernelResources)
 
 
@@ -78,52 +79,63 @@ def _expect(fits: bool, what: str) -> None:
         raise ValueError(f"its {what} has another form")
 
 
-def is_digest(text: Any) -> bool:
+def is_digest(text: object) -> bool:
     """Tell whether a value is a digest in hexadecimal."""
-    return type(text) is str and len(text) == 64 and _DIGITS.issuperset(text)
+    return isinstance(text, str) and len(text) == 64 and _DIGITS.issuperset(text)
 
 
-def minimum_driver(record: Record) -> Mapping[str, str]:
+def minimum_driver(record: ArtifactRecord) -> Mapping[str, str]:
     """Return `cuda` and `linux` of the driver that a record asks for; empty if it asks for none."""
-    driver: Mapping[str, str] = record.get("minimum_driver") or {}
-    return {key: driver[key] for key in sorted(driver)}
+    return dict(sorted((record.get("minimum_driver") or {}).items()))
 
 
-def signature(plan: Mapping[str, Any], which: str) -> tuple[Array, ...]:
+def signature(plan: Mapping[str, object], which: str) -> tuple[Array, ...]:
     """Return the `inputs` or `outputs` of a plan.
 
     Raises:
-        LookupError, TypeError, ValueError: they are none.
+        LookupError, TypeError, ValueError: they are damaged.
     """
-    return tuple(
-        parse_array([array["path"], array["dtype"], list(array["shape"]), *_layout_of(array)])
-        for array in plan[which]
-    )
+    return tuple(_signed_array(as_object(array)) for array in as_list(plan[which]))
 
 
-def kinds_of(record: Record) -> dict[str, Kind]:
+def _signed_array(array: Mapping[str, object]) -> Array:
+    layout = [list(as_list(array["layout"]))] if "layout" in array else []
+    return parse_array([array["path"], array["dtype"], list(as_list(array["shape"])), *layout])
+
+
+def kinds_of(record: ArtifactRecord) -> dict[str, Kind]:
     """Return what each blob of a record is, by digest, in the order of the digests.
 
     Raises:
-        ValueError: the record uses a blob that it does not list, or lists one that it does not use.
+        LookupError, TypeError, ValueError: the record is damaged, uses a blob that it does not
+            list, or lists one that it does not use.
     """
     kinds: dict[str, Kind] = {}
     for kernel in record["kernels"]:
-        kinds[kernel["cubin"]] = Kind.CUBIN
+        kinds[as_text(kernel["cubin"])] = Kind.CUBIN
         if kernel["ptx"] is not None:
-            kinds[kernel["ptx"]] = Kind.PTX
-    for step in record["plan"]["steps"]:
+            kinds[as_text(kernel["ptx"])] = Kind.PTX
+    for step in _steps(record):
         if step["kind"] == "launch":
-            kinds[step["cubin"]] = Kind.CUBIN
-    for buffer in record["plan"]["buffers"]:
-        if buffer["digest"] is not None:
-            kinds[buffer["digest"]] = Kind.CONSTANT
+            kinds[as_text(step["cubin"])] = Kind.CUBIN
+    for constant in _constants(record):
+        kinds[constant] = Kind.CONSTANT
     if kinds.keys() != record["blobs"].keys():
         raise ValueError("it does not list the blobs that it uses")
     return {key: kinds[key] for key in sorted(kinds)}
 
 
-def shipped_record(record: Record, shipped: Shipped) -> Record:
+def _steps(record: ArtifactRecord) -> Iterator[Mapping[str, object]]:
+    return map(as_object, as_list(record["plan"]["steps"]))
+
+
+def _constants(record: ArtifactRecord) -> Iterator[str]:
+    buffers = map(as_object, as_list(record["plan"]["buffers"]))
+    digests = (buffer["digest"] for buffer in buffers)
+    return (as_text(digest) for digest in digests if digest is not None)
+
+
+def shipped_record(record: ArtifactRecord, shipped: Shipped) -> ArtifactRecord:
     """Return the record of what ships: each digest is that of the bytes that are there.
 
     Args:
@@ -136,17 +148,20 @@ def shipped_record(record: Record, shipped: Shipped) -> Record:
     names = {key: place[0] for key, place in shipped.items() if place is not None}
     try:
         kernels = [
-            {**kernel, "cubin": names[kernel["cubin"]], "ptx": names.get(kernel["ptx"])}
+            {
+                **kernel,
+                "cubin": names[as_text(kernel["cubin"])],
+                "ptx": names.get(str(kernel["ptx"])),
+            }
             for kernel in record["kernels"]
         ]
         steps = [
-            {**step, "cubin": names[step["cubin"]]} if step["kind"] == "launch" else step
-            for step in record["plan"]["steps"]
+            {**step, "cubin": names[as_text(step["cubin"])]} if step["kind"] == "launch" else step
+            for step in _steps(record)
         ]
-        constants = [buffer["digest"] for buffer in record["plan"]["buffers"] if buffer["digest"]]
     except KeyError as error:
         raise CorruptError(f"the cubin {error} was left out") from error
-    for constant in constants:
+    for constant in _constants(record):
         if names.get(constant) != constant:
             raise CorruptError(f"the constant {constant} was left out")
     return {
@@ -155,7 +170,3 @@ def shipped_record(record: Record, shipped: Shipped) -> Record:
         "kernels": kernels,
         "plan": {**record["plan"], "steps": steps},
     }
-
-
-def _layout_of(array: Mapping[str, Any]) -> list[Any]:
-    return [list(array["layout"])] if "layout" in array else []
