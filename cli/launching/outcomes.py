@@ -17,6 +17,7 @@ from pallasc.errors import CheckError, SpecError
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
     from pallasc.cli.launching.profile_trace import TraceFile
+    from pallasc.compiler.builds.reference import Launched
     from pallasc.runtime.device.devices import Device
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
@@ -151,11 +152,11 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
     launched: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
-        def launch(number: int) -> dict[str, Any]:
+        def launch(number: int) -> Launched:
             outcome = launched[number] = launcher.launch(chosen[number])
-            message = _hand_over(outcome, Path(folder))
+            files = _hand_over(outcome, Path(folder))
             outcome.forget_bytes()
-            return message
+            return files
 
         for number, compared in compare([one.variant for one in chosen], launch):
             outcome = launched.pop(number)
@@ -163,19 +164,17 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
             yield number, outcome
 
 
-def _hand_over(outcome: Outcome, folder: Path) -> dict[str, Any]:
+def _hand_over(outcome: Outcome, folder: Path) -> Launched:
     """Write the arrays for the process that compares, over those of the launch before."""
-    message: dict[str, Any] = {"folder": str(folder)}
-    for kind, values in (("inputs", outcome.inputs), ("outputs", outcome.outputs)):
-        message[kind] = []
+    from pallasc.compiler.builds.reference import ArrayFile, Launched
+
+    def write(kind: str, values: Sequence[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
-            one, file = value.binding, f"{kind}{number}"
-            (folder / file).write_bytes(value.data)
-            entry = {"path": one.path, "dtype": one.dtype, "shape": one.shape, "file": file}
-            if one.layout is not None:
-                entry["layout"] = one.layout
-            message[kind].append(entry)
-    return message
+            (folder / f"{kind}{number}").write_bytes(value.data)
+            yield ArrayFile(value.binding, f"{kind}{number}")
+
+    inputs, outputs = write("input", outcome.inputs), write("output", outcome.outputs)
+    return Launched(folder, tuple(inputs), tuple(outputs))
 
 
 def check(outcomes: Sequence[Outcome]) -> None:

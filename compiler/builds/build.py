@@ -217,8 +217,9 @@ class Workers:
         pool = self.start(len(self._run.misses))
         if pool is not None and isinstance(self._setup, Setup):
             from pallasc.compiler.builds.compile_misses import compile_misses
+            from pallasc.compiler.workers.messages import Introduction
 
-            pool.context = self._setup.message(lookup.context, self._run.store)
+            pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
             compile_misses(self._run, lookup, pool, session)
 
 

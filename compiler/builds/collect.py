@@ -28,7 +28,6 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.withheld import Withheld
 from pallasc.compiler.inputs.manifest import changed_source, make_manifest
-from pallasc.compiler.inputs.sources import sources_from_json
 from pallasc.compiler.toolchain.environment import (
     compiler_variables,
     declared_fields,
@@ -45,9 +44,11 @@ from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Spec
 from pallasc.specs.variables import why_not_declared
-from pallasc.specs.wire import spec_from_json
+from pallasc.specs.wire import spec_from_json, spec_to_json
 
 if TYPE_CHECKING:
+    from pallasc.compiler.workers.diagnostics import Diagnostic
+    from pallasc.compiler.workers.messages import Collected
     from pallasc.compiler.workers.pool import Pool
     from pallasc.compiler.workers.tasks import Answer
 
@@ -89,7 +90,7 @@ class _Reader:
             changed = _changed(manifest, folder, digests, unchecked)
             specs = _remembered(manifest) if changed is None else None
             if specs is not None:
-                self._tell(path, manifest)
+                self._tell(path, _diagnostics(manifest))
                 self.withheld.add(Path(path).name, manifest.get("missed", {}))
                 return specs
             if changed is None:
@@ -103,19 +104,19 @@ class _Reader:
             )
         try:
             literal = _literal_env(path)
-            answer = self._ask_worker(path, {*of_project, *literal})
-            declared = {name for spec in answer["specs"] for name in spec["env"]}
-            if {*declared} & {*answer.get("sources", {}).get("missed", ())} & {*os.environ}:
-                answer = self._ask_worker(path, {*of_project, *declared})
+            collected = self._ask_worker(path, {*of_project, *literal})
+            declared = {name for spec in collected.specs for name in spec.env}
+            if declared & collected.missed.keys() & {*os.environ}:
+                collected = self._ask_worker(path, {*of_project, *declared})
         except _ProcessError as error:
             if self.broken is None:
                 raise
             self.broken(error)
             return []
-        self._remember(key, answer, digests, declared)
-        self.withheld.add(Path(path).name, answer.get("sources", {}).get("missed", {}))
-        self._tell(path, answer)
-        return _specs(answer["specs"])
+        self._remember(key, collected, digests, declared)
+        self.withheld.add(Path(path).name, collected.missed)
+        self._tell(path, collected.diagnostics)
+        return list(collected.specs)
 
     def _known_keys(
         self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
@@ -132,31 +133,29 @@ class _Reader:
                 yield _key(path, digests, of_project, one.jax), set()
 
     def _remember(
-        self, key: str, answer: Mapping[str, Any], digests: FileDigests, declared: Iterable[str]
+        self, key: str, collected: Collected, digests: FileDigests, declared: Iterable[str]
     ) -> None:
-        if not answer["uncached"]:
-            said = answer.get("diagnostics")
-            manifest = make_manifest(
-                "",
-                sources_from_json(answer["sources"]),
-                digests,
-                specs=json.dumps(answer["specs"]),
-                env=declared_fields(sorted(declared)),
-                **({"diagnostics": said} if said else {}),
-            )
-            self.store.put_manifest(key, manifest)
-            digests.save()
+        if collected.sources is None or collected.uncached:
+            return
+        diagnostics = [each.to_json() for each in collected.diagnostics]
+        manifest = make_manifest(
+            "",
+            collected.sources,
+            digests,
+            specs=json.dumps([spec_to_json(spec) for spec in collected.specs]),
+            env=declared_fields(sorted(declared)),
+            **({"diagnostics": diagnostics} if diagnostics else {}),
+        )
+        self.store.put_manifest(key, manifest)
+        digests.save()
 
-    def _tell(self, path: str, read: Mapping[str, Any]) -> None:
+    def _tell(self, path: str, diagnostics: Iterable[Diagnostic]) -> None:
         """Say what was said while a file was executed, now or when it was last."""
-        if read.get("diagnostics"):
-            from pallasc.compiler.workers.diagnostics import from_json
+        for diagnostic in diagnostics:
+            self.store.tell(f"while {path} was read: {diagnostic}")
 
-            for one in from_json(read["diagnostics"]):
-                self.store.tell(f"while {path} was read: {one}")
-
-    def _ask_worker(self, path: str, names: Iterable[str]) -> dict[str, Any]:
-        """Have a file executed by a process of its own; return what that answers.
+    def _ask_worker(self, path: str, names: Iterable[str]) -> Collected:
+        """Have a file executed by a process of its own; return what that found.
 
         Args:
             path: the file.
@@ -165,27 +164,28 @@ class _Reader:
         Raises:
             SpecError: the file is wrong, or its process died or was stopped.
         """
-        from pallasc.compiler.workers.messages import error_from_json
+        from pallasc.compiler.workers.messages import Collected, Failed
 
         answer = self._answer(path, names)
-        if answer.message is None:
+        if isinstance(answer.reply, Collected):
+            return answer.reply
+        if not isinstance(answer.reply, Failed):
             raise _process_error(path, answer)
-        if not answer.message["ok"]:
-            self._tell(path, answer.message)
-            error = error_from_json(answer.message["error"])
-            if error.message.startswith("MemoryError"):
-                # The kernel refused it: whether that or the watch comes first is chance.
-                raise _ProcessError(error.message, location=error.location, hint=error.hint)
-            raise error
-        return answer.message
+        self._tell(path, answer.reply.diagnostics)
+        error = answer.reply.error
+        if answer.reply.out_of_memory:
+            # The kernel refused it: whether that or the watch comes first is chance.
+            raise _ProcessError(error.message, location=error.location, hint=error.hint)
+        raise error
 
     def _answer(self, path: str, names: Iterable[str]) -> Answer:
+        from pallasc.compiler.workers.messages import Collect
         from pallasc.compiler.workers.tasks import Task
 
-        message = {"op": "collect", "path": path, "env": declared_values(names)}
+        request = Collect(path=path, env=declared_values(names))
         # where the place of a death is looked for
         group = ("", str(Path(path).resolve().parent), ())
-        task = Task(0, group, message, "the process that executes this file")
+        task = Task(0, group, request, "the process that executes this file")
         with self._pool() as pool:
             for _, _, answer in pool.run([task]):
                 if answer is not None:
@@ -199,13 +199,14 @@ class _Reader:
 
     def _pool(self) -> Pool:
         from pallasc.compiler.workers.capacity import default_memory_bytes
+        from pallasc.compiler.workers.messages import Listen
         from pallasc.compiler.workers.pool import Pool
 
         memory = self.memory_bytes
         return Pool(
             1,
             settled(os.environ),
-            {"op": "listen"},  # so that starting Python does not count as the file's time
+            Listen(),  # so that starting Python does not count as the file's time
             timeout_s=self.timeout_s,
             memory_bytes=(default_memory_bytes(1) if memory is None else memory) or None,
             tick_s=None if self.on_tick is None else _TICK_S,
@@ -289,14 +290,19 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
     )
 
 
-def _specs(data: Sequence[Mapping[str, Any]]) -> list[Spec]:
-    return [spec_from_json(dict(item)) for item in data]
+def _diagnostics(manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+    """Return what a manifest says was said; hardly any has something."""
+    if "diagnostics" not in manifest:
+        return ()
+    from pallasc.compiler.workers.diagnostics import from_json
+
+    return from_json(manifest["diagnostics"])
 
 
 def _remembered(manifest: Mapping[str, Any]) -> list[Spec] | None:
     """Return the specs in a manifest, None if it holds none: it may be a stranger's."""
     try:
-        return _specs(json.loads(manifest["specs"]))
+        return [spec_from_json(dict(item)) for item in json.loads(manifest["specs"])]
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError, PallascError):
         return None
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
@@ -18,14 +16,12 @@ from pallasc.compiler.inputs.manifest import about, data_digests, request_fields
 from pallasc.compiler.toolchain.environment import declared_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.diagnostics import from_json
-from pallasc.compiler.workers.messages import blobs_from_json, error_from_json
+from pallasc.compiler.workers.messages import Compile, Compiled, Failed, Request
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.errors import CompileError, CorruptError, PallascError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_to_json
 
 _TICK_S = 0.25
 
@@ -95,19 +91,17 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
     folders = os.pathsep.join([variant.base_dir, *lookup.folders(variant)])
     declared = declared_values(variant.env)
 
-    def message() -> Mapping[str, Any]:
-        data = data_digests(variant, lookup.context.digests)
-        return {
-            "op": "compile",
-            "variant": variant_to_json(variant),
-            "request": miss.keys.request,
-            "fields": request_fields(variant, lookup.context),
-            "data": data,
-            "env": declared,
-            "believed": lookup.believed(miss.keys),
-        }
+    def request() -> Request:
+        return Compile(
+            variant=variant,
+            request=miss.keys.request,
+            fields=request_fields(variant, lookup.context),
+            data=data_digests(variant, lookup.context.digests),
+            env=declared,
+            believed=lookup.believed(miss.keys),
+        )
 
-    return Task(label, (variant.target.arch, folders, tuple(declared.items())), message)
+    return Task(label, (variant.target.arch, folders, tuple(declared.items())), request)
 
 
 def _result(
@@ -118,46 +112,45 @@ def _result(
     if explanation is not None:
         explanation = replace(explanation, variant=variant.id)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
-    message = answer.message
+    reply = answer.reply
     if first and answer.stray_bytes:
         run.notes.append(
             f"{variant.id} wrote {answer.stray_bytes} bytes to file descriptors that it did not "
             "open; they were ignored"
         )
-    if message is None or not message["ok"]:
+    if not isinstance(reply, Compiled):
         error = _error(variant, answer, run)
-        return replace(result, error=error, output=answer.output, died=message is None)
+        return replace(result, error=error, output=answer.output, died=reply is None)
     if first:
-        run.notes += _notes(variant, message)
-        _sign(run, miss, message)
-    artifact = _artifact(run, message)
+        run.notes += _notes(variant, reply)
+        _sign(run, miss, reply)
+    artifact = _artifact(run, reply)
     if artifact is None:
         return replace(result, error=CompileError("the store lost what was just compiled"))
-    if run.options.require_store and message.get("not_stored"):
-        return replace(result, error=_not_kept(run, str(message["not_stored"])))
+    if run.options.require_store and reply.not_stored:
+        return replace(result, error=_not_kept(run, reply.not_stored))
     status: Status = "shared"
     if first:
-        status = "compiled" if message["status"] == "compiled" else "lowered"
+        status = "compiled" if reply.status == "compiled" else "lowered"
     if status == "compiled":
         session.miss(about=about(variant))
-        session.made(message["action"], seconds=message["seconds"], about=about(variant))
+        session.made(reply.action, seconds=reply.seconds, about=about(variant))
     else:
-        session.hit(message["action"], about=about(variant))
+        session.hit(reply.action, about=about(variant))
     return replace(
-        result, status=status, seconds=message["seconds"] if first else 0.0,
-        action_key=message["action"], artifact=artifact, printed=message.get("printed", ""),
-        diagnostics=from_json(message.get("diagnostics")), missed=message.get("missed", {}),
-        manifest_key="" if message["uncached"] else miss.keys.folder,
+        result, status=status, seconds=reply.seconds if first else 0.0,
+        action_key=reply.action, artifact=artifact, printed=reply.printed,
+        diagnostics=reply.diagnostics, missed=reply.missed,
+        manifest_key="" if reply.uncached else miss.keys.folder,
     )  # fmt: skip
 
 
-def _sign(run: Run, miss: Miss, message: Mapping[str, Any]) -> None:
+def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
     """Publish the manifest that a worker made, signed; it must lead where the worker said."""
-    manifest = message.get("manifest")
+    manifest = reply.manifest
     if manifest is None:
         return
-    told = (manifest.get("action"), manifest.get("record"))
-    if told != (message["action"], message.get("digest")):
+    if (manifest.get("action"), manifest.get("record")) != (reply.action, reply.digest):
         run.notes.append(f"{run.variants[miss.indices[0]].id}: its manifest was made up")
         return
     try:
@@ -176,8 +169,8 @@ def _not_kept(run: Run, reason: str) -> ToolError:
 
 def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
     """Return why a variant failed; what killed its process says how to see it alone."""
-    if answer.message is not None:
-        error = error_from_json(answer.message["error"])
+    if isinstance(answer.reply, Failed):
+        error = answer.reply.error
     else:
         error = answer.error or CompileError("the worker gave no answer")
         alone = f"To see it alone: {reproduction(variant, run)}"
@@ -202,19 +195,19 @@ def reproduction(variant: Variant, run: Run) -> str:
     return shlex.join(words)
 
 
-def _notes(variant: Variant, message: Mapping[str, Any]) -> list[str]:
-    notes = list(message["warnings"])
-    if "conflict" in message:
-        notes.append(f"{variant.id} is not deterministic: {message['conflict']}")
-    if message["uncached"]:
-        notes.append(f"{variant.id} will be lowered again: {message['uncached']}")
+def _notes(variant: Variant, reply: Compiled) -> list[str]:
+    notes = list(reply.warnings)
+    if reply.conflict is not None:
+        notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
+    if reply.uncached:
+        notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
     return notes
 
 
-def _artifact(run: Run, message: Mapping[str, Any]) -> Artifact | None:
+def _artifact(run: Run, reply: Compiled) -> Artifact | None:
     found = None
-    if message.get("stored", True):  # what the store has need not stay in memory
-        found = stored_artifact(run.store, str(message["action"]), record=message.get("digest"))
-    if found is not None or "record" not in message:
+    if reply.stored:  # what the store has need not stay in memory
+        found = stored_artifact(run.store, reply.action, record=reply.digest)
+    if found is not None or reply.record is None:
         return found
-    return Artifact(message["record"], blobs_from_json(message["blobs"]).__getitem__)
+    return Artifact(reply.record, reply.blobs.__getitem__)

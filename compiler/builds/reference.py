@@ -1,30 +1,64 @@
 """Compare launches with the references of their specs, in a process of their own.
 
-To it: `{"op": "compare", "variant": …, "env": …, "folder": …, "inputs": …, "outputs": …}`. `env`
-has the variables that the spec declares; inputs and outputs are lists of `{"path", "dtype",
-"shape", "file"}`, with `layout` where an array is not row-major, whose files lie in the folder and
-hold the bytes of device memory. From it: `{"ok": true, "outputs": …}` with what
-`compare.compare_arrays` says of each, or `{"ok": false, "error": …}`.
+`Compare` asks for it, `Compared` or `Failed` replies (`messages`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from pallasc.compiler.toolchain.environment import declared_values, settled
-from pallasc.compiler.workers.messages import error_from_json
+from pallasc.compiler.workers.messages import Failed, Reply, Request
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import CompileError
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_to_json
 
 PROGRAM = "pallasc.compiler.builds.reference_worker"
 
-Launch = Callable[[int], Mapping[str, Any]]
-"""Launches the variant of a number and returns `folder`, `inputs` and `outputs` of the message."""
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """An array, and the name of the file with its bytes in device memory."""
+
+    array: Binding
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The arrays that a launch took and gave, in files of a folder."""
+
+    folder: Path
+    inputs: tuple[ArrayFile, ...]
+    outputs: tuple[ArrayFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Reply):
+    """What `compare.compare_arrays` says of each output."""
+
+    outputs: tuple[Mapping[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare(Request):
+    """Run the reference of a variant and compare; `env` has the variables that it declares."""
+
+    op: ClassVar[str] = "compare"
+    reply: ClassVar[type[Reply]] = Compared
+    variant: Variant
+    launched: Launched
+    env: Mapping[str, str | None] = field(default_factory=dict)
+
+
+Launch = Callable[[int], Launched]
+"""Launches the variant of a number."""
 
 
 def compare(
@@ -43,7 +77,7 @@ def compare(
         Task(
             number,
             ("", variant.base_dir, tuple(declared_values(variant.env).items())),
-            partial(_message, number, variant, launch),
+            partial(_request, number, variant, launch),
             f"the process that runs the reference of {variant.id}",
         )
         for number, variant in enumerate(variants)
@@ -54,18 +88,13 @@ def compare(
                 yield task.label, _outputs(answer)
 
 
-def _message(number: int, variant: Variant, launch: Launch) -> dict[str, Any]:
-    env = declared_values(variant.env)
-    return {"op": "compare", "variant": variant_to_json(variant), "env": env, **launch(number)}
+def _request(number: int, variant: Variant, launch: Launch) -> Compare:
+    return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
 
 
 def _outputs(answer: Answer) -> list[dict[str, Any]]:
-    if answer.error is not None:
-        raise answer.error
-    message = answer.message
-    if message is None:
-        raise CompileError("the process that runs references has not answered")
-    if not message["ok"]:
-        raise error_from_json(message["error"])
-    found: list[dict[str, Any]] = message["outputs"]
-    return found
+    if isinstance(answer.reply, Failed):
+        raise answer.reply.error
+    if not isinstance(answer.reply, Compared):
+        raise answer.error or CompileError("the process that runs references has not answered")
+    return [dict(output) for output in answer.reply.outputs]

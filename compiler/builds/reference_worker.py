@@ -10,6 +10,7 @@ import inspect
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,16 @@ from pallasc.compiler.builds.compare import (
     read_array,
     settle_tolerance,
 )
+from pallasc.compiler.builds.reference import ArrayFile, Compare, Compared
 from pallasc.compiler.inputs.seclusion import admit, enter
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
 from pallasc.compiler.lowering.trees import abstract, bind
-from pallasc.compiler.workers.channel import Channel
-from pallasc.compiler.workers.messages import decode, error_to_json
+from pallasc.compiler.workers.channel import Channel, decode
+from pallasc.compiler.workers.messages import Failed, Reply
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
-from pallasc.specs.wire import variant_from_json
 
 
 def main(arguments: list[str], channel: Channel) -> int:
@@ -37,51 +38,53 @@ def main(arguments: list[str], channel: Channel) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     with os.fdopen(requests, "rb") as source:
         for line in source:
-            message = decode(line)
+            request = Compare.from_json(decode(line))
+            reply: Reply
             try:
-                answer = {"ok": True, "outputs": _compare(message)}
+                reply = Compared(task=request.task, outputs=tuple(_compare(request)))
             except PallascError as error:
-                answer = {"ok": False, "error": error_to_json(error)}
-            channel.send({**answer, "task": message["task"]})
+                reply = replace(Failed.because_of(error), task=request.task)
+            channel.send(reply.to_json())
     return 0
 
 
-def _compare(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _compare(request: Compare) -> list[dict[str, Any]]:
     """Return what `compare_arrays` says of each output.
 
     Raises:
         SpecError: the reference cannot be run, or gives something else than the kernel.
     """
-    variant = variant_from_json(message["variant"])
-    admit(message["env"])
+    variant, launched = request.variant, request.launched
+    admit(request.env)
     enter(variant.base_dir)
-    folder = Path(message["folder"])
-    inputs = {
-        one["path"]: read_array(folder / one["file"], one["dtype"], one["shape"], one.get("layout"))
-        for one in message["inputs"]
-    }
-    outputs = message["outputs"]
-    wanted = _leaves_of(run_reference(variant, inputs))
-    if len(wanted) != len(outputs):
-        raise _wrong(variant, f"gives {len(wanted)} arrays, and the kernel {len(outputs)}")
+    inputs = {file.array.path: _read(launched.folder, file) for file in launched.inputs}
+    outputs = launched.outputs
+    expected = _leaves_of(run_reference(variant, inputs))
+    if len(expected) != len(outputs):
+        raise _wrong(variant, f"gives {len(expected)} arrays, and the kernel {len(outputs)}")
     return [
-        _compare_one(variant, one, right, folder)
-        for one, right in zip(outputs, wanted, strict=True)
+        _compare_output(variant, output, array, launched.folder)
+        for output, array in zip(outputs, expected, strict=True)
     ]
 
 
-def _compare_one(
-    variant: Variant, output: Mapping[str, Any], wanted: Any, folder: Path
+def _read(folder: Path, file: ArrayFile) -> Any:
+    return read_array(folder / file.name, file.array.dtype, file.array.shape, file.array.layout)
+
+
+def _compare_output(
+    variant: Variant, output: ArrayFile, expected: Any, folder: Path
 ) -> dict[str, Any]:
-    if list(wanted.shape) != list(output["shape"]):
+    array = output.array
+    if tuple(expected.shape) != array.shape:
         raise _wrong(
             variant,
-            f"gives {output['path']} the shape {list(wanted.shape)}, and the kernel "
-            f"{list(output['shape'])}",
+            f"gives {array.path} the shape {list(expected.shape)}, and the kernel "
+            f"{list(array.shape)}",
         )
-    got = read_array(folder / output["file"], output["dtype"], output["shape"])
-    rtol, atol = settle_tolerance(variant.tolerance, output["dtype"])
-    return {"path": output["path"], **compare_arrays(got, wanted, rtol=rtol, atol=atol)}
+    rtol, atol = settle_tolerance(variant.tolerance, array.dtype)
+    compared = compare_arrays(_read(folder, output), expected, rtol=rtol, atol=atol)
+    return {"path": array.path, **compared}
 
 
 def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 _READ = ("file:", "site:")
 """How the labels of `opened` begin whose contents count."""
@@ -48,36 +46,6 @@ class Sources:
         read = (n for n, path in self.opened.items() if n.startswith(_READ) and path.is_file())
         changed += [label for label in read if _touched_ns(self.opened[label]) >= start_ns]
         return changed + sorted(self.altered)
-
-
-def sources_to_json(read: Sources) -> dict[str, Any]:
-    """Return sources as plain data."""
-    return {
-        **asdict(read),
-        "files": {label: str(path) for label, path in read.files.items()},
-        "packages": sorted(read.packages),
-        "unknown": sorted(read.unknown),
-        "absent": sorted(read.absent),
-        "unseen": sorted(read.unseen),
-        "altered": sorted(read.altered),
-        "opened": {label: str(path) for label, path in read.opened.items()},
-    }
-
-
-def sources_from_json(data: Mapping[str, Any]) -> Sources:
-    """Return the sources that `sources_to_json` was given."""
-    return Sources(
-        files={label: Path(path) for label, path in data["files"].items()},
-        packages=set(data["packages"]),
-        unknown=set(data["unknown"]),
-        absent=set(data["absent"]),
-        folders=tuple(data["folders"]),
-        hidden=data["hidden"],
-        opened={label: Path(path) for label, path in data["opened"].items()},
-        missed=data["missed"],
-        unseen=set(data["unseen"]),
-        altered=set(data["altered"]),
-    )
 
 
 def _touched_ns(path: Path) -> int:

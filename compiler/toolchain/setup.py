@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -76,20 +76,6 @@ class Setup:
     def record(self, digests: FileDigests) -> dict[str, object]:
         """Return what artifacts say of the toolchain."""
         return toolchain_record(self.toolchain, digests.digest)
-
-    def message(self, context: Context, store: Store) -> dict[str, Any]:
-        """Return the message that tells a worker all this."""
-        return {
-            "op": "context",
-            "record": self.record(context.digests),
-            "ptxas": str(self.toolchain.ptxas),
-            "toolkit": str(self.toolkit),
-            "identity": context.for_actions(),
-            "versions": self.versions_now(),
-            "variables": dict(context.variables),
-            "store": str(store.root),
-            "signing": store.trust.strict,
-        }
 
 
 def prepare(ptxas: Path | None = None) -> Setup:

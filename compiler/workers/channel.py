@@ -18,16 +18,31 @@ need no code: the user's code cannot write to that end.
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-from pallasc.compiler.workers.messages import decode, encode
 
 KEY_BYTES = 32
 _LONGEST_FRAME_BYTES = 256 << 20
-_END: Mapping[str, Any] = {"end": True}
+_END: Mapping[str, object] = {"end": True}
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """Return a message as one line; the order of keys is kept."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, object]:
+    """Return the message on a line.
+
+    Raises:
+        ValueError: it is not a JSON object.
+    """
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
+    return message
 
 
 def make_key() -> bytes:
@@ -68,7 +83,7 @@ class Channel:
         self._key = key
         self._number = 0
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         """Send a message."""
         for part in (message, _END):
             self._write(_frame(self._number, encode(part).rstrip(b"\n"), self._key))
@@ -96,7 +111,7 @@ class Frames:
         self._number = 0
         self._heard = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[dict[str, Any] | None]:
+    def feed(self, data: bytes) -> Iterator[dict[str, object] | None]:
         """Take bytes and yield the messages that are complete, None for one that was garbled."""
         self._heard += data
         if len(self._heard) > _LONGEST_FRAME_BYTES:
@@ -108,7 +123,7 @@ class Frames:
         for line in lines:
             yield from self._messages(bytes(line))
 
-    def _messages(self, line: bytes) -> Iterator[dict[str, Any] | None]:
+    def _messages(self, line: bytes) -> Iterator[dict[str, object] | None]:
         found = _open(line, self._key)
         if found is None or found[0] < self._number:
             self.stray_bytes += len(line) and len(line) + 1
@@ -127,7 +142,7 @@ def _frame(number: int, payload: bytes, key: bytes) -> bytes:
     return b"\n%d %s %s\n" % (number, code, payload)
 
 
-def _open(line: bytes, key: bytes) -> tuple[int, dict[str, Any]] | None:
+def _open(line: bytes, key: bytes) -> tuple[int, dict[str, object]] | None:
     """Return number and message of a frame, None of anything else."""
     digits, _, rest = line.partition(b" ")
     code, _, payload = rest.partition(b" ")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from pallasc.errors import CompileError, Location
+from pallasc.errors import CompileError, Location, PallascError
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
 _STACK = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+ .*\(most recent call first\):$")
@@ -53,13 +52,11 @@ def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
     )
 
 
-def explain_memory(message: Mapping[str, Any], limit_bytes: int | None) -> None:
-    """Add to an answer that memory ran out because the kernel was told to give no more."""
-    error = message.get("error") or {}
-    if limit_bytes and "MemoryError" in str(error.get("message")) and not error.get("hint"):
-        error["hint"] = (
-            f"One compiling process may hold {size(limit_bytes)} of memory; --memory sets how much."
-        )
+def explain_memory(error: PallascError, limit_bytes: int) -> None:
+    """Add to an error that memory ran out because the kernel was told to give no more."""
+    error.hint = error.hint or (
+        f"One compiling process may hold {size(limit_bytes)} of memory; --memory sets how much."
+    )
 
 
 def no_message(doing: str) -> CompileError:

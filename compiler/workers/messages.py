@@ -1,142 +1,315 @@
 """Messages between the command line process and its workers: JSON objects; `channel` frames them.
 
-To a worker: `{"op": "context", …}` once, then `{"op": "compile", "variant": …, "request": …}`; or
-`{"op": "listen"}` once, then `{"op": "collect", "path": …}`. From it, `{"ready": true}` to the
-first, and one answer for each request: `{"ok": true, …}` or `{"ok": false, "error": …}`. Bytes
-travel as base64, and only where no store holds them.
+A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile`; or
+`listen` once and then `collect`. To `context` and `listen` it says `{"ready": true}`. Everything
+else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`. The fields are those of the
+classes here; bytes travel as base64.
+
+The user's code runs in the process that replies, so a reply is read with every type checked.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pallasc import errors
-from pallasc.compiler.workers.diagnostics import MOST
-from pallasc.errors import CompileError, PallascError
-from pallasc.specs.wire import location_from_json, location_to_json
+from pallasc.compiler.inputs.sources import Sources
+from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
+from pallasc.compiler.workers.typed_json import plain, read_dataclass
+from pallasc.errors import PallascError
+from pallasc.specs.spec import Spec, Variant
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.toolchain.context import Context
+    from pallasc.compiler.toolchain.setup import Setup
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
-    """Return a message as one line; the order of keys is kept."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What both directions have in common.
+
+    Attributes:
+        task: the number of the request among those of its worker.
+    """
+
+    task: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the message as plain data."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Self:
+        """Return the message that `to_json` made plain.
+
+        Raises:
+            ValueError: a field is missing or has another type.
+        """
+        try:
+            message: Self = read_dataclass(cls, data)
+        except (AttributeError, LookupError, TypeError, PallascError) as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
+        return message
 
 
-def decode(line: bytes) -> dict[str, Any]:
-    """Return the message on a line.
+# ---- replies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply(Message):
+    """A worker's answer to a request.
+
+    Attributes:
+        ok: whether it did what it was asked for.
+        spoilt: whether the user's code changed settings of the process for good.
+        diagnostics: what was said meanwhile.
+    """
+
+    ok: ClassVar[bool] = True
+    spoilt: bool = False
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.diagnostics) > MOST:
+            raise ValueError(f"more than {MOST} diagnostics")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the reply as plain data."""
+        return {"ok": self.ok, **Message.to_json(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Reply):
+    """The request failed.
+
+    Attributes:
+        error: why.
+        out_of_memory: whether Python ran out of memory.
+    """
+
+    ok: ClassVar[bool] = False
+    error: PallascError
+    out_of_memory: bool = False
+
+    @staticmethod
+    def because_of(error: PallascError, diagnostics: tuple[Diagnostic, ...] = ()) -> Failed:
+        """Return the reply that tells an error."""
+        cause: BaseException | None = error
+        # An error that is raised again "from" itself is its own cause.
+        while isinstance(cause, PallascError) and cause.__cause__ is not cause:
+            cause = cause.__cause__
+        return Failed(
+            error=error, diagnostics=diagnostics, out_of_memory=isinstance(cause, MemoryError)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected(Reply):
+    """What a Python spec file declares.
+
+    Attributes:
+        specs: the specs.
+        uncached: why the store must not remember them, "" if it may.
+        sources: what executing the file read, None if that cannot be told.
+    """
+
+    specs: tuple[Spec, ...]
+    uncached: str
+    sources: Sources | None = None
+
+    @property
+    def missed(self) -> dict[str, str]:
+        """What was asked for and is withheld, with the place of who asked."""
+        return self.sources.missed if self.sources else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled(Reply):
+    """An artifact, compiled now or found under the action key of the lowered module.
+
+    Attributes:
+        action: the action key.
+        status: "hit" if XLA did not have to compile.
+        seconds: how long it took.
+        warnings: sentences for people.
+        uncached: why there is no manifest, "" if there is one.
+        not_stored: why the store could not keep the artifact, "" if it could.
+        printed: what tracing printed, packed (`kernel_output`).
+        digest: of the artifact's record, None where the worker has none.
+        conflict: how the artifact differs from what the store had before, None if it does not.
+        stored: whether the store may have the artifact.
+        record: the artifact's record, None where the worker has none.
+        blobs: what the record names, by digest.
+        missed: what was asked for and is withheld, with the place of who asked.
+        manifest: what the build signs and publishes, None where the worker did.
+    """
+
+    action: str
+    status: Literal["hit", "compiled"]
+    seconds: float
+    warnings: tuple[str, ...]
+    uncached: str
+    not_stored: str = ""
+    printed: str = ""
+    digest: str | None = None
+    conflict: str | None = None
+    stored: bool = True
+    record: Mapping[str, object] | None = None
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    missed: Mapping[str, str] = field(default_factory=dict)
+    manifest: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        Reply.__post_init__(self)
+        for key in (self.action, self.digest):
+            if key is not None and not re.fullmatch("[0-9a-f]{64}", key):
+                raise ValueError(f"{key!r} is not a SHA-256 digest")
+        if not 0 <= self.seconds < 1e9:
+            raise ValueError(f"{self.seconds} seconds")
+
+
+# ---- requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Message):
+    """What a worker is asked for; `op` tells the kinds apart, `reply` is what answers it."""
+
+    op: ClassVar[str]
+    reply: ClassVar[type[Reply]] = Reply
+
+    def to_json(self) -> dict[str, object]:
+        """Return the request as plain data."""
+        return {"op": self.op, **Message.to_json(self)}
+
+    def read_reply(self, data: Mapping[str, object]) -> Reply:
+        """Return the reply to this request that a worker sent.
+
+        Raises:
+            ValueError: it is not one.
+        """
+        ok = data.get("ok")
+        if type(ok) is not bool:
+            raise ValueError("a reply says whether it is ok")
+        reply = (self.reply if ok else Failed).from_json(data)
+        if reply.task not in (None, self.task):
+            raise ValueError(f"a reply to request {reply.task}")
+        return reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm(Request):
+    """Import the compiler; there is no reply."""
+
+    op: ClassVar[str] = "warm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen(Request):
+    """Say when Python has started."""
+
+    op: ClassVar[str] = "listen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction(Request):
+    """What holds for all compilations of a build; the worker says when it is ready for them.
+
+    Attributes:
+        record: what artifacts say of the toolchain.
+        ptxas: the assembler.
+        toolkit: the folder that XLA takes assembler and device library from.
+        identity: label -> digest of what action keys depend on.
+        versions: label -> version of each part of the toolchain, for people.
+        variables: the environment variables that reach the compiler.
+        store: its folder.
+        signing: the build publishes the manifests, because it signs them; no key comes to a worker.
+    """
+
+    op: ClassVar[str] = "context"
+    record: Mapping[str, object]
+    ptxas: Path
+    toolkit: Path
+    identity: Mapping[str, str]
+    versions: Mapping[str, str]
+    variables: Mapping[str, str]
+    store: Path
+    signing: bool
+
+    @classmethod
+    def of(cls, setup: Setup, context: Context, store: Store) -> Introduction:
+        """Return the request that tells a worker of a toolchain and a store.
+
+        Raises:
+            ToolError: the assembler cannot be asked for its version.
+        """
+        return cls(
+            record=setup.record(context.digests),
+            ptxas=setup.toolchain.ptxas,
+            toolkit=setup.toolkit,
+            identity=context.for_actions(),
+            versions=setup.versions_now(),
+            variables=context.variables,
+            store=store.root,
+            signing=store.trust.strict,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect(Request):
+    """Execute a Python spec file.
+
+    Attributes:
+        path: the file, as messages show it.
+        env: the values of the variables that it gets to see, None for one that is not set.
+    """
+
+    op: ClassVar[str] = "collect"
+    reply: ClassVar[type[Reply]] = Collected
+    path: str
+    env: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compile(Request):
+    """Make the artifact of a variant.
+
+    Attributes:
+        variant: the variant.
+        request: its request key.
+        fields: the labelled fields of that key.
+        data: the digests of its data files.
+        env: the values of the variables that it declares, None for one that is not set.
+        believed: record digest by action key of the only artifacts of the store that may be used;
+            None for all.
+    """
+
+    op: ClassVar[str] = "compile"
+    reply: ClassVar[type[Reply]] = Compiled
+    variant: Variant
+    request: str
+    fields: Mapping[str, str]
+    data: Mapping[str, str]
+    env: Mapping[str, str | None]
+    believed: Mapping[str, str] | None
+
+
+_REQUESTS: Mapping[object, type[Request]] = {
+    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile)
+}
+
+
+def read_request(data: Mapping[str, object]) -> Request:
+    """Return the request that a worker was sent.
 
     Raises:
-        ValueError: it is not a JSON object.
+        ValueError: it is not one.
     """
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
-    return message
-
-
-def is_answer(message: Mapping[str, Any], op: str) -> bool:
-    """Tell whether a message answers a request: its fields are there and of the right types.
-
-    The user's code runs in the process that answers, so nothing of it is taken for granted.
-
-    Args:
-        message: what came.
-        op: what was asked for.
-    """
-    if message.get("ok") is False:
-        error = message.get("error")
-        return isinstance(error, dict) and all(n in error and _fits(n, error) for n in _ERROR)
-    present = all(name in message for name in _REQUIRED.get(op, ()))
-    return message.get("ok") is True and present and all(_fits(name, message) for name in message)
-
-
-_ERROR = ("type", "message", "hint", "location", "exit_code")
-_REQUIRED = {
-    "compile": ("action", "status", "seconds", "warnings", "uncached"),
-    "collect": ("specs", "uncached"),
-}
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is str for item in value)
-
-
-def _is_optional_text(value: Any) -> bool:
-    return value is None or type(value) is str
-
-
-def _is_place(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, list) and [type(item) for item in value] == [str, int, int]
-    )
-
-
-_FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "action": lambda value: type(value) is str and re.fullmatch("[0-9a-f]{64}", value) is not None,
-    "blobs": lambda value: isinstance(value, dict) and _is_texts([*value, *value.values()]),
-    "conflict": lambda value: type(value) is str,
-    "diagnostics": lambda value: isinstance(value, list) and len(value) <= MOST,
-    "digest": lambda value: type(value) is str and re.fullmatch("[0-9a-f]{64}", value) is not None,
-    "exit_code": lambda value: type(value) is int and 0 < value < 256,
-    "hint": _is_optional_text,
-    "location": _is_place,
-    "manifest": lambda value: isinstance(value, dict),
-    "message": lambda value: type(value) is str,
-    "missed": lambda value: isinstance(value, dict) and _is_texts([*value, *value.values()]),
-    "not_stored": lambda value: type(value) is str,
-    "printed": lambda value: type(value) is str,
-    "record": lambda value: isinstance(value, dict),
-    "seconds": lambda value: type(value) in (int, float) and 0 <= value < 1e9,
-    "sources": lambda value: isinstance(value, dict) and isinstance(value.get("missed"), dict),
-    "specs": lambda value: isinstance(value, list) and all(type(item) is dict for item in value),
-    "spoilt": lambda value: type(value) is bool,
-    "status": lambda value: value in ("hit", "compiled"),
-    "stored": lambda value: type(value) is bool,
-    "type": lambda value: type(value) is str,
-    "uncached": lambda value: type(value) is str,
-    "warnings": _is_texts,
-}
-"""What a field of an answer, or of an error in one, may be."""
-
-
-def _fits(name: str, message: Mapping[str, Any]) -> bool:
-    check = _FIELDS.get(name)
-    return check is None or check(message[name])
-
-
-def error_to_json(error: PallascError) -> dict[str, Any]:
-    """Return an error of ours as plain data."""
-    return {
-        "type": next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__)),
-        "message": error.message,
-        "hint": error.hint,
-        "location": location_to_json(error.location) if error.location else None,
-        "exit_code": error.exit_code,
-    }
-
-
-def error_from_json(data: Mapping[str, Any]) -> PallascError:
-    """Return the error that `error_to_json` was given, of the nearest public class."""
-    public = getattr(errors, str(data["type"]), None)
-    kind = public if isinstance(public, type) and issubclass(public, PallascError) else None
-    place = data["location"]
-    error = (kind or CompileError)(
-        data["message"],
-        location=location_from_json(place) if place else None,
-        hint=data["hint"],
-    )
-    error.exit_code = data["exit_code"]
-    return error
-
-
-def blobs_to_json(blobs: Mapping[str, bytes]) -> dict[str, str]:
-    """Return blobs as base64."""
-    return {key: base64.b64encode(data).decode() for key, data in blobs.items()}
-
-
-def blobs_from_json(data: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the blobs that `blobs_to_json` was given."""
-    return {key: base64.b64decode(text) for key, text in data.items()}
+    kind = _REQUESTS.get(data.get("op"))
+    if kind is None:
+        raise ValueError(f"there is no request {data.get('op')!r}")
+    return kind.from_json(data)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from selectors import BaseSelector, DefaultSelector
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from pallasc.compiler.workers.failures import explain_memory
+from pallasc.compiler.workers.messages import Failed, Request, Warm
 from pallasc.compiler.workers.schedule import Pace, Queue
 from pallasc.compiler.workers.scratch import Scratch
 from pallasc.compiler.workers.supervision import Limits, Watch, receive
@@ -40,7 +41,7 @@ class Pool:
     Args:
         jobs: how many workers run at the same time.
         environment: of the workers.
-        context: the message that every worker gets first, None until it is known.
+        context: the request that every worker gets first, None until it is known.
         timeout_s: what one task may take, without what its worker takes to get ready.
         memory_bytes: what a worker and all that it started may hold.
         tick_s: how often `run` says that time goes on, None for never.
@@ -49,7 +50,7 @@ class Pool:
 
     jobs: int
     environment: Mapping[str, str]
-    context: Mapping[str, Any] | None = None
+    context: Request | None = None
     timeout_s: float | None = field(default=None, kw_only=True)
     memory_bytes: int | None = field(default=None, kw_only=True)
     tick_s: float | None = field(default=1.0, kw_only=True)
@@ -82,7 +83,7 @@ class Pool:
     def warm(self, count: int) -> None:
         """Start workers that import JAX while the caller is still getting ready."""
         for _ in range(min(count, self.jobs)):
-            self._new_worker().send({"op": "warm"})
+            self._new_worker().send(Warm())
 
     def running(self) -> list[tuple[Task, float]]:
         """Return what is being done and for how many seconds, the slowest first."""
@@ -135,12 +136,12 @@ class Pool:
             if id(task) not in self._repeated:
                 yield "started", task, None
             try:
-                message = task.make_message()
+                request = task.make_request()
             except PallascError as error:
                 yield "done", task, Answer(task, None, error, "")
                 continue
             worker = self._worker(group, idle)
-            worker.assign(task, message)
+            worker.assign(task, request)
             self._busy.append(worker)
             _register(selector, worker)
 
@@ -195,7 +196,9 @@ class Pool:
             self._repeated.add(id(answer.task))
             self._queue.put_back(answer.task)
         else:
-            explain_memory(answer.message or {}, self.memory_bytes)
+            reply, limit = answer.reply, self.memory_bytes
+            if limit and isinstance(reply, Failed) and reply.out_of_memory:
+                explain_memory(reply.error, limit)
             yield "done", answer.task, answer
 
     def _is_kept(self, worker: Worker, answer: Answer) -> bool:
@@ -203,7 +206,7 @@ class Pool:
 
         One whose settings the user's code has changed would compile the next variant with them.
         """
-        usable = answer.message is not None and not answer.message.get("spoilt")
+        usable = answer.reply is not None and not answer.reply.spoilt
         return usable and worker.group in self._queue and not self._limits().are_near(worker)
 
     # ---- ending
@@ -227,7 +230,7 @@ class Pool:
 def _went_well(event: Event) -> bool:
     """Tell whether an answer says that its task succeeded."""
     answer = event[2]
-    return answer is not None and answer.message is not None and bool(answer.message["ok"])
+    return answer is not None and answer.reply is not None and answer.reply.ok
 
 
 def _register(

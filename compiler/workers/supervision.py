@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.messages import is_answer
 from pallasc.compiler.workers.processes import held_bytes, held_together_bytes, parents
 from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.compiler.workers.worker_process import Worker
@@ -129,18 +128,20 @@ def _is_late(worker: Worker, timeout_s: float) -> bool:
 
 def receive(worker: Worker) -> Answer | None:
     """Return what a worker has answered, or how it died, None if there is more to come."""
-    message, task = worker.hear(), worker.task
-    if task is None:
+    message, task, request = worker.hear(), worker.task, worker.request
+    if task is None or request is None:
         return None
     if message is None:
         if not worker.is_over():
             return None
         error = failures.died(task.doing, worker.ending(), worker.said(TAIL_BYTES))
         return _failure(worker, task, error)
-    if not (is_answer(message, worker.op) and worker.answers_its_task(message)):
+    try:
+        reply = request.read_reply(message)
+    except ValueError:
         return _failure(worker, task, failures.no_message(task.doing))
     stray = worker.take_stray_bytes()
-    return Answer(task, message, None, worker.said(TAIL_BYTES), stray_bytes=stray)
+    return Answer(task, reply, None, worker.said(TAIL_BYTES), stray_bytes=stray)
 
 
 def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from pallasc.compiler.workers.messages import Reply, Request
 from pallasc.errors import Location, PallascError
 
 Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
@@ -19,40 +19,40 @@ class Task:
     Attributes:
         label: for the caller to know it by.
         group: a worker serves one group only.
-        message: what the worker is sent, or what makes that when it is sent.
+        request: what the worker is asked, or what makes that when it is sent.
         doing: what a worker that dies meanwhile is called.
     """
 
     label: int
     group: Group
-    message: Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+    request: Request | Callable[[], Request]
     doing: str = "the compiling process"
 
-    def make_message(self) -> Mapping[str, Any]:
-        """Return what the worker is sent.
+    def make_request(self) -> Request:
+        """Return what the worker is asked.
 
         Raises:
             PallascError: there is something wrong with what it is about.
         """
-        return self.message() if callable(self.message) else self.message
+        return self.request() if callable(self.request) else self.request
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a task: the worker's answer, or the error that took its place.
+    """What became of a task: the worker's reply, or the error that took its place.
 
     Attributes:
         task: the task.
-        message: the worker's answer, None if there is none.
+        reply: the worker's reply, None if there is none.
         error: why there is none.
         output: the tail of what the worker wrote meanwhile.
         place: where in the user's files it was when it died or was stopped, if that is known.
         repeat: whether what its worker did before may be to blame.
-        stray_bytes: what came through the worker's channel beside the answer, and was ignored.
+        stray_bytes: what came through the worker's channel beside the reply, and was ignored.
     """
 
     task: Task
-    message: dict[str, Any] | None
+    reply: Reply | None
     error: PallascError | None
     output: str
     place: Location | None = None

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from pallasc.cache.about import seconds_of
 from pallasc.cache.signing import Trust
@@ -38,14 +38,15 @@ from pallasc.compiler.inputs.manifest import (
 from pallasc.compiler.inputs.process_state import Surroundings, read_flags
 from pallasc.compiler.inputs.reads import name_of
 from pallasc.compiler.inputs.seclusion import admit, enter
-from pallasc.compiler.inputs.sources import Sources, sources_to_json
+from pallasc.compiler.inputs.sources import Sources
 from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
+from pallasc.compiler.lowering.lower import Lowered
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
-from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import (
     Diagnostic,
     merged,
@@ -53,14 +54,24 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.listening import Hearing, Listener, tracing_anew
-from pallasc.compiler.workers.messages import blobs_to_json, decode, error_to_json
+from pallasc.compiler.workers.messages import (
+    Collect,
+    Collected,
+    Compile,
+    Compiled,
+    Failed,
+    Introduction,
+    Listen,
+    Reply,
+    Request,
+    Warm,
+    read_request,
+)
 from pallasc.errors import CompileError, PallascError, SpecError
-from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.garbage import collector_past
 from pallasc.specs.loading.modules import module_name
 from pallasc.specs.spec import Variant
-from pallasc.specs.wire import spec_to_json, variant_from_json
 
 _PR_SET_PDEATHSIG = 1
 _STARTED_NS = time.time_ns() - 20_000_000
@@ -110,26 +121,24 @@ def _die_with(parent: int) -> None:
 def _serve(source: BinaryIO, channel: Channel) -> None:
     session: _Session | None = None
     for line in source:
-        message = decode(line)
-        if message["op"] == "warm":
+        request = read_request(decode(line))
+        if isinstance(request, Warm):
             _import_compiler()
             continue
-        if message["op"] == "listen":
-            channel.send({"ready": True})
-            continue
-        if message["op"] == "context":
-            session = _session(message)
+        if isinstance(request, Introduction):
+            session = _session(request)
+        if isinstance(request, Introduction | Listen):
             channel.send({"ready": True})
             continue
         try:
-            answer = _answer(message, session)
+            reply = _reply(request, session)
         except PallascError as error:
-            answer = {"ok": False, "error": error_to_json(error)}
+            reply = Failed.because_of(error)
+        spoilt = False
         if session is not None:
             session.before.put_back()
-        answer["spoilt"] = session is not None and session.before.is_spoilt()
-        answer["task"] = message.get("task")
-        channel.send(answer)
+            spoilt = session.before.is_spoilt()
+        channel.send(replace(reply, task=request.task, spoilt=spoilt).to_json())
 
 
 def _import_compiler() -> None:
@@ -141,23 +150,22 @@ def _import_compiler() -> None:
     del jax, llvmlite
 
 
-def _session(message: Mapping[str, Any]) -> _Session:
+def _session(request: Introduction) -> _Session:
     tools = Tools(
-        record=message["record"],
-        ptxas=Path(message["ptxas"]),
-        identity=message["identity"],
-        variables=message["variables"],
-        toolkit=Path(message["toolkit"]),
-        reports=_reports(Path(message["ptxas"])),
+        record=request.record,
+        ptxas=request.ptxas,
+        identity=request.identity,
+        variables=request.variables,
+        toolkit=request.toolkit,
+        reports=_reports(request.ptxas),
     )
-    device_library.offer(Path(message["toolkit"]), Path(tempfile.gettempdir()))
+    device_library.offer(request.toolkit, Path(tempfile.gettempdir()))
     _import_compiler()
-    store, signing = Store(message["store"], trust=Trust()), message["signing"]
+    store = Store(request.store, trust=Trust())
     # What the store remembers of files is signed too, and only the parent can tell.
-    digests = FileDigests(None if signing else store.root)
-    session = _Session(tools, store, digests, Surroundings.now(), signing)
-    session.versions = message["versions"]
-    return session
+    digests = FileDigests(None if request.signing else store.root)
+    before = Surroundings.now()
+    return _Session(tools, store, digests, before, request.signing, versions=request.versions)
 
 
 def _reports(ptxas: Path) -> Reports:
@@ -168,15 +176,15 @@ def _reports(ptxas: Path) -> Reports:
     return reports
 
 
-def _answer(message: Mapping[str, Any], session: _Session | None) -> dict[str, Any]:
-    if message["op"] == "collect":
-        return _collect(message["path"], message.get("env", {}))
-    if session is None:
+def _reply(request: Request, session: _Session | None) -> Reply:
+    if isinstance(request, Collect):
+        return _collect(request.path, request.env)
+    if session is None or not isinstance(request, Compile):
         raise CompileError("a worker was asked to compile before it had its context")
-    return _compile(variant_from_json(message["variant"]), message, session)
+    return _compile(request, session)
 
 
-def _collect(path: str, env: Mapping[str, str | None]) -> dict[str, Any]:
+def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
     from pallasc.specs.loading.decorator import collect_python
 
     file = Path(path).resolve()
@@ -188,21 +196,20 @@ def _collect(path: str, env: Mapping[str, str | None]) -> dict[str, Any]:
         enter(folder)
     with Listener().hearing(folder, outputs=(1, 2)) as hearing:
         try:
-            specs = collect_python(file, shown=path)
+            specs = tuple(collect_python(file, shown=path))
         except PallascError as error:
-            said = [one.to_json() for one in hearing.everything()]
-            return {"ok": False, "error": error_to_json(error), "diagnostics": said}
-        said = [one.to_json() for one in hearing.everything()]
-    answer: dict[str, Any] = {"ok": True, "specs": [spec_to_json(spec) for spec in specs]}
-    answer["diagnostics"] = said
+            return Failed.because_of(error, hearing.everything())
+        diagnostics = hearing.everything()
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
         # pallasc read it, on the file's behalf.
         reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
+    read = None
     try:
         read = closure.sources(closure.closure([name]), folder, by_path={name: file.name})
-        return {**answer, "sources": sources_to_json(read), "uncached": _why_uncached(read)}
+        uncached = _why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
-        return {**answer, "uncached": _untold(error)}
+        uncached = _untold(error)
+    return Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
 
 
 def _why_uncached(read: Sources) -> str:
@@ -220,134 +227,135 @@ def _untold(error: Exception) -> str:
     return f"what it read cannot be told: {said}"
 
 
-def _compile(variant: Variant, message: Mapping[str, Any], session: _Session) -> dict[str, Any]:
+def _compile(request: Compile, session: _Session) -> Compiled:
     session.store.not_stored = ""
-    if message.get("env") and not session.traced:
-        session.before.admit(message["env"])
+    if request.env and not session.traced:
+        session.before.admit(request.env)
     session.traced += 1
     with (
-        session.listener.hearing(variant.base_dir) as hearing,
+        session.listener.hearing(request.variant.base_dir) as hearing,
         tracing_anew(session.traced),
     ):
-        return _heard_compile(variant, message, session, hearing)
+        return _Compilation(request, session, hearing).run()
 
 
-def _heard_compile(
-    variant: Variant, message: Mapping[str, Any], session: _Session, hearing: Hearing
-) -> dict[str, Any]:
-    started = time.monotonic()
-    hearing.next_stage(importing=_entry_modules(variant)[0])
-    within = partial(session.before.working_in, variant.base_dir)
-    with within():
-        job = replace(_job(variant), within=within)
-    hearing.next_stage()
-    taken_back = session.before.take_back()
-    with printed_text() as printed:
-        lowered = lower_job(job)
-    taken_back += session.before.take_back()
-    fields = action_fields(job, lowered, session.tools) | session.before.changed_settings()
-    key = labelled_key(fields)
-    answer: dict[str, Any] = {"ok": True, "action": key, "status": "hit"}
-    answer["printed"] = pack(printed.getvalue())
-    found: tuple[Diagnostic, ...] = ()
-    with session.store.single_flight(key):
-        if _held(key, message, session) is None:
-            hearing.next_stage("compile")
-            record, blobs = compile_job(job, lowered, session.tools)
-            found = hearing.found(_reached(variant))
-            store_for_action(session.store, key, found)
-            doubt = message["believed"] is not None
-            put = session.store.put_artifact(key, record, blobs, replace=doubt)
-            answer["digest"] = put.kept or put.digest
-            answer["status"] = "compiled"
-            if put.conflict:
-                answer["conflict"] = put.reason
-            answer |= {"stored": put.stored, "record": record, "blobs": blobs_to_json(blobs)}
-        elif (held := session.store.get_artifact(key, verify=True)) is not None:
-            # For the build's own process, which may not be able to read it.
-            answer["digest"] = held.digest
-            parts = {name: data for name in held.names if (data := held.blob(name)) is not None}
-            answer |= {"record": held.artifact, "blobs": blobs_to_json(parts)}
-            then = [o for o in stored_for_action(session.store, key) if o.stage == "compile"]
-            found = merged([*hearing.found(_reached(variant)), *then])
-    answer["seconds"] = time.monotonic() - started
-    answer["diagnostics"] = [one.to_json() for one in found]
-    try:
-        read = _sources(variant)
-        answer["missed"] = read.missed
-        cost_s = _cost_s(variant, message, session, answer)
-        answer["uncached"] = _remember(
-            variant, read, message, session, fields, answer, seconds=cost_s,
-            **{name: answer[name] for name in ("printed", "diagnostics") if answer[name]},
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """One request to compile, with what is said meanwhile."""
+
+    request: Compile
+    session: _Session
+    hearing: Hearing
+
+    def run(self) -> Compiled:
+        """Lower the variant, find or make its artifact, and publish a manifest."""
+        variant, store, before = self.request.variant, self.session.store, self.session.before
+        started = time.monotonic()
+        self.hearing.next_stage(importing=_entry_modules(variant)[0])
+        within = partial(before.working_in, variant.base_dir)
+        with within():
+            job = replace(_job(variant), within=within)
+        self.hearing.next_stage()
+        taken_back = before.take_back()
+        with printed_text() as printed:
+            lowered = lower_job(job)
+        taken_back += before.take_back()
+        fields = action_fields(job, lowered, self.session.tools) | before.changed_settings()
+        key = labelled_key(fields)
+        with store.single_flight(key):
+            made = self._stored(key) or self._compile(key, job, lowered)
+        made = replace(made, seconds=time.monotonic() - started, printed=pack(printed.getvalue()))
+        try:
+            read = _sources(variant)
+            made = replace(made, missed=read.missed)
+            made = self._remember(made, read, fields)
+        except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+            made = replace(made, uncached=_untold(error))
+        warnings = (*store.warnings, *_without_effect(variant, taken_back))
+        return replace(made, not_stored=store.not_stored, warnings=warnings)
+
+    def _compile(self, key: str, job: Job, lowered: Lowered) -> Compiled:
+        store = self.session.store
+        self.hearing.next_stage("compile")
+        record, blobs = compile_job(job, lowered, self.session.tools)
+        diagnostics = self._diagnostics()
+        store_for_action(store, key, diagnostics)
+        doubt = self.request.believed is not None
+        put = store.put_artifact(key, record, blobs, replace=doubt)
+        return Compiled(
+            action=key, status="compiled", seconds=0.0, warnings=(), uncached="",
+            digest=put.kept or put.digest, conflict=put.reason if put.conflict else None,
+            stored=put.stored, record=record, blobs=blobs, diagnostics=diagnostics,
         )  # fmt: skip
-    except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
-        answer["uncached"] = _untold(error)
-    answer["not_stored"] = session.store.not_stored
-    answer["warnings"] = [*session.store.warnings, *_without_effect(variant, taken_back)]
-    return answer
 
+    def _stored(self, key: str) -> Compiled | None:
+        """Return what the store has under an action key, None for nothing that the build believes.
 
-def _held(key: str, message: Mapping[str, Any], session: _Session) -> Artifact | None:
-    """Return what the store has under an action key, if the parent believes it."""
-    believed = message["believed"]
-    if believed is None:
-        return stored_artifact(session.store, key)
-    return stored_artifact(session.store, key, record=believed.get(key, ""))
+        The build's own process may not be able to read the store, so it gets a copy.
+        """
+        store, believed = self.session.store, self.request.believed
+        record = None if believed is None else believed.get(key, "")
+        if stored_artifact(store, key, record=record) is None:
+            return None
+        found = Compiled(action=key, status="hit", seconds=0.0, warnings=(), uncached="")
+        held = store.get_artifact(key, verify=True)
+        if held is None:
+            return found
+        earlier = [each for each in stored_for_action(store, key) if each.stage == "compile"]
+        return replace(
+            found,
+            digest=held.digest,
+            record=held.artifact,
+            blobs={name: data for name in held.names if (data := held.blob(name)) is not None},
+            diagnostics=merged([*self._diagnostics(), *earlier]),
+        )
 
+    def _diagnostics(self) -> tuple[Diagnostic, ...]:
+        return self.hearing.found(_reached(self.request.variant))
 
-def _cost_s(
-    variant: Variant, message: Mapping[str, Any], session: _Session, answer: Mapping[str, Any]
-) -> float:
-    """Return what compiling took: now, or once, where it was only lowered again."""
-    seconds: float = answer["seconds"]
-    if answer["status"] == "compiled":
-        return seconds
-    for name in (folder_key(message["request"], variant.base_dir), message["request"]):
-        told = (session.store.get_manifest(name) or {}).get("about")
-        if isinstance(told, Mapping):
-            return max(seconds, seconds_of(told.get("seconds")))
-    return seconds
+    def _cost_s(self, made: Compiled) -> float:
+        """Return what compiling took: now, or once, where it was only lowered again."""
+        if made.status == "compiled":
+            return made.seconds
+        for name in self._manifest_keys():
+            told = (self.session.store.get_manifest(name) or {}).get("about")
+            if isinstance(told, Mapping):
+                return max(made.seconds, seconds_of(told.get("seconds")))
+        return made.seconds
 
+    def _manifest_keys(self) -> tuple[str, str]:
+        request = self.request.request
+        return folder_key(request, self.request.variant.base_dir), request
 
-def _remember(
-    variant: Variant,
-    read: Sources,
-    message: Mapping[str, Any],
-    session: _Session,
-    fields: Mapping[str, str],
-    answer: dict[str, Any],
-    *,
-    seconds: float,
-    **told: Any,
-) -> str:
-    """Publish the manifest of a compilation, or answer it; return why there is none, or "".
-
-    `told` is what else it holds.
-    """
-    if message["data"] != data_digests(variant, session.digests):
-        return "a data file of its spec was changed meanwhile"
-    uncached = _why_uncached(read)
-    if uncached:
-        return uncached
-    manifest = make_manifest(
-        labelled_key(fields),
-        read,
-        session.digests,
-        name=variant.name,
-        variant=variant.id,
-        about={**about(variant).to_json(), "seconds": seconds},
-        versions=session.versions,
-        request=fields_text(message["fields"]),
-        fields=fields_text(fields),
-        **told,
-        **({"record": answer["digest"]} if "digest" in answer else {}),
-    )
-    if session.signing:
-        answer["manifest"] = manifest
-        return ""
-    for name in (folder_key(message["request"], variant.base_dir), message["request"]):
-        session.store.put_manifest(name, manifest)
-    return ""
+    def _remember(self, made: Compiled, read: Sources, fields: Mapping[str, str]) -> Compiled:
+        """Publish the manifest of a compilation, reply with it, or say why there is none."""
+        request, session, variant = self.request, self.session, self.request.variant
+        if request.data != data_digests(variant, session.digests):
+            return replace(made, uncached="a data file of its spec was changed meanwhile")
+        if uncached := _why_uncached(read):
+            return replace(made, uncached=uncached)
+        optional = {
+            "printed": made.printed,
+            "diagnostics": [each.to_json() for each in made.diagnostics],
+            "record": made.digest,
+        }
+        manifest = make_manifest(
+            made.action,
+            read,
+            session.digests,
+            name=variant.name,
+            variant=variant.id,
+            about={**about(variant).to_json(), "seconds": self._cost_s(made)},
+            versions=session.versions,
+            request=fields_text(request.fields),
+            fields=fields_text(fields),
+            **{name: value for name, value in optional.items() if value},
+        )
+        if session.signing:
+            return replace(made, manifest=manifest)
+        for name in self._manifest_keys():
+            session.store.put_manifest(name, manifest)
+        return made
 
 
 def _without_effect(variant: Variant, names: Sequence[str]) -> list[str]:

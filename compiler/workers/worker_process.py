@@ -14,14 +14,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import Any
 
 from pallasc.compiler.lowering.device_library import TOOLKIT
-from pallasc.compiler.workers.channel import Frames, key_line, make_key
+from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
 from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.messages import encode
+from pallasc.compiler.workers.messages import Request
 from pallasc.compiler.workers.processes import descendants, parents
 from pallasc.compiler.workers.tasks import Group, Task
 from pallasc.compiler.workers.warden import SHOW_STACK
@@ -57,7 +57,7 @@ class Worker:
         ended: the descriptor that becomes readable when it has ended, None if there is none.
         group: what it serves, None if that is not decided.
         task: what it is doing.
-        op: what it was asked for.
+        request: what it was asked for, None before.
         served: how many tasks it has answered.
         gone_s: since when nothing more can come from it, None while something can.
         process: its process id, 0 until it has said so.
@@ -75,7 +75,7 @@ class Worker:
     ) -> None:
         self.group: Group | None = None
         self.task: Task | None = None
-        self.op = ""
+        self.request: Request | None = None
         self.served = self.process = 0
         self.gone_s: float | None = None
         self.began_s = time.monotonic()
@@ -83,7 +83,7 @@ class Worker:
         self._introduced_s: float | None = None
         key = make_key()
         self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
-        self._heard: deque[dict[str, Any] | None] = deque()
+        self._heard: deque[dict[str, object] | None] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             try:
                 self.log, self.errors = Log(), Log()
@@ -123,23 +123,23 @@ class Worker:
             found[self.requests] = EVENT_WRITE
         return found
 
-    def introduce(self, context: Mapping[str, Any]) -> None:
+    def introduce(self, context: Request) -> None:
         """Tell it what holds for all tasks; it says when it has got ready to begin."""
         self._introduced_s = time.monotonic()
         self.send(context)
 
-    def assign(self, task: Task, message: Mapping[str, Any]) -> None:
-        """Give it a task, with the message that was made for it."""
+    def assign(self, task: Task, request: Request) -> None:
+        """Give it a task, with the request that was made for it."""
         self.log.mark()
         self.errors.mark()
         self.group, self.task = task.group, task
-        self.op = str(message.get("op"))
+        self.request = replace(request, task=self.served)
         self.began_s = time.monotonic()
-        self.send({**message, "task": self.served})
+        self.send(self.request)
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, or begin to; one that is gone is noticed when its answer is read."""
-        self._unsent += encode(message)
+    def send(self, request: Request) -> None:
+        """Send a request, or begin to; a worker that is gone is noticed when it is heard."""
+        self._unsent += encode(request.to_json())
         self.flush()
 
     def flush(self) -> bool:
@@ -153,7 +153,7 @@ class Worker:
             self._unsent.clear()
         return True
 
-    def hear(self) -> dict[str, Any] | None:
+    def hear(self) -> dict[str, object] | None:
         """Return an answer, None if there is none yet; an empty one was garbled.
 
         `gone_s` tells whether one can still come. What a worker says of itself is heard on the way.
@@ -179,12 +179,13 @@ class Worker:
         if gone and self.gone_s is None:
             self.gone_s = time.monotonic()
 
-    def _understood(self, message: Mapping[str, Any]) -> bool:
+    def _understood(self, message: Mapping[str, object]) -> bool:
         """Take in what a worker says of itself: its process, and that it is ready."""
+        process = message.get("pid")
         if message.get("ready") is True:
             self.ready_s = self.ready_s or time.monotonic()
-        elif type(message.get("pid")) is int and not self.process:
-            self.process = message["pid"]
+        elif isinstance(process, int) and not self.process:
+            self.process = process
         else:
             return False
         return True
@@ -227,10 +228,6 @@ class Worker:
         if self._introduced_s is None or self.ready_s is None:
             return None
         return self.ready_s - self._introduced_s
-
-    def answers_its_task(self, message: Mapping[str, Any]) -> bool:
-        """Tell whether an answer is not one to an earlier task, where it says which it is for."""
-        return bool(message.get("task", self.served) == self.served)
 
     def release(self) -> float:
         """Note that its task is over; return how long that took, in seconds."""

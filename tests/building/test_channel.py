@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallasc.compiler.workers import channel
-from pallasc.compiler.workers.channel import Channel, Frames, key_line, make_key, read_key
+from pallasc.compiler.workers.channel import (
+    Channel,
+    Frames,
+    decode,
+    encode,
+    key_line,
+    make_key,
+    read_key,
+)
 
 MESSAGES = [{"pid": 7}, {"ok": True, "value": ["\n", "é", 1.5, None]}, {"ok": False}]
 KEY = make_key()
@@ -105,3 +113,26 @@ def test_the_key_is_all_that_is_read_of_what_is_sent() -> None:
         assert file.read() == b"rest"
         with pytest.raises(EOFError):
             read_key(file.fileno())
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(), values))
+def test_a_message_comes_back_as_it_was_on_one_line(message: dict[str, object]) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode(line) == message
+    assert list(decode(line)) == list(message)
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"1", b'{"a":', b"\xff", b"no"])
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode(line)

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from pallasc.compiler.workers import failures
-from pallasc.errors import Location
+from pallasc.errors import Location, SpecError
 
 STACK = """before
 Fatal Python error: Segmentation fault
@@ -90,12 +90,9 @@ def test_a_limit_is_named_with_what_to_do() -> None:
 
 
 def test_an_allocation_that_the_kernel_refused_is_explained() -> None:
-    message = {"ok": False, "error": {"message": "MemoryError: 64 GB", "hint": None}}
-    failures.explain_memory(message, None)
-    assert message["error"] == {"message": "MemoryError: 64 GB", "hint": None}
-    failures.explain_memory(message, 2_000_000_000)
-    assert "may hold 2 GB of memory" in str(message["error"])
-    other = {"ok": False, "error": {"message": "ValueError", "hint": None}}
+    error = SpecError("MemoryError: 64 GB")
+    failures.explain_memory(error, 2_000_000_000)
+    assert "may hold 2 GB of memory" in str(error.hint)
+    other = SpecError("MemoryError: 64 GB", hint="its own")
     failures.explain_memory(other, 2_000_000_000)
-    assert other["error"]["hint"] is None  # type: ignore[index]
-    failures.explain_memory({"ok": True}, 2_000_000_000)
+    assert other.hint == "its own"

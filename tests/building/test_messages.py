@@ -3,43 +3,138 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from pallasc.compiler.inputs.sources import Sources
+from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.messages import (
-    blobs_from_json,
-    blobs_to_json,
-    decode,
-    encode,
-    error_from_json,
-    error_to_json,
-    is_answer,
+    Collect,
+    Collected,
+    Compile,
+    Compiled,
+    Failed,
+    Request,
+    read_request,
 )
 from pallasc.errors import BudgetError, CompileError, Location, SpecError, UnsupportedError
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_specs
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
+SPEC = """schema: 1
+targets: [sm_90a]
+kernels:
+- name: run
+  entry: kernels:run
+  args: {x: "bf16[{M}, 8]", y: ["f32[1]", "f32[2]"]}
+  static: {b: 1, a: {"$ref": "kernels:f"}}
+  matrix: {M: [8, 16]}
+  tolerance: {rtol: 0.5, atol: 0.5}
+"""
+WARNING = Diagnostic("compile", "UserWarning", "k.py:3", "slow", 2)
+READ = Sources(
+    files={"module:a": Path("/a.py")},
+    packages={"b", "c"},
+    unknown={"d"},
+    unseen={"e ran another program"},
+    altered={"file:f"},
+    absent={"e"},
+    folders=("/x",),
+    hidden=["colorsys"],
+    opened={"file:t": Path("/t")},
+    missed={"ONE": "kernel.py:1"},
 )
+COMPILED = Compiled(
+    action="0" * 64, status="compiled", seconds=0.5, warnings=("w",), uncached="", task=3,
+    record={"plan": [1, {"x": None}]}, blobs={"k": b"\x00data"}, diagnostics=(WARNING,),
+    digest="1" * 64, missed={"HOME": "k.py:1"},
+)  # fmt: skip
+COMPILE = Compile(
+    variant=None, request="r", fields={"a": "b"}, data={}, env={"X": None}, believed=None, task=3
+)  # type: ignore[arg-type]
 
 
-@settings(max_examples=40)
-@given(st.dictionaries(st.text(), values))
-def test_a_message_comes_back_as_it_was_on_one_line(message: dict[str, object]) -> None:
-    line = encode(message)
-    assert line.count(b"\n") == 1
-    assert line.endswith(b"\n")
-    assert decode(line) == message
-    assert list(decode(line)) == list(message)
+def carried(message: Any) -> Any:
+    """Return the plain data that comes out of the channel."""
+    return json.loads(json.dumps(message.to_json()))
 
 
-@pytest.mark.parametrize("line", [b"", b"[]", b"1", b'{"a":', b"\xff", b"no"])
-def test_what_is_no_message_is_refused(line: bytes) -> None:
+@pytest.fixture
+def specs(tmp_path: Path) -> tuple[Any, ...]:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "kernels.py").write_text("def run(x, y, *, a, b): return x\nf = len\n")
+    return tuple(load_specs([str(tmp_path / "spec.yaml")]))
+
+
+def test_requests_come_back_as_they_were(specs: Any) -> None:
+    for variant in expand(list(specs)):
+        asked = replace(COMPILE, variant=variant, believed={"0": "1"})
+        back = read_request(carried(asked))
+        assert back == asked
+        assert isinstance(back, Compile)
+        assert list(back.variant.static) == list(variant.static)
+    assert read_request(carried(Collect(path="a.py"))) == Collect(path="a.py")
+
+
+@pytest.mark.parametrize("data", [{}, {"op": "do"}, {"op": []}, {"op": "collect"}])
+def test_what_is_no_request_is_refused(data: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"."):
+        read_request(data)
+
+
+def test_replies_come_back_as_they_were(specs: Any) -> None:
+    assert COMPILE.read_reply(carried(COMPILED)) == COMPILED
+    plain = replace(COMPILED, record=None, blobs={}, digest=None, diagnostics=(), conflict="x")
+    assert COMPILE.read_reply(carried(plain)) == plain
+    for read in (READ, Sources(), None):
+        collected = Collected(specs=specs, uncached="", sources=read, spoilt=True)
+        assert Collect(path="").read_reply(carried(collected)) == collected
+    assert COMPILE.read_reply({**carried(COMPILED), "unknown": 1}) == COMPILED
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ok", 1), ("ok", "true"), ("action", "../x"), ("action", None), ("status", "hit!"),
+        ("status", []), ("seconds", -1), ("seconds", float("nan")), ("seconds", "1"),
+        ("seconds", float("inf")), ("seconds", True), ("warnings", "w"), ("warnings", [1]),
+        ("uncached", None), ("not_stored", 1), ("diagnostics", {}), ("diagnostics", [{}]),
+        ("diagnostics", [WARNING.to_json()] * (MOST + 1)), ("printed", 3), ("stored", "no"),
+        ("record", []), ("blobs", {"k": 1}), ("blobs", ["k"]), ("blobs", {"k": "=!"}),
+        ("spoilt", 1), ("conflict", {}), ("digest", "1"), ("task", 4), ("task", "3"),
+    ],
+)  # fmt: skip
+def test_a_reply_with_a_field_of_another_kind_is_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=r"."):
-        decode(line)
+        COMPILE.read_reply({**carried(COMPILED), field: value})
+
+
+@pytest.mark.parametrize("field", ["ok", "action", "status", "seconds", "warnings", "uncached"])
+def test_a_reply_without_a_field_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        COMPILE.read_reply({k: v for k, v in carried(COMPILED).items() if k != field})
+
+
+@pytest.mark.parametrize("path", ["targets", "env", "location", "matrix"])
+def test_a_spec_with_a_field_of_another_kind_is_refused(specs: Any, path: str) -> None:
+    data = carried(Collected(specs=specs, uncached=""))
+    data["specs"][0][path] = 3
+    with pytest.raises(ValueError, match=r"."):
+        Collect(path="").read_reply(data)
+
+
+# ---- errors
+
+
+def sent(error: CompileError | SpecError) -> Failed:
+    reply = Request().read_reply(carried(Failed.because_of(error)))
+    assert isinstance(reply, Failed)
+    return reply
 
 
 @pytest.mark.parametrize(
@@ -52,7 +147,7 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
     ],
 )
 def test_an_error_comes_back_as_it_was(error: CompileError) -> None:
-    back = error_from_json(json.loads(json.dumps(error_to_json(error))))
+    back = sent(error).error
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert (back.location, back.hint, back.exit_code) == (
@@ -66,65 +161,44 @@ def test_an_error_of_an_inner_class_comes_back_as_its_public_one() -> None:
     class InnerError(UnsupportedError):
         exit_code = 4
 
-    back = error_from_json(error_to_json(InnerError("x")))
+    back = sent(InnerError("x")).error
     assert type(back) is UnsupportedError
     assert back.exit_code == 4
 
 
-def test_an_error_of_an_unknown_kind_is_a_compile_error() -> None:
-    for kind in ("Location", "os", "NoSuchError"):
-        data = {"type": kind, "message": "m", "hint": None, "location": None, "exit_code": 1}
-        assert type(error_from_json(data)) is CompileError
+def test_an_error_knows_whether_memory_ran_out() -> None:
+    for cause, expected in ((MemoryError(), True), (ValueError("MemoryError"), False)):
+        error = CompileError("MemoryError: no")
+        error.__cause__ = SpecError("in between")
+        error.__cause__.__cause__ = cause
+        assert sent(error).out_of_memory is expected
+    error.__cause__ = error
+    assert not sent(error).out_of_memory
+
+
+@pytest.mark.parametrize("kind", ["Location", "os", "NoSuchError"])
+def test_an_error_of_an_unknown_kind_is_a_compile_error(kind: str) -> None:
+    data = carried(Failed.because_of(SpecError("m")))
+    data["error"]["type"] = kind
+    reply = Request().read_reply(data)
+    assert isinstance(reply, Failed)
+    assert type(reply.error) is CompileError
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None, [], {"exit_code": 0}, {"exit_code": "2"}, {"message": None}, {"hint": 1},
+        {"location": "a.yaml"}, {"location": ["a"]}, {"type": 5},
+    ],
+)  # fmt: skip
+def test_an_error_of_another_form_is_refused(change: Any) -> None:
+    data = carried(Failed.because_of(SpecError("no", location=Location("a.yaml", 1, 2))))
+    data["error"] = {**data["error"], **change} if change else change
+    with pytest.raises(ValueError, match=r"."):
+        COMPILE.read_reply(data)
 
 
 @given(st.dictionaries(st.text(), st.binary()))
 def test_blobs_come_back_as_they_were(blobs: dict[str, bytes]) -> None:
-    assert blobs_from_json(json.loads(json.dumps(blobs_to_json(blobs)))) == blobs
-
-
-COMPILED = {
-    "ok": True, "action": "0" * 64, "status": "compiled", "seconds": 0.5, "warnings": ["w"],
-    "uncached": "", "printed": "", "stored": True, "record": {}, "blobs": {"k": "data"}, "task": 3,
-}  # fmt: skip
-FAILED = {"ok": False, "error": error_to_json(SpecError("no", location=Location("a.yaml", 1, 2)))}
-
-
-def test_answers_are_recognised() -> None:
-    assert is_answer(COMPILED, "compile")
-    assert is_answer({"ok": True, "specs": [{}], "uncached": ""}, "collect")
-    assert is_answer({"ok": True, "anything": object()}, "do")
-    for op in ("compile", "collect", "do"):
-        assert is_answer(json.loads(json.dumps(FAILED)), op)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("ok", 1), ("ok", "true"), ("action", "../x"), ("action", None), ("status", "hit!"),
-        ("status", []), ("seconds", -1), ("seconds", float("nan")), ("seconds", "1"),
-        ("seconds", float("inf")), ("seconds", True), ("warnings", "w"), ("warnings", [1]),
-        ("uncached", None), ("not_stored", 1), ("diagnostics", {}), ("diagnostics", [{}] * 99),
-        ("printed", 3), ("stored", "no"), ("record", []), ("blobs", {"k": 1}),
-        ("blobs", ["k"]), ("spoilt", 1), ("conflict", {}),
-    ],
-)  # fmt: skip
-def test_an_answer_with_a_field_of_another_kind_is_none(field: str, value: object) -> None:
-    assert not is_answer({**COMPILED, field: value}, "compile")
-
-
-@pytest.mark.parametrize("field", ["ok", "action", "status", "seconds", "warnings", "uncached"])
-def test_an_answer_without_a_field_is_none(field: str) -> None:
-    assert not is_answer({k: v for k, v in COMPILED.items() if k != field}, "compile")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        None, {}, [], {**FAILED["error"], "exit_code": 0}, {**FAILED["error"], "exit_code": "2"},
-        {**FAILED["error"], "message": None}, {**FAILED["error"], "hint": 1},
-        {**FAILED["error"], "location": "a.yaml"}, {**FAILED["error"], "location": ["a"]},
-        {**FAILED["error"], "type": 5},
-    ],
-)  # fmt: skip
-def test_an_error_of_another_form_is_no_answer(error: object) -> None:
-    assert not is_answer({"ok": False, "error": error}, "compile")
+    assert Compiled.from_json(carried(replace(COMPILED, blobs=blobs))).blobs == blobs

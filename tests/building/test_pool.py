@@ -9,16 +9,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.workers.messages import Collect, Collected, Failed
+from pallasc.compiler.workers.pool import Pool, Task
 from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import SpecError, ToolError
 
-PROGRAMS = Path(__file__).parent / "programs"
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+from fakes import WHO, Do, Prepare, answers, code, fakes, value, values
 
 SPEC = """
 import pallasc
@@ -30,39 +33,11 @@ def run(x):
     return x
 """
 
-WHO = "import os; value = os.getpid()"
 _FAILED = {
     "ok": False,
     "error": {"type": "SpecError", "message": "", "hint": None, "location": None, "exit_code": 2},
 }
 _DEADLINE_S = 60
-
-
-def environment() -> dict[str, str]:
-    """Return an environment in which `fake_worker` can be imported."""
-    places = [os.environ.get("PYTHONPATH", ""), str(PROGRAMS)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-
-
-def fakes(jobs: int = 1, **options: Any) -> Pool:
-    """Return a pool of workers that execute the code that they are sent."""
-    return Pool(jobs, environment(), program="fake_worker", **options)
-
-
-def code(text: str, number: int = 0, group: str = "") -> Task:
-    return Task(number, ("", group), {"op": "do", "code": text})
-
-
-def answers(pool: Pool, *tasks: Task) -> list[Answer]:
-    """Return the answers, in the order of the tasks."""
-    done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
-    return sorted(done, key=lambda answer: answer.task.label)
-
-
-def values(pool: Pool, *tasks: Task) -> list[Any]:
-    found = answers(pool, *tasks)
-    assert [str(answer.error) for answer in found if answer.error] == []
-    return [answer.message["value"] for answer in found if answer.message]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -91,9 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, name: str, number: int = 0, group: str = "") -> Task:
-    return Task(
-        number, ("", group), {"op": "collect", "path": str(folder / f"{name}.py"), "env": {}}
-    )
+    return Task(number, ("", group), Collect(path=str(folder / f"{name}.py")))
 
 
 @pytest.fixture
@@ -105,10 +78,9 @@ def pool() -> Iterator[Pool]:
 
 def test_the_last_word_of_a_worker_that_ends_is_told(folder: Path, pool: Pool) -> None:
     first, second = answers(pool, read(folder, "says_why"), read(folder, "fine", 1))
-    assert first.message is None
+    assert first.reply is None
     assert str(first.error) == "the compiling process ended with exit code 8: ERROR: no disk"
-    assert second.message is not None
-    assert second.message["ok"]
+    assert isinstance(second.reply, Collected)
 
 
 def test_a_worker_is_used_again_and_its_output_is_told_apart(folder: Path, pool: Pool) -> None:
@@ -117,9 +89,8 @@ def test_a_worker_is_used_again_and_its_output_is_told_apart(folder: Path, pool:
 
 
 def test_a_dead_worker_is_called_what_its_task_says(folder: Path, pool: Pool) -> None:
-    message = {"op": "collect", "path": str(folder / "exits.py"), "env": {}}
-    given = Task(0, ("", ""), message, "the reader")
-    assert str(answers(pool, given)[0].error) == "the reader ended with exit code 7"
+    task = replace(read(folder, "exits"), doing="the reader")
+    assert str(answers(pool, task)[0].error) == "the reader ended with exit code 7"
 
 
 def test_there_are_never_more_workers_than_jobs(folder: Path) -> None:
@@ -131,7 +102,7 @@ def test_there_are_never_more_workers_than_jobs(folder: Path) -> None:
         pool.warm(5)
         for kind, which, answer in pool.run(tasks):
             counts.append(len(pool._workers))
-            if kind == "done" and which and answer and answer.message is not None:
+            if kind == "done" and which and answer and answer.reply is not None:
                 done.append(which.label)
     assert sorted(done) == list(range(len(tasks)))
     assert max(counts) == 2
@@ -145,8 +116,8 @@ def test_workers_are_stopped_when_the_caller_goes_away_early(error: Any) -> None
     tasks = [code(f"{WHO}; import signal; n = {n}; n and signal.pause()", n) for n in range(3)]
     with contextlib.suppress(RuntimeError, KeyboardInterrupt), fakes(2) as pool:
         for kind, _, answer in pool.run(tasks):
-            if kind == "done" and answer and answer.message:
-                process = answer.message["value"]
+            if kind == "done" and answer and answer.reply:
+                process = value(answer)
                 workers = [worker.process for worker in pool._workers]
                 if error is not None:
                     raise error
@@ -246,7 +217,7 @@ def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> 
     told = Counter((kind, task.label) for kind, task, _ in events if task)
     assert set(told.values()) == {1}
     done = {task.label: answer for kind, task, answer in events if task and answer}
-    said = [answer.message and answer.message["value"] for _, answer in sorted(done.items())]
+    said = [answer.reply and value(answer) for _, answer in sorted(done.items())]
     assert said == ["armed", "innocent", "armed", None, "last"]
     assert str(done[3].error) == "the compiling process ended with exit code 9"
 
@@ -254,19 +225,19 @@ def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> 
 # ---- talking
 
 
-def test_a_message_is_made_when_a_worker_is_free_for_it() -> None:
+def test_a_request_is_made_when_a_worker_is_free_for_it() -> None:
     made: list[int] = []
 
-    def message(number: int) -> dict[str, Any]:
+    def request(number: int) -> Do:
         made.append(number)
-        return {"op": "do", "code": f"value = {number}"}
+        return Do(code=f"value = {number}")
 
-    tasks = [Task(n, ("", ""), lambda n=n: message(n)) for n in range(3)]  # type: ignore[misc]
+    tasks = [Task(n, ("", ""), lambda n=n: request(n)) for n in range(3)]  # type: ignore[misc]
     with fakes(tick_s=None) as pool:
         for _, task, answer in pool.run(tasks):
             assert task is not None
             assert len(made) <= task.label + 1 + (answer is not None)
-            assert not answer or (answer.message and answer.message["value"] == task.label)
+            assert not answer or value(answer) == task.label
 
 
 def test_a_worker_has_its_next_task_while_the_caller_deals_with_an_answer(tmp_path: Path) -> None:
@@ -281,29 +252,28 @@ def test_a_worker_has_its_next_task_while_the_caller_deals_with_an_answer(tmp_pa
 def test_nothing_is_begun_before_the_caller_has_heard_of_a_failure(tmp_path: Path) -> None:
     made: list[int] = []
 
-    def message() -> dict[str, Any]:
+    def request() -> Do:
         made.append(1)
-        return {"op": "do", "code": ""}
+        return Do(code="")
 
     first = code(f"channel.send({_FAILED!r}); import signal; signal.pause()")
     with fakes() as pool:
-        for kind, _, answer in pool.run([first, Task(1, ("", ""), message)]):
+        for kind, _, answer in pool.run([first, Task(1, ("", ""), request)]):
             if kind == "done":
                 assert answer is not None
-                assert answer.message is not None
-                assert not answer.message["ok"]
+                assert isinstance(answer.reply, Failed)
                 break
     assert made == []
 
 
-def test_a_message_that_cannot_be_made_fails_its_task_alone() -> None:
-    def message() -> dict[str, Any]:
+def test_a_request_that_cannot_be_made_fails_its_task_alone() -> None:
+    def request() -> Do:
         raise SpecError("table.txt is gone")
 
     with fakes() as pool:
-        wrong, fine = answers(pool, Task(0, ("", ""), message), code("value = 1", 1))
+        wrong, fine = answers(pool, Task(0, ("", ""), request), code("value = 1", 1))
     assert str(wrong.error) == "table.txt is gone"
-    assert fine.message is not None
+    assert value(fine) == 1
 
 
 def test_a_run_after_one_that_was_given_up_begins_afresh() -> None:
@@ -317,7 +287,7 @@ def test_a_worker_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     text = f"{'#' * 3_000_000}\nvalue = 1"
-    with fakes(2, context={"op": "context", "code": f"open({str(fifo)!r}).read()"}) as pool:
+    with fakes(2, context=Prepare(code=f"open({str(fifo)!r}).read()")) as pool:
         events = pool.run([code(text, 0, "a"), code(text, 1, "b")])
         assert [next(events)[0] for _ in range(2)] == ["started", "started"]
         assert any(worker.events().get(worker.requests) for worker in pool._workers)
@@ -325,7 +295,7 @@ def test_a_worker_that_does_not_listen_holds_nobody_up(tmp_path: Path) -> None:
         writer.start()
         done = [answer for kind, _, answer in events if kind == "done" and answer]
         writer.join()
-    assert [answer.message and answer.message["value"] for answer in done] == [1, 1]
+    assert list(map(value, done)) == [1, 1]
 
 
 def open_for_all(fifo: Path, pool: Pool) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.workers.messages import Warm
 from pallasc.compiler.workers.schedule import Pace, Queue
 from pallasc.compiler.workers.tasks import Group, Task
 
@@ -17,7 +18,7 @@ def group(name: str) -> Group:
 def queue(**counts: int) -> Queue:
     result = Queue()
     names = [name for name, count in counts.items() for _ in range(count)]
-    result.add(Task(number, group(name), {}) for number, name in enumerate(names))
+    result.add(Task(number, group(name), Warm()) for number, name in enumerate(names))
     return result
 
 

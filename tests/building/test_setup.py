@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.messages import Introduction, read_request
 from pallasc.errors import ToolError
 
 
@@ -50,12 +52,12 @@ def test_what_jax_sets_itself_is_in_no_key(
         assert setup.context(warm_store).variables == before
 
 
-def test_the_message_to_workers_has_all_they_need(warm_store: Store) -> None:
+def test_workers_are_told_all_that_they_need(warm_store: Store) -> None:
     with prepare() as setup:
         context = setup.context(warm_store)
-        message = setup.message(context, warm_store)
-    assert message["op"] == "context"
-    assert message["identity"] == context.for_actions()
-    assert message["record"]["digests"]["ptxas"] == context.identity["ptxas"]
-    assert Path(message["ptxas"]).is_file()
-    assert message["store"] == str(warm_store.root)
+        told = Introduction.of(setup, context, warm_store)
+    assert told.identity == context.for_actions()
+    assert told.record["digests"]["ptxas"] == context.identity["ptxas"]  # type: ignore[index]
+    assert told.ptxas.is_file()
+    assert told.store == warm_store.root
+    assert read_request(json.loads(json.dumps(told.to_json()))) == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,15 +16,18 @@ from pallasc.cli.render.junit import junit_xml
 from pallasc.cli.render.report_json import report_json
 from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import supervision, worker_process
+from pallasc.compiler.workers.messages import Collect, Failed, Listen
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import Location
 
 pytestmark = pytest.mark.once
 
-PROGRAMS = Path(__file__).parent / "programs"
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+from fakes import WHO, Prepare, code, fakes, value  # noqa: E402
+from fakes import answers as answers_of  # noqa: E402
+
 LIMIT_BYTES = 300_000_000
 TIMEOUT_S, PATIENCE_S = 3.0, 60.0
-LISTEN = {"op": "listen"}
 
 SPEC = """
 import pallasc
@@ -150,11 +154,7 @@ def answers(
         (folder / f"after_{name}.py").write_text(SPEC.format(before=""))
         names += [name, f"after_{name}"]
     tasks = [
-        Task(
-            number,
-            ("", str(folder)),
-            {"op": "collect", "path": str(folder / f"{name}.py"), "env": {}},
-        )
+        Task(number, ("", str(folder)), Collect(path=str(folder / f"{name}.py")))
         for number, name in enumerate(names)
     ]
     done = []
@@ -163,7 +163,7 @@ def answers(
     for timeout_s, endless in ((TIMEOUT_S, True), (PATIENCE_S, False)):
         monkeypatch.setattr(supervision, "_CLOSED_S", timeout_s)
         chosen = [task for task in tasks if (names[task.label] in ENDLESS) is endless]
-        with Pool(2, os.environ, LISTEN, timeout_s=timeout_s, memory_bytes=LIMIT_BYTES) as pool:
+        with Pool(2, os.environ, Listen(), timeout_s=timeout_s, memory_bytes=LIMIT_BYTES) as pool:
             done += [(task, answer) for kind, task, answer in pool.run(chosen) if kind == "done"]
     monkeypatch.undo()
     assert sorted(task.label for task, _ in done) == list(range(len(tasks)))
@@ -175,8 +175,7 @@ def said(answer: Answer) -> str:
     """Return the error of an answer, `FINE` if there is none."""
     if answer.error is not None:
         return answer.error.message
-    assert answer.message is not None
-    return FINE if answer.message["ok"] else str(answer.message["error"]["message"])
+    return answer.reply.error.message if isinstance(answer.reply, Failed) else FINE
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -210,47 +209,34 @@ def test_the_tail_of_the_output_is_told_and_no_more(answers: dict[str, Answer]) 
 
 
 def test_memory_that_the_kernel_refused_is_explained(answers: dict[str, Answer]) -> None:
-    message = answers["allocates_at_once"].message
-    assert message is not None
-    assert "may hold 300 MB of memory" in message["error"]["hint"]
+    reply = answers["allocates_at_once"].reply
+    assert isinstance(reply, Failed)
+    assert "may hold 300 MB of memory" in str(reply.error.hint)
 
 
 # ---- limits
 
 
-def fakes(jobs: int = 1, **options: Any) -> Pool:
-    """Return a pool of workers that execute the code that they are sent."""
-    places = [os.environ.get("PYTHONPATH", ""), str(PROGRAMS)]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    return Pool(jobs, variables, program="fake_worker", **options)
-
-
 def run(pool: Pool, *codes: str) -> list[Any]:
     """Return the values that code leaves, or the errors that take their place."""
-    tasks = [Task(n, ("", ""), {"op": "do", "code": code}) for n, code in enumerate(codes)]
-    done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
-    return [a.message["value"] if a.message else str(a.error) for a in done]
-
-
-WHO = "import os; value = os.getpid()"
+    done = answers_of(pool, *(code(text, number) for number, text in enumerate(codes)))
+    return [value(answer) if answer.reply else str(answer.error) for answer in done]
 
 
 def test_the_time_to_get_ready_does_not_count() -> None:
-    context = {"op": "context", "code": "import time; time.sleep(1.5)"}
-    with fakes(timeout_s=1, context=context) as pool:
+    with fakes(timeout_s=1, context=Prepare(code="import time; time.sleep(1.5)")) as pool:
         assert run(pool, "value = 1", "value = 2") == [1, 2]
 
 
 def test_a_worker_that_never_gets_ready_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_START_S", 0.2)
-    context = {"op": "context", "code": "import signal; signal.pause()"}
-    with fakes(timeout_s=0.2, context=context) as pool:
+    with fakes(timeout_s=0.2, context=Prepare(code="import signal; signal.pause()")) as pool:
         (error,) = run(pool, "value = 1")
     assert error.startswith("the compiling process took longer than 0.2 s (--timeout)")
 
 
 def test_a_task_that_takes_too_long_is_not_tried_again() -> None:
-    with fakes(timeout_s=1, context={"op": "context"}) as pool:
+    with fakes(timeout_s=1, context=Prepare()) as pool:
         error, fine = run(pool, "import signal; signal.pause()", "value = 1")
         assert "(--timeout)" in error
         assert fine == 1
@@ -268,13 +254,13 @@ def test_a_worker_that_has_grown_is_replaced_before_its_next_task() -> None:
 
 
 def test_what_children_share_with_their_worker_counts_once() -> None:
-    code = (
+    text = (
         "import os, time\nmemory = bytearray(b'x' * 150_000_000)\n"
         "for _ in range(3):\n    if not os.fork(): time.sleep(60)\n"
         "time.sleep(1.0)\nvalue = 'fine'"
     )
     with fakes(memory_bytes=400_000_000) as pool:
-        assert run(pool, code) == ["fine"]
+        assert run(pool, text) == ["fine"]
 
 
 def test_a_worker_that_closes_its_pipe_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

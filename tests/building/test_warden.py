@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.workers.pool import Answer
 
-PROGRAMS = Path(__file__).parent / "programs"
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+from fakes import answers, code, environment, fakes, value
 
 LEAVES = """
 import os, signal
@@ -38,22 +40,10 @@ value = [os.getpid(), outer, os.getppid(), *map(int, text.split())]
 """
 
 
-def environment() -> dict[str, str]:
-    """Return an environment in which `fake_worker` can be imported."""
-    places = [os.environ.get("PYTHONPATH", ""), str(PROGRAMS)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-
-
 def ask(*codes: str, **limits: Any) -> list[Answer]:
-    """Have one worker execute each of `codes`."""
-    tasks = [Task(n, ("", ""), {"op": "do", "code": code}) for n, code in enumerate(codes)]
-    with Pool(1, environment(), program="fake_worker", **limits) as pool:
-        return [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer]
-
-
-def value(answer: Answer) -> Any:
-    assert answer.message is not None, answer
-    return answer.message["value"]
+    """Have a worker execute each of `codes`."""
+    with fakes(**limits) as pool:
+        return answers(pool, *(code(text, number) for number, text in enumerate(codes)))
 
 
 def is_gone(process: int) -> bool:
@@ -84,14 +74,14 @@ def test_nothing_that_a_worker_started_outlives_the_worker() -> None:
 def test_nothing_that_a_worker_started_outlives_it_when_it_kills_its_warden(tmp_path: Path) -> None:
     """Processes that have sessions and environments of their own among them."""
     told = tmp_path / "told"
-    code = (
+    text = (
         f"{LEAVES}\nimport subprocess, sys\n"
         "other = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'],\n"
         "                         env={}, start_new_session=True)\n"
         f"with open({str(told)!r}, 'w') as file: print(*value, other.pid, file=file)\n"
         "os.kill(os.getppid(), signal.SIGKILL)\nsignal.pause()"
     )
-    dead, after = ask(code, "value = 1")
+    dead, after = ask(text, "value = 1")
     assert str(dead.error).startswith("the compiling process was killed by SIGKILL")
     assert value(after) == 1
     processes = [int(text) for text in told.read_text().split()]
@@ -103,9 +93,9 @@ def test_nothing_that_a_worker_started_outlives_it_when_it_kills_its_warden(tmp_
 def test_nothing_outlives_a_build_that_is_killed(
     start_program: Callable[..., subprocess.Popen[str]], tmp_path: Path, end: signal.Signals
 ) -> None:
-    code = f"{LEAVES}\nimport tempfile; tempfile.mkstemp(); value.append(tempfile.gettempdir())"
+    text = f"{LEAVES}\nimport tempfile; tempfile.mkstemp(); value.append(tempfile.gettempdir())"
     variables = {**environment(), "TMPDIR": str(tmp_path)}
-    process = start_program("pool.py", code, **variables)
+    process = start_program("pool.py", text, **variables)
     assert process.stdout is not None
     *processes, folder = json.loads(process.stdout.readline())
     assert Path(folder).parent.parent == tmp_path
@@ -131,14 +121,14 @@ def test_temporary_files_of_a_worker_have_a_folder_that_no_variable_shows() -> N
 
 
 def test_a_worker_leaves_no_core_and_is_the_first_to_go_when_memory_runs_out() -> None:
-    code = (
+    text = (
         "import resource\n"
         "value = [resource.getrlimit(resource.RLIMIT_CORE)[0],\n"
         "         resource.getrlimit(resource.RLIMIT_DATA)[0],\n"
         "         int(open('/proc/self/oom_score_adj').read())]"
     )
-    assert value(ask(code)[0]) == [0, -1, 500]
-    core, data, score = value(ask(code, memory_bytes=1 << 30)[0])
+    assert value(ask(text)[0]) == [0, -1, 500]
+    core, data, score = value(ask(text, memory_bytes=1 << 30)[0])
     assert (core, score) == (0, 500)
     assert (1 << 30) + (512 << 20) < data < (1 << 40)
 

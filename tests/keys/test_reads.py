@@ -25,7 +25,6 @@ from pallasc.compiler.inputs.reads import (
     listing_digest,
     path_of,
 )
-from pallasc.compiler.inputs.sources import Sources, sources_from_json, sources_to_json
 from pallasc.compiler.toolchain.modules import site_folders
 
 FAILING = "except (ImportError, OSError): pass"
@@ -296,23 +295,6 @@ def test_a_listing_has_no_bytecode_and_no_order(tmp_path: Path) -> None:
     assert listing_digest(tmp_path) != before
     shutil.rmtree(tmp_path)
     assert listing_digest(tmp_path) is None
-
-
-def test_sources_travel_between_processes(tmp_path: Path) -> None:
-    read = Sources(
-        files={"module:a": tmp_path / "a.py"},
-        packages={"b", "c"},
-        unknown={"d"},
-        unseen={"e ran another program"},
-        altered={"file:f"},
-        absent={"e"},
-        folders=(str(tmp_path),),
-        hidden=["colorsys"],
-        opened={"file:t": tmp_path / "t"},
-        missed={"ONE": "kernel.py:1"},
-    )
-    assert sources_from_json(json.loads(json.dumps(sources_to_json(read)))) == read
-    assert sources_from_json(json.loads(json.dumps(sources_to_json(Sources())))) == Sources()
 
 
 def test_this_process_records_nothing() -> None:

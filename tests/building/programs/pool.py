@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 
-from pallasc.compiler.workers.pool import Pool, Task
+from fakes import code, fakes, value
 
-with Pool(1, os.environ, program="fake_worker") as pool:
-    tasks = [Task(0, ("", ""), {"op": "do", "code": sys.argv[1]})]
-    tasks.append(Task(1, ("", ""), {"op": "do", "code": "import signal; signal.pause()"}))
+with fakes() as pool:
+    tasks = [code(sys.argv[1]), code("import signal; signal.pause()", 1)]
     for kind, _, answer in pool.run(tasks):
-        if kind == "done" and answer.message is not None:
-            print(json.dumps(answer.message["value"]), flush=True)
+        if kind == "done" and answer is not None:
+            print(json.dumps(value(answer)), flush=True)

@@ -1,0 +1,62 @@
+"""Pools of workers that execute the code that they are sent: the build's side of `fake_worker`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pallasc.compiler.workers.messages import Reply, Request
+from pallasc.compiler.workers.pool import Answer, Pool, Task
+
+WHO = "import os; value = os.getpid()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Reply):
+    value: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Do(Request):
+    op: ClassVar[str] = "do"
+    reply: ClassVar[type[Reply]] = Done
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare(Do):
+    op: ClassVar[str] = "context"
+    code: str = ""
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which `fake_worker` can be imported."""
+    places = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parent)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+
+def fakes(jobs: int = 1, **options: Any) -> Pool:
+    """Return a pool of workers that execute the code that they are sent."""
+    return Pool(jobs, environment(), program="fake_worker", **options)
+
+
+def code(text: str, number: int = 0, group: str = "") -> Task:
+    return Task(number, ("", group), Do(code=text))
+
+
+def answers(pool: Pool, *tasks: Task) -> list[Answer]:
+    """Return the answers, in the order of the tasks."""
+    done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
+    return sorted(done, key=lambda answer: answer.task.label)
+
+
+def value(answer: Answer) -> Any:
+    """Return what the code of a task left."""
+    assert isinstance(answer.reply, Done), answer
+    return answer.reply.value
+
+
+def values(pool: Pool, *tasks: Task) -> list[Any]:
+    return [value(answer) for answer in answers(pool, *tasks)]
