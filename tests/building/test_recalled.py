@@ -24,9 +24,10 @@ pytestmark = pytest.mark.once
 COMPILER = ("jax", "jaxlib", "jax-cuda", "jax_cuda", "nvidia-", "llvmlite", "numpy", "ml_dtypes")
 
 
-@pytest.fixture
-def built(project: Any) -> Any:
-    """Return a project whose kernels are in the store: one of YAML, one of Python."""
+@pytest.fixture(scope="module")
+def compiled(make_project: Callable[[], Any]) -> Any:
+    """Build a project of two kernels, one of YAML and one of Python."""
+    project = make_project()
     project.write("scale.py", "import numpy\n\n\ndef run(x):\n    return x * len(numpy.ones(2))\n")
     project.spec({"name": "scale", "entry": "scale.py:run"})
     project.write(
@@ -36,6 +37,12 @@ def built(project: Any) -> Any:
     )
     assert project.build("spec.yaml", "twice.py").exit_code == 0
     return project
+
+
+@pytest.fixture
+def built(compiled: Any, tmp_path: Path) -> Any:
+    """Return a copy of that project, whose kernels are in the store."""
+    return compiled.copy(tmp_path)
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_c
     assert (frozen.exit_code, result.error.exit_code, result.reason) == (3, 3, why)
     assert result.error.message == f"scale@h100-sxm is not in the store: {why}."
     missing = project.build(compile=False)
-    assert [(one.status, one.reason) for one in missing.results] == [("missing", why)]
+    assert [(r.status, r.reason) for r in missing.results] == [("missing", why)]
     with pytest.raises(ToolError, match="No CUDA plugin for JAX is installed"):
         project.build()
 
@@ -182,7 +189,7 @@ def test_toolchains_are_remembered_once_each_the_newest_first(tmp_path: Path) ->
     store = Store(tmp_path)
     for name in ("1", "2", "1", *"345678"):
         remember(store, identity(name), {"jax": f"0.{name}"})
-    assert [one.versions["jax"][2:] for one in recalled.recalled(store)] == list("87654312")
+    assert [known.versions["jax"][2:] for known in recalled.recalled(store)] == list("87654312")
 
 
 def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
@@ -210,14 +217,22 @@ def test_what_is_planted_in_its_place_is_nothing(tmp_path: Path, planted: Any) -
     assert recalled.recalled(store) == []
 
 
+@pytest.fixture
+def executed(built: Any) -> Any:
+    """Have the store remember what the Python file declares, which goes by its place."""
+    built.variants("twice.py")
+    return built
+
+
 @pytest.fixture(params=["setuptools", "hatchling"])
 def asked(
-    built: Any,
+    executed: Any,
     nothing_installed: None,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Callable[[], list[str]]:
     """Return what tells what a backend wants to have installed for a wheel with `built` in it."""
+    built = executed
     built.write("mylib/__init__.py", "")
     hook = "[tool.hatch.build.hooks.pallasc]\n" if request.param == "hatchling" else ""
     settings = (
@@ -265,15 +280,15 @@ def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
 ) -> None:
     built.write("trusted.pub", f"ed25519:{base64.b64encode(bytes(32)).decode()}\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(built.folder / "settings"))
-    for variables, wanted in WITH_KEYS:
+    for variables, requirements in WITH_KEYS:
         with monkeypatch.context() as patch:
             for name, value in variables.items():
                 path = str(built.folder / value)
                 patch.setenv(name, path if name == "PALLASC_TRUSTED_KEYS" else value)
             patch.setattr("pallasc.hooks.requirements.find_package", lambda name: None)
-            assert asked() == wanted, variables
+            assert asked() == requirements, variables
             patch.setattr("pallasc.hooks.requirements.find_package", lambda name: name)
-            assert [one for one in asked() if "sign" in one] == [], variables
+            assert [name for name in asked() if "sign" in name] == [], variables
 
 
 def test_a_bundle_that_must_be_signed_is_checked_with_what_signs(

@@ -52,11 +52,26 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def kernels(project: Any) -> Any:
-    """Return a project with two kernels."""
+@pytest.fixture(scope="module")
+def compiled(make_project: Any) -> Any:
+    """Build a project with two kernels into a store that nobody signs."""
+    project = make_project()
     project.write("kernel.py", KERNEL)
     project.spec(*({"name": name, "entry": f"kernel.py:{name}"} for name in ("double", "triple")))
+    assert statuses(project.build()) == ["compiled", "compiled"]
+    return project
+
+
+@pytest.fixture
+def kernels(compiled: Any, tmp_path: Path) -> Any:
+    """Return a copy of that project."""
+    return compiled.copy(tmp_path)
+
+
+@pytest.fixture
+def unbuilt(compiled: Any, project: Any) -> Any:
+    """Return a project with the same two kernels and an empty store."""
+    shutil.copytree(compiled.folder, project.folder, dirs_exist_ok=True)
     return project
 
 
@@ -118,7 +133,7 @@ def test_an_entry_that_nobody_signed_is_explained_as_that(kernels: Any) -> None:
     kernels.build()
     store = signed(kernels.store)
     found = kernels.build(store=store, compile=False, explain=True)
-    assert [one.explanation.reason for one in found.results] == [NOT_SIGNED, NOT_SIGNED]
+    assert [result.explanation.reason for result in found.results] == [NOT_SIGNED, NOT_SIGNED]
 
 
 def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
@@ -187,7 +202,7 @@ def test_who_signs_does_not_vouch_for_what_others_compiled(kernels: Any) -> None
 
 
 def test_another_machine_believes_the_public_key_and_not_the_lock(
-    kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unbuilt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = generate_key()
     private, public = tmp_path / "ci.key", tmp_path / "ci.key.pub"
@@ -195,22 +210,22 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     public.write_text(f"{public_key(key)}\n")
     with monkeypatch.context() as patch:
         patch.setenv("PALLASC_STORE_KEY", str(private))
-        kernels.build(store=Store(kernels.store.root))
+        unbuilt.build(store=Store(unbuilt.store.root))
     updated = update_lock(
-        kernels.variants(), None, file=Path("pallasc.lock"), whole=True, store=kernels.store
+        unbuilt.variants(), None, file=Path("pallasc.lock"), whole=True, store=unbuilt.store
     )
     assert updated.complete
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
-    doubted = kernels.build(store=Store(kernels.store.root), frozen=True)
+    doubted = unbuilt.build(store=Store(unbuilt.store.root), frozen=True)
     assert {result.reason for result in doubted.results} == {NOT_SIGNED}
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
-    assert statuses(kernels.build(store=Store(kernels.store.root), frozen=True)) == ["hit", "hit"]
+    assert statuses(unbuilt.build(store=Store(unbuilt.store.root), frozen=True)) == ["hit", "hit"]
 
     from pallasc.compiler.builds.locked import Locked
 
-    shutil.rmtree(kernels.store.folder / "man")
+    shutil.rmtree(unbuilt.store.folder / "man")
     held = Locked("pallasc.lock", updated.lock, True)
-    report = kernels.build(store=Store(kernels.store.root), frozen=True, locked=held)
+    report = unbuilt.build(store=Store(unbuilt.store.root), frozen=True, locked=held)
     assert {type(result.error) for result in report.results} == {CorruptError}
 
 
@@ -221,8 +236,8 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
         {"target": 7}, {"toolchain": []}, {"plan": None}, {"schema": 99},
     ],
 )  # fmt: skip
-def test_a_record_that_is_no_artifacts_is_put_away(store_of_one: Any, change: Any) -> None:
-    store, action = store_of_one
+def test_a_record_that_is_no_artifacts_is_put_away(stored_action: Any, change: Any) -> None:
+    store, action = stored_action
     found = store.get_artifact(action, verify=True)
     body = {**found.record, "artifact": {**found.artifact, **change}}
     store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
@@ -236,8 +251,8 @@ def test_a_record_that_is_no_artifacts_is_put_away(store_of_one: Any, change: An
     [("cubin", []), ("cubin", None), ("name", 7), ("registers", "x"), ("registers", -1),
      ("registers", 10**30), ("spill_load_bytes", []), ("ptx", 3), ("origin", None)],
 )  # fmt: skip
-def test_the_kernels_of_a_record_are_checked(store_of_one: Any, field: str, value: Any) -> None:
-    store, action = store_of_one
+def test_the_kernels_of_a_record_are_checked(stored_action: Any, field: str, value: Any) -> None:
+    store, action = stored_action
     found = store.get_artifact(action, verify=True)
     kernels = [{**found.artifact["kernels"][0], field: value}]
     body = {**found.record, "artifact": {**found.artifact, "kernels": kernels}}
@@ -247,20 +262,19 @@ def test_the_kernels_of_a_record_are_checked(store_of_one: Any, field: str, valu
 
 
 @pytest.fixture(scope="module")
-def one(make_project: Any) -> tuple[Path, str]:
-    """Build one kernel, once; return the store's folder and the action key."""
-    project = make_project()
-    project.write("kernel.py", KERNEL)
+def doubling(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """Return a copy of the project whose spec has one kernel alone, and its action key."""
+    project = compiled.copy(tmp_path_factory.mktemp("doubling"))
     project.spec({"name": "double", "entry": "kernel.py:double"})
-    report = project.build()
-    return project.store.root, report.results[0].action_key
+    (result,) = project.build().results
+    return project, result.action_key
 
 
 @pytest.fixture
-def store_of_one(one: tuple[Path, str], tmp_path: Path) -> tuple[Store, str]:
-    """Return a copy of a store with one artifact, and its action key."""
-    shutil.copytree(one[0], tmp_path / "store")
-    return Store(tmp_path / "store"), one[1]
+def stored_action(doubling: tuple[Any, str], tmp_path: Path) -> tuple[Store, str]:
+    """Return a store of its own, and the action key of an artifact in it."""
+    project, action = doubling
+    return project.copy(tmp_path).store, action
 
 
 FORGED: list[dict[str, Any]] = [
@@ -276,18 +290,13 @@ FORGED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", FORGED, ids=range(len(FORGED)))
 def test_a_forged_manifest_is_a_miss_or_the_truth(
-    make_project: Any, one: tuple[Path, str], tmp_path: Path, change: dict[str, Any]
+    doubling: tuple[Any, str], tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    project = make_project()
-    shutil.rmtree(project.store.root)
-    shutil.copytree(one[0], project.store.root)
-    project.folder = one[0].parent / "specs"
-    keys = [path.name for path in (project.store.folder / "man").glob("*/*")]
-    for key in keys:
-        body = {**(project.store.find_manifest(key) or {}), **change}
-        path = project.store.path("man", key)
-        path.write_bytes(format.encode("manifest", key, body)[0])
+    project, action = doubling[0].copy(tmp_path), doubling[1]
+    for path in (project.store.folder / "man").glob("*/*"):
+        body = {**(project.store.find_manifest(path.name) or {}), **change}
+        path.write_bytes(format.encode("manifest", path.name, body)[0])
     report = project.build(compile=False, explain=True)
     assert statuses(report) in (["missing"], ["hit"])
     if statuses(report) == ["hit"]:
-        assert report.results[0].action_key == one[1]
+        assert report.results[0].action_key == action
