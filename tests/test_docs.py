@@ -292,7 +292,7 @@ SHELL: dict[str, Check] = {
 
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
-# runs it), or the stand-in driver (tests/runtime/test_page.py).
+# runs it), or the stand-in driver (tests/runtime/test_docs_page.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
