@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,30 +60,30 @@ class BundleHook(BuildHookInterface[Any]):
         try:
             settings = _settings(Path(self.root), self.config)
             if self.target_name == "sdist":
-                self._carry(settings, build_data)
+                self._carry(settings, build_data["force_include"])
             elif self.target_name == "wheel":
-                self._build(settings, build_data, editable=version == "editable")
+                self._build(settings, build_data["force_include"], editable=version == "editable")
         except PallascError as error:
             self.finalize(version, build_data, "")
             self.app.abort(f"error: {error}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what the wheel has got."""
+        """Remove the files that went into the wheel."""
         if self._made is not None:
             self._made.cleanup()
 
-    def _carry(self, settings: Sequence[Setting], build_data: dict[str, Any]) -> None:
+    def _carry(self, settings: Sequence[Setting], include: dict[str, str]) -> None:
         for file in source_files(settings, Path(self.root)):
-            build_data["force_include"][os.path.join(self.root, file)] = file
+            include[os.path.join(self.root, file)] = file
         record = origin_record(settings, Path(self.root))
         if record is not None:
             self._made = tempfile.TemporaryDirectory(prefix="pallasc-")
             place = Path(self._made.name, RECORD)
             place.write_bytes(record)
-            build_data["force_include"][str(place)] = RECORD
+            include[str(place)] = RECORD
 
     def _build(
-        self, settings: Sequence[Setting], build_data: dict[str, Any], *, editable: bool
+        self, settings: Sequence[Setting], include: dict[str, str], *, editable: bool
     ) -> None:
         folders = [self._folder(setting) for setting in settings]
         self._made = tempfile.TemporaryDirectory(prefix="pallasc-")
@@ -91,7 +91,7 @@ class BundleHook(BuildHookInterface[Any]):
             place = Path(folder if editable else self._made.name, setting.name)
             if not editable:
                 place = Path(self._made.name, *setting.place.split("/"))
-                build_data["force_include"][str(place)] = setting.place
+                include[str(place)] = setting.place
             make(setting, place, root=Path(self.root), environ=os.environ)
 
     def _folder(self, setting: Setting) -> Path:
@@ -105,7 +105,7 @@ class BundleHook(BuildHookInterface[Any]):
         return folders[setting.folder]
 
 
-def _settings(root: Path, config: dict[str, Any]) -> tuple[Setting, ...]:
+def _settings(root: Path, config: Mapping[str, object]) -> tuple[Setting, ...]:
     """Return what the project says.
 
     Raises:

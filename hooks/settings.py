@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, cast
+from typing import Literal, TypedDict, cast
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Field, ListOf, PathParts, Place, Record, Schema, Text, expected
@@ -94,6 +94,21 @@ FIELDS = (
     Field("lock", Text("path"), "The lock file that all must be as."),
     Field("keep-debug", Flag(), "Leave debug sections in the cubins."),
 )
+_Fields = TypedDict(
+    "_Fields",
+    {
+        "specs": tuple[str, ...],
+        "bundle": str,
+        "targets": tuple[str, ...],
+        "select": str,
+        "from": From,
+        "lock": str,
+        "keep-debug": bool,
+    },
+    total=False,
+)
+"""What `FIELDS` read."""
+
 _PLACES = 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
 
 
@@ -172,8 +187,8 @@ def compiler_extra(root: Path) -> str:
         SpecError: it is none.
     """
     text = _read(root)
-    given = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
-    return Choice(_EXTRAS).read(given, Place(_Text(text), (*_TABLE[:-1], "compiler")))
+    extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
+    return Choice(_EXTRAS).read(extra, Place(_Text(text), (*_TABLE[:-1], "compiler")))
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
@@ -197,8 +212,8 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
         if key not in _KEYS:
             raise own.unknown("key", key, [*_KEYS])
     frozen = _frozen_by(environ)
-    found = _bundles(table.get(_TABLE[-1], {}), own.child(_TABLE[-1]))
-    return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in found)
+    bundles = _bundles(table.get(_TABLE[-1], {}), own.child(_TABLE[-1]))
+    return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in bundles)
 
 
 def _read(root: Path) -> str:
@@ -208,7 +223,7 @@ def _read(root: Path) -> str:
         raise SpecError(f"this cannot be read: {error}", location=Location(FILE)) from error
 
 
-def _pallasc_table(data: Mapping[str, Any]) -> dict[str, Any]:
+def _pallasc_table(data: Mapping[str, object]) -> dict[str, object]:
     tool = data.get("tool", {})
     table = tool.get("pallasc", {}) if isinstance(tool, dict) else {}
     return table if isinstance(table, dict) else {}
@@ -239,27 +254,28 @@ def _checked(place: str, at: Place) -> str:
 
 
 def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
-    given = _table(value)
-    read = Record(FIELDS, what="key").read(given, at)
-    if ("specs" in read) == ("bundle" in read):
+    fields = cast(_Fields, Record(FIELDS, what="key").read(_table(value), at))
+    if ("specs" in fields) == ("bundle" in fields):
         raise at.error("expected either 'specs' or 'bundle'.", "One of them says what goes in.")
-    extra = [key for key in read if key != "bundle"]
-    if "bundle" in read and extra:
+    extra = [key for key in fields if key != "bundle"]
+    if "bundle" in fields and extra:
         child = at.child(extra[0])
         raise child.error("this is for specs; 'bundle' is taken as it is.", "Remove it.")
-    for key in ("specs", "lock", "bundle"):
-        for path in _texts(read.get(key)):
+    paths = {"specs": fields.get("specs", ()), "lock": fields.get("lock")}
+    paths["bundle"] = fields.get("bundle")
+    for key, named in paths.items():
+        for path in _texts(named):
             _check_path(path, at.child(key) if isinstance(value, dict) else at)
-    source = cast(From, read.get("from", "compile"))
+    source = fields.get("from", "compile")
     return Setting(
         place=place,
-        specs=read.get("specs", ()),
-        bundle=read.get("bundle"),
-        targets=read.get("targets", ()),
-        select=read.get("select"),
+        specs=fields.get("specs", ()),
+        bundle=fields.get("bundle"),
+        targets=fields.get("targets", ()),
+        select=fields.get("select"),
         source="frozen" if frozen else source,
-        lock=read.get("lock"),
-        keep_debug=read.get("keep-debug", False),
+        lock=fields.get("lock"),
+        keep_debug=fields.get("keep-debug", False),
         frozen_by=frozen or ("" if source == "compile" else f'from = "{source}"'),
         at=at,
     )

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.spelling import shortened, show, suggestion
-from pallasc.specs.templates import is_template, parse_template
+from pallasc.specs.templates import Scalar, is_template, parse_template
 
-Schema = dict[str, Any]
+Schema = dict[str, object]
 """A piece of JSON schema."""
 
 PathParts = tuple[str | int, ...]
@@ -96,10 +96,14 @@ class Place:
         return error if error.location is not None else self.error(error.message, error.hint)
 
 
-class Kind(Protocol):
+_Item = TypeVar("_Item")
+_Read = TypeVar("_Read", covariant=True)
+
+
+class Kind(Protocol[_Read]):
     """What a field holds."""
 
-    def read(self, value: object, at: Place) -> Any:
+    def read(self, value: object, at: Place) -> _Read:
         """Return the value checked and normalised, or raise `SpecError`."""
 
     def schema(self) -> Schema:
@@ -116,7 +120,7 @@ class Field:
     """One key of a record."""
 
     name: str
-    kind: Kind
+    kind: Kind[object]
     doc: str
     required: bool = False
 
@@ -172,7 +176,7 @@ class Number:
 
     def schema(self) -> Schema:
         """Return the schema."""
-        number = {"type": "integer" if self.whole else "number", "minimum": self.least}
+        number: Schema = {"type": "integer" if self.whole else "number", "minimum": self.least}
         if not self.template:
             return number
         return {"anyOf": [number, {"type": "string", "pattern": r"\{.*\}"}]}
@@ -182,7 +186,7 @@ class Number:
 class ScalarKind:
     """A value of a parameter: text, number, boolean or null."""
 
-    def read(self, value: object, at: Place) -> object:
+    def read(self, value: object, at: Place) -> Scalar:
         """Return the value."""
         if value is not None and not isinstance(value, str | int | float | bool):
             raise expected("text, a number, true, false or null", value, at)
@@ -195,14 +199,14 @@ class ScalarKind:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(Generic[_Item]):
     """A list whose items are of one kind, none of them twice."""
 
-    item: Kind
+    item: Kind[_Item]
     what: str
     minimum: int = 1
 
-    def read(self, value: object, at: Place) -> tuple[Any, ...]:
+    def read(self, value: object, at: Place) -> tuple[_Item, ...]:
         """Return the items."""
         if not isinstance(value, list):
             hint = None if isinstance(value, dict) or value is None else f"Write [{value}]."
@@ -213,7 +217,7 @@ class ListOf:
         self._distinct(items, at)
         return items
 
-    def _distinct(self, items: tuple[Any, ...], at: Place) -> None:
+    def _distinct(self, items: tuple[_Item, ...], at: Place) -> None:
         seen: dict[str, int] = {}
         for index, item in enumerate(items):
             first = seen.setdefault(typed(item), index)
@@ -228,15 +232,15 @@ class ListOf:
 
 
 @dataclass(frozen=True, slots=True)
-class MapOf:
-    """A mapping from names of the user's to values of one kind."""
+class MapOf(Generic[_Item]):
+    """A mapping from names that the user chooses to values of one kind."""
 
     key: Text
-    item: Kind
+    item: Kind[_Item]
     what: str
     minimum: int = 1
 
-    def read(self, value: object, at: Place) -> dict[str, Any]:
+    def read(self, value: object, at: Place) -> dict[str, _Item]:
         """Return the mapping in the user's order."""
         if not isinstance(value, dict):
             raise expected(f"a mapping of {self.what}", value, at)
@@ -269,8 +273,8 @@ class Record:
     fields: tuple[Field, ...]
     what: str = "field"
 
-    def read(self, value: object, at: Place) -> dict[str, Any]:
-        """Return the known fields that are there."""
+    def read(self, value: object, at: Place) -> dict[str, object]:
+        """Return the fields that are given, each checked by its kind."""
         if not isinstance(value, dict):
             raise expected("a mapping", value, at)
         table = {field.name: field for field in self.fields}

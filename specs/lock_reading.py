@@ -158,26 +158,27 @@ class _Reader:
             )
 
     def _component(self, node: Any) -> Component:
-        fields = self._fields(node, "a component", required=("digest",), optional=("version",))
-        version = fields.get("version")
-        return Component(self._digest(fields["digest"]), "" if version is None else version.value)
+        fields = self._fields(node, "a component", digests=("digest",), optional=("version",))
+        return Component(fields["digest"], fields.get("version", ""))
 
     def _entry(self, node: Any) -> Entry:
-        fields = self._fields(node, "a variant", required=Entry._fields)
-        return Entry(*(self._digest(fields[name]) for name in Entry._fields))
+        return Entry(**self._fields(node, "a variant", digests=Entry._fields))
 
     def _fields(
-        self, node: Any, what: str, *, required: tuple[str, ...], optional: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
-        """Return the values of a mapping that must hold just these fields, each a text."""
+        self, node: Any, what: str, *, digests: tuple[str, ...], optional: tuple[str, ...] = ()
+    ) -> dict[str, str]:
+        """Return the texts of a mapping that must hold just these fields."""
         fields = {}
         for name, value, key in self._pairs(node, what):
-            if name not in (*required, *optional):
+            if name not in (*digests, *optional):
                 raise self._error(key, f"unknown field {name!r} of {what}.")
             if value.id != "scalar":
                 raise self._error(value, f"{name!r} must be text, not a {value.id}.")
-            fields[name] = value
-        for name in required:
+            if name in digests and not _DIGEST.fullmatch(value.value):
+                shown = show(value.value)
+                raise self._error(value, f"{shown} is not a digest of 64 hexadecimal digits.")
+            fields[name] = value.value
+        for name in digests:
             if name not in fields:
                 raise self._error(node, f"{what} lacks {name!r}.")
         return fields
@@ -195,13 +196,6 @@ class _Reader:
                 raise self._error(key, f"{key.value} is there twice, first in line {first}.")
             lines[key.value] = key.start_mark.line + 1
             yield key.value, value, key
-
-    def _digest(self, node: Any) -> str:
-        if not _DIGEST.fullmatch(node.value):
-            shown = show(node.value)
-            raise self._error(node, f"{shown} is not a digest of 64 hexadecimal digits.")
-        value: str = node.value
-        return value
 
     def _place(self, node: Any) -> Location:
         mark = node.start_mark

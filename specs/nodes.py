@@ -1,4 +1,4 @@
-"""Static data of pytree nodes as text, and the mappings that stand for nodes in a spec.
+"""Static data of pytree nodes as text.
 
 A node of a type that was registered with JAX has children, which are arrays or nodes, and static
 data, which decides what is traced. A launch plan keeps that as text, so that a node with other data
@@ -13,9 +13,6 @@ from enum import Enum
 from typing import Any
 
 from pallasc.errors import SpecError
-
-ARRAY_NODES = ("$call", "$tuple")
-"""Keys of a mapping under `args` that make it more than a mapping."""
 
 
 def static_text(value: Any) -> str:

@@ -5,6 +5,7 @@ Mappings keep their order, so do not sort the keys of the text. Nothing of this 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,11 +14,8 @@ from pallasc.specs.arrays import looks_like_array, resolve_array
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Budget, Row, Spec, Tolerance, Variant, plain_args
 
-Json = dict[str, Any]
-"""What `json.dumps` takes and `json.loads` gives back."""
 
-
-def spec_to_json(spec: Spec) -> Json:
+def spec_to_json(spec: Spec) -> dict[str, object]:
     """Return a spec as plain data."""
     return {
         "name": spec.name,
@@ -43,9 +41,9 @@ def spec_to_json(spec: Spec) -> Json:
     }
 
 
-def spec_from_json(data: Json) -> Spec:
+def spec_from_json(data: Mapping[str, Any]) -> Spec:
     """Return the spec that `spec_to_json` was given."""
-    changed: Json = {
+    changed = {
         "matrix": {name: tuple(values) for name, values in data["matrix"]},
         "rows": tuple(Row(dict(v), location_from_json(place)) for v, place in data["rows"]),
         "include": tuple(dict(point) for point in data["include"]),
@@ -58,10 +56,11 @@ def spec_from_json(data: Json) -> Spec:
         "location": location_from_json(data["location"]),
         "locations": {path: location_from_json(p) for path, p in data["locations"].items()},
     }
-    return Spec(**{**data, **changed})
+    make: Callable[..., Spec] = Spec
+    return make(**{**data, **changed})
 
 
-def variant_to_json(variant: Variant) -> Json:
+def variant_to_json(variant: Variant) -> dict[str, object]:
     """Return a variant as plain data."""
     return {
         "name": variant.name,
@@ -81,9 +80,9 @@ def variant_to_json(variant: Variant) -> Json:
     }
 
 
-def variant_from_json(data: Json) -> Variant:
+def variant_from_json(data: Mapping[str, Any]) -> Variant:
     """Return the variant that `variant_to_json` was given."""
-    changed: Json = {
+    changed = {
         "params": tuple((name, value) for name, value in data["params"]),
         "target": Target(**data["target"]),
         "args": _args_from_json(data["args"]),
@@ -94,7 +93,8 @@ def variant_from_json(data: Json) -> Variant:
         "mesh": tuple((name, size) for name, size in data["mesh"]),
         "location": location_from_json(data["location"]),
     }
-    return Variant(**{**data, **changed})
+    make: Callable[..., Variant] = Variant
+    return make(**{**data, **changed})
 
 
 def location_to_json(location: Location) -> list[str | int]:

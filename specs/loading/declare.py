@@ -1,10 +1,9 @@
-"""Make a spec from the fields that an author gave, for both loaders."""
+"""Make a spec from the fields of one kernel, for both loaders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file, check_entry, parse_entry
@@ -12,7 +11,7 @@ from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.entry_fields import NODES
 from pallasc.specs.loading.kernel_fields import KERNEL_FIELDS, PARTIAL_KERNEL
-from pallasc.specs.loading.parameter_fields import FILE_KEY
+from pallasc.specs.loading.parameter_fields import FILE_KEY, Matrix, Table
 from pallasc.specs.loading.tables import read_rows
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
@@ -21,18 +20,19 @@ from pallasc.specs.templates import is_template
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a file gives to each of its kernels.
+class SpecFile:
+    """What a spec file gives to each of its kernels.
 
     Attributes:
         base_dir: absolute folder of the spec file.
         defaults: fields for kernels that do not give them, already checked.
         places: where each default stands.
         models: the file's own models.
+        shared: what its kernels have in common.
     """
 
     base_dir: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
     shared: _Shared = field(default_factory=lambda: _Shared())
@@ -40,125 +40,128 @@ class Surroundings:
 
 @dataclass(slots=True)
 class _Shared:
-    """What the kernels of a file need once: a default may be large, and kernels many.
+    """What is done once for all kernels of a file: a default may be large, and kernels many.
 
     Attributes:
-        checked: defaults whose entry points were looked for.
-        locations: places of the values of defaults.
-        documents: data files that were read.
-        rows: the mapping under `$file` and what it gave, by the identity of the mapping.
+        checked: names of the defaults whose entry points were checked.
+        locations: places of the values of defaults, by the default's name.
+        documents: data files that were read, by path.
+        rows: each table of the file and its rows, by the identity of the table.
     """
 
     checked: set[str] = field(default_factory=set)
     locations: dict[str, dict[str, Location]] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
-    rows: dict[int, tuple[Any, tuple[Row, ...]]] = field(default_factory=dict)
+    rows: dict[int, tuple[Table, tuple[Row, ...]]] = field(default_factory=dict)
 
 
-def declare(given: dict[str, Any], at: Place, around: Surroundings) -> Spec:
+def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     """Check one kernel's fields and return its spec.
 
     Raises:
         SpecError: a field is wrong or missing, or names what does not exist.
     """
-    own = PARTIAL_KERNEL.read(given, at)
-    values = {**around.defaults, **own}
-    places = {name: at.child(name) if name in own else around.places[name] for name in values}
+    own = PARTIAL_KERNEL.read(fields, at)
+    values = {**file.defaults, **own}
+    places = {name: at.child(name) if name in own else file.places[name] for name in values}
     for known in KERNEL_FIELDS:
         if known.required and known.name not in values:
             raise at.error(f"field {known.name!r} is missing.", known.doc)
     _check_names(values, places)
-    _check_existence(values, own, places, around)
-    if FILE_KEY in values.get("matrix", {}):
-        _read_table(values, places["matrix"].child(FILE_KEY), around)
-    if "files" in values:
-        values["files"] = _data_files(values["files"], places["files"], around.base_dir)
-    return Spec(
+    _check_existence(values, own, places, file)
+    if isinstance(matrix := values.get("matrix"), Matrix):
+        values.update(_points(matrix, places["matrix"].child(FILE_KEY), file))
+    if isinstance(files := values.get("files"), tuple):
+        values["files"] = _data_files(files, places["files"], file.base_dir)
+    make: Callable[..., Spec] = Spec  # whose fields are of the kinds that were read
+    return make(
         **values,
         location=at.location,
-        base_dir=around.base_dir,
-        models=dict(around.models),
-        locations=_locations(own, values, places, around),
+        base_dir=file.base_dir,
+        models=dict(file.models),
+        locations=_locations(own, values, places, file),
     )
 
 
-def _check_names(values: dict[str, Any], places: Mapping[str, Place]) -> None:
-    if isinstance(values["args"], dict):
-        for name in values["args"].keys() & values.get("static", {}).keys():
-            raise (
-                places["static"]
-                .child(name)
-                .error(
-                    f"argument {name!r} stands under 'args' as well.",
-                    "Give an argument once.",
-                    at_key=True,
-                )
-            )
+def _check_names(values: Mapping[str, object], places: Mapping[str, Place]) -> None:
+    args, static = values["args"], values.get("static")
+    if isinstance(args, dict) and isinstance(static, dict):
+        for name in args.keys() & static.keys():
+            message = f"argument {name!r} stands under 'args' as well."
+            raise places["static"].child(name).error(message, "Give an argument once.", at_key=True)
 
 
 def _check_existence(
-    values: dict[str, Any],
-    own: Mapping[str, Any],
+    values: Mapping[str, object],
+    own: Mapping[str, object],
     places: Mapping[str, Place],
-    around: Surroundings,
+    file: SpecFile,
 ) -> None:
-    checked = around.shared.checked
+    """Check that entry points and targets exist; those of a default once for a file."""
+    checked = file.shared.checked
     new = {name: value for name, value in values.items() if name in own or name not in checked}
     checked.update(name for name in new if name not in own)
     entries = [(places[name], new[name]) for name in ("entry", "reference") if name in new]
     for name in ("args", "static", "matrix", "include"):
-        entries.extend(_nodes(new.get(name), places.get(name)))
+        if name in new:
+            entries.extend(_nodes(new[name], places[name]))
     for place, entry in entries:
-        if is_template(entry):
-            continue  # looked for once it is filled in
-        with place.blamed():
-            check_entry(parse_entry(entry), around.base_dir)
-    for index, name in enumerate(new.get("targets", ())):
-        check_target(name, places["targets"].child(index), around.models)
+        if isinstance(entry, str) and not is_template(entry):  # others once they are filled in
+            with place.blamed():
+                check_entry(parse_entry(entry), file.base_dir)
+    if isinstance(targets := new.get("targets"), tuple):
+        check_targets(targets, places["targets"], file.models)
 
 
-def _read_table(values: dict[str, Any], at: Place, around: Surroundings) -> None:
-    """Put the rows of a file in the place of what says where they are."""
-    table = values["matrix"][FILE_KEY]
-    found = around.shared.rows
-    if id(table) not in found:
-        rows = read_rows(table, at, around.base_dir, around.shared.documents)
-        found[id(table)] = (table, rows)
-    values["rows"] = found[id(table)][1]
-    values["table"] = check_data_file(table["path"], around.base_dir)
-    values["matrix"] = {k: item for k, item in values["matrix"].items() if k != FILE_KEY}
-    for name in values["matrix"]:
-        if name in values["rows"][0].values:
-            raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
-
-
-def check_target(name: str, at: Place, models: Mapping[str, Target]) -> Target:
-    """Return the target of a name that stands in a spec.
+def check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target]) -> None:
+    """Check the targets that a spec names.
 
     Raises:
         SpecError: there is no such target.
     """
-    return resolve_target(name, models, location=at.location)
+    for index, name in enumerate(names):
+        resolve_target(name, models, location=at.child(index).location)
+
+
+def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
+    """Return the fields of a spec that a matrix gives."""
+    table, found = matrix.table, file.shared.rows
+    if table is None:
+        return {"matrix": matrix.axes}
+    if id(table) not in found:
+        found[id(table)] = (table, read_rows(table, at, file.base_dir, file.shared.documents))
+    rows = found[id(table)][1]
+    for name in matrix.axes:
+        if name in rows[0].values:
+            raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
+    path = check_data_file(table.path, file.base_dir)
+    return {"matrix": matrix.axes, "rows": rows, "table": path}
 
 
 def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, ...]:
-    found = []
+    paths = []
     for index, name in enumerate(files):
         with at.child(index).blamed():
-            found.append(check_data_file(name, base_dir))
-    return tuple(found)
+            paths.append(check_data_file(name, base_dir))
+    return tuple(paths)
 
 
-def _nodes(value: Any, at: Any) -> Iterator[tuple[Place, str]]:
-    if isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _nodes(item, at.child(index))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if key in NODES:
-                yield at.child(key), item
-            else:
-                yield from _nodes(item, at.child(key))
+def _nodes(value: object, at: Place) -> Iterator[tuple[Place, object]]:
+    """Yield the entry points that `$call` and `$ref` name in a tree."""
+    for key, item in _items(value):
+        if key in NODES:
+            yield at.child(key), item
+        else:
+            yield from _nodes(item, at.child(key))
+
+
+def _items(value: object) -> Iterator[tuple[str | int, object]]:
+    """Yield the keys and values of a mapping, or the indices and items of a list."""
+    value = value.axes if isinstance(value, Matrix) else value
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
 
 
 class _Locations(Mapping[str, Location]):
@@ -178,36 +181,29 @@ class _Locations(Mapping[str, Location]):
 
 
 def _locations(
-    own: Mapping[str, Any],
-    values: Mapping[str, Any],
+    own: Mapping[str, object],
+    values: Mapping[str, object],
     places: Mapping[str, Place],
-    around: Surroundings,
+    file: SpecFile,
 ) -> _Locations:
     fields: dict[str, dict[str, Location]] = {}
     for name, place in places.items():
-        known = {} if name in own else around.shared.locations
+        known = {} if name in own else file.shared.locations
         if name not in known:
-            found: dict[str, Location] = {}
-            _collect(values[name], place, (name,), found)
+            known[name] = dict(_places(values[name], place, (name,)))
             if name == "matrix" and "rows" in values:
-                found[f"matrix.{FILE_KEY}"] = place.child(FILE_KEY).location
-            known[name] = found
+                known[name][f"matrix.{FILE_KEY}"] = place.child(FILE_KEY).location
         fields[name] = known[name]
     return _Locations(fields)
 
 
-def _collect(value: Any, at: Place, path: PathParts, found: dict[str, Location]) -> None:
-    found[".".join(map(str, path))] = at.location
-    items: Any = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    for key, item in items:
-        _collect(item, at.child(key), (*path, key), found)
+def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Location]]:
+    yield ".".join(map(str, path)), at.location
+    for key, item in _items(value):
+        yield from _places(item, at.child(key), (*path, key))
 
 
-def named(at: Place, name: object, otherwise: str) -> Place:
-    """Return a kernel's place with its name for the messages, if it has one."""
+def kernel_place(at: Place, name: object, otherwise: str) -> Place:
+    """Return a kernel's place, which messages call by the kernel's name if it has one."""
     origin = name if isinstance(name, str) and name else otherwise
     return replace(at, origin=origin, skip=len(at.path))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pallasc.errors import Location, SpecError
 from pallasc.specs.characters import HALF, HALF_HINT, joined
 from pallasc.specs.fields import PathParts, Place
-from pallasc.specs.loading.declare import Surroundings, named
+from pallasc.specs.loading.declare import SpecFile, kernel_place
 from pallasc.specs.loading.declare import declare as checked_spec
 from pallasc.specs.loading.modules import load_module, module_name
 from pallasc.specs.spec import Spec
@@ -78,12 +78,12 @@ _UNKNOWN_FIELD = re.compile(r"kernel\(\) got an unexpected keyword argument '(?P
 
 def kernel(
     *,
-    args: Mapping[str, Any] | Sequence[Any],
+    args: Mapping[str, object] | Sequence[object],
     name: str | None = None,
-    static: Mapping[str, Any] | None = None,
-    matrix: Mapping[str, Sequence[Any]] | None = None,
-    include: Sequence[Mapping[str, Any]] | None = None,
-    exclude: Sequence[Mapping[str, Any]] | None = None,
+    static: Mapping[str, object] | None = None,
+    matrix: Mapping[str, Sequence[object]] | None = None,
+    include: Sequence[Mapping[str, object]] | None = None,
+    exclude: Sequence[Mapping[str, object]] | None = None,
     targets: Sequence[str] | None = None,
     reference: str | Callable[..., Any] | None = None,
     tolerance: Mapping[str, float | str] | None = None,
@@ -113,7 +113,7 @@ def kernel(
         SpecError: when the function is decorated while its file is being collected, and a field
             is wrong.
     """
-    given = {
+    fields: dict[str, object] = {
         "name": name,
         "args": args,
         "static": static,
@@ -128,14 +128,14 @@ def kernel(
         "env": env,
         "mesh": mesh,
     }
-    given = {key: value for key, value in given.items() if value is not None}
+    fields = {key: value for key, value in fields.items() if value is not None}
     collection = _collections[-1] if _collections else None
     line = _line_in(collection.file, sys._getframe(1)) if collection else None
 
     def register(function: Function) -> Function:
         if collection is not None and line is not None:
             place = Location(collection.shown, line)
-            collection.specs.append(_declare(function, given, place, collection.file))
+            collection.specs.append(_declare(function, fields, place, collection.file))
         return function
 
     return register
@@ -161,16 +161,16 @@ def declare(*, entry: str | Callable[..., Any], **fields: Any) -> None:
     if collection is None or line is None:
         return
     place = Location(collection.shown, line)
-    given = {key: value for key, value in fields.items() if value is not None}
+    fields = {key: value for key, value in fields.items() if value is not None}
     known = inspect.signature(kernel).parameters
-    for field_name in given:
+    for field_name in fields:
         if field_name not in known:
             raise SpecError(
                 f"declare() has no argument {field_name!r}.",
                 location=place,
                 hint=suggestion(field_name, ["entry", *known]),
             )
-    collection.specs.append(_declare(entry, given, place, collection.file))
+    collection.specs.append(_declare(entry, fields, place, collection.file))
 
 
 def _line_in(file: Path, frame: FrameType | None) -> int | None:
@@ -249,24 +249,24 @@ class _CallSite:
 
 
 def _declare(
-    function: str | Callable[..., Any], given: dict[str, Any], location: Location, file: Path
+    function: str | Callable[..., Any], fields: dict[str, object], location: Location, file: Path
 ) -> Spec:
     at = Place(_CallSite(location))
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
-    name = given.get("name", own_name)
+    name = fields.get("name", own_name)
     if isinstance(name, str):
         name = _whole(name, at)
-    at = named(at, name, entry)
-    plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
-    return checked_spec({**plain, "name": name, "entry": entry}, at, Surroundings(str(file.parent)))
+    at = kernel_place(at, name, entry)
+    plain = {key: _plain(value, at.child(key), file) for key, value in fields.items()}
+    return checked_spec({**plain, "name": name, "entry": entry}, at, SpecFile(str(file.parent)))
 
 
 def spec_of(
     function: Callable[..., Any],
     *,
-    args: Sequence[Any],
-    static: Mapping[str, Any],
+    args: Sequence[object],
+    static: Mapping[str, object],
     target: str,
     mesh: Mapping[str, int] | None = None,
 ) -> Spec:
@@ -282,16 +282,16 @@ def spec_of(
             hint="Define a function at the top level of a module.",
         )
     file = Path(code.co_filename).resolve()
-    given: dict[str, Any] = {"args": list(args), "static": dict(static), "targets": [target]}
+    fields: dict[str, object] = {"args": list(args), "static": dict(static), "targets": [target]}
     if mesh:
-        given["mesh"] = dict(mesh)
-    spec = _declare(function, given, Location(str(file), code.co_firstlineno), file)
+        fields["mesh"] = dict(mesh)
+    spec = _declare(function, fields, Location(str(file), code.co_firstlineno), file)
     module = spec.entry.partition(":")[0]
     levels = 0 if module.endswith(".py") else module.count(".") + (file.name == "__init__.py")
     return replace(spec, base_dir=str(file.parents[levels]))
 
 
-def _plain(value: Any, at: Place, file: Path) -> Any:
+def _plain(value: object, at: Place, file: Path) -> object:
     """Return a field as YAML would have given it."""
     if type(value) is str:
         return _whole(value, at)
@@ -301,9 +301,9 @@ def _plain(value: Any, at: Place, file: Path) -> Any:
         return {"$ref": _target_of(value.target, at, file)}
     if isinstance(value, Call):
         call = {"$call": _target_of(value.target, at, file)}
-        return {**call, **_plain(value.arguments, at, file)}
+        return {**call, **_plain_mapping(value.arguments, at, file)}
     if isinstance(value, Mapping):
-        return {_text_key(k, at): _plain(item, at.child(k), file) for k, item in value.items()}
+        return _plain_mapping(value, at, file)
     if isinstance(value, list | tuple | range):
         return [_plain(item, at.child(i), file) for i, item in enumerate(value)]
     if callable(value) and at.path == ("reference",):
@@ -312,6 +312,10 @@ def _plain(value: Any, at: Place, file: Path) -> Any:
         f"{type(value).__name__} is not plain data.",
         'Write Call("package.module:function", …) or Ref("package.module:attribute").',
     )
+
+
+def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[str, object]:
+    return {_text_key(key, at): _plain(item, at.child(key), file) for key, item in value.items()}
 
 
 def _text_key(key: object, at: Place) -> str:

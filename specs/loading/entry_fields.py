@@ -32,7 +32,7 @@ class EntryKind:
 
     def schema(self) -> Schema:
         """Return the schema."""
-        entry = {"type": "string", "pattern": rf"^[^:]+:{IDENTIFIER}(\.{IDENTIFIER})*$"}
+        entry: Schema = {"type": "string", "pattern": rf"^[^:]+:{IDENTIFIER}(\.{IDENTIFIER})*$"}
         if not self.template:
             return entry
         return {"anyOf": [entry, {"type": "string", "pattern": r"\{[^{}]+\}"}]}

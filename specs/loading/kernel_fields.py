@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Required, TypedDict
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import looks_like_array, parse_array
 from pallasc.specs.fields import (
     Field,
-    Kind,
     ListOf,
     MapOf,
     Number,
@@ -23,13 +22,15 @@ from pallasc.specs.fields import (
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.loading.parameter_fields import PARAMETER, MatrixKind, ParameterKind
-from pallasc.specs.nodes import ARRAY_NODES
 from pallasc.specs.spelling import show, suggestion
-from pallasc.specs.templates import Expression, is_template, parse_template
+from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
 
 SCHEMA_VERSION = 1
 """The version of spec files that this release reads. 1: the first."""
+
+_ARRAY_NODES = ("$call", "$tuple")
+"""Keys of a mapping under `args` that make it more than a mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,12 @@ class ArrayKind:
 
     in_call: bool = False
 
-    def read(self, value: object, at: Place) -> Any:
+    def read(self, value: object, at: Place) -> Value:
         """Return the tree as it stands, every array in it checked."""
         if isinstance(value, list):
-            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
+            return self.items(value, at)
         if isinstance(value, dict):
-            return self._mapping(value, at)
+            return self.mapping(value, at)
         if value is None:
             return None
         if self.in_call and not (isinstance(value, str) and looks_like_array(value)):
@@ -59,14 +60,19 @@ class ArrayKind:
                 parse_array(value)
         return value
 
-    def _mapping(self, value: dict[str, Any], at: Place) -> dict[str, Any]:
-        known = (*ARRAY_NODES, "$ref") if self.in_call else ARRAY_NODES
+    def items(self, values: list[object], at: Place) -> list[Value]:
+        """Return the trees of a list."""
+        return [self.read(item, at.child(i)) for i, item in enumerate(values)]
+
+    def mapping(self, value: dict[str, object], at: Place) -> dict[str, Value]:
+        """Return a mapping of trees, or a node."""
+        known = (*_ARRAY_NODES, "$ref") if self.in_call else _ARRAY_NODES
         for key in value:
             if key.startswith("$") and key not in known:
                 hint = "Use it under 'static'." if key in NODES else suggestion(key, known)
                 raise at.child(key).error(f"{show(key)} has no meaning here.", hint, at_key=True)
         if "$ref" in value:
-            return dict(StaticKind().read(value, at))
+            return StaticKind().mapping(value, at)
         if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
             raise at.error("$tuple stands alone, with a list.", 'Write {$tuple: ["f32[4]"]}.')
         if "$call" in value:
@@ -88,19 +94,20 @@ class ArrayKind:
 class ArgsKind:
     """The arguments: arrays by name or by position."""
 
-    def read(self, value: object, at: Place) -> Any:
+    def read(self, value: object, at: Place) -> dict[str, Value] | list[Value]:
         """Return the arguments as they stand, every array in them checked."""
-        if not isinstance(value, list | dict):
+        if isinstance(value, list):
+            return ArrayKind().items(value, at)
+        if not isinstance(value, dict):
             raise expected("a mapping or a list of arrays", value, at)
-        if isinstance(value, dict):
-            for key in value:
-                if not key.isidentifier():
-                    raise at.child(key).error(
-                        f"{show(key)} is not the name of an argument.",
-                        "Arguments are passed by these names.",
-                        at_key=True,
-                    )
-        return ArrayKind().read(value, at)
+        for key in value:
+            if not key.isidentifier():
+                raise at.child(key).error(
+                    f"{show(key)} is not the name of an argument.",
+                    "Arguments are passed by these names.",
+                    at_key=True,
+                )
+        return ArrayKind().mapping(value, at)
 
     def schema(self) -> Schema:
         """Return the schema."""
@@ -118,12 +125,12 @@ class ArgsKind:
 class StaticKind:
     """JSON-like data with `$call` and `$ref` nodes and parameters in braces."""
 
-    def read(self, value: object, at: Place) -> Any:
+    def read(self, value: object, at: Place) -> Value:
         """Return the data as it stands, every node and template in it checked."""
         if isinstance(value, list):
             return [self.read(item, at.child(i)) for i, item in enumerate(value)]
         if isinstance(value, dict):
-            return self._mapping(value, at)
+            return self.mapping(value, at)
         if value is not None and not isinstance(value, str | int | float | bool):
             raise expected("plain data", value, at, "Use $call or $ref for anything else.")
         finite(value, at)
@@ -132,7 +139,8 @@ class StaticKind:
                 parse_template(value)
         return value
 
-    def _mapping(self, value: dict[str, Any], at: Place) -> dict[str, Any]:
+    def mapping(self, value: dict[str, object], at: Place) -> dict[str, Value]:
+        """Return a mapping of data, or a node."""
         for key in value:
             if key.startswith("$") and key not in NODES:
                 hint = suggestion(key, NODES)
@@ -217,19 +225,19 @@ class TargetKind:
 
 
 _POINT = MapOf(PARAMETER, ParameterKind(), "parameters")
-_LIMIT = Number(whole=True, template=True)
-_DIFFERENCE = Number(whole=False, template=True)
+LIMIT = Number(whole=True, template=True)
+DIFFERENCE = Number(whole=False, template=True)
 
 BUDGET_FIELDS = (
-    Field("registers", _LIMIT, "Registers of a thread."),
-    Field("spill_bytes", _LIMIT, "Bytes of spill stores and spill loads of a thread together."),
-    Field("stack_bytes", _LIMIT, "Stack frame of a thread."),
-    Field("smem_bytes", _LIMIT, "Static and dynamic shared memory of a block."),
-    Field("cubin_bytes", _LIMIT, "Size of all cubins of a variant."),
+    Field("registers", LIMIT, "Registers of a thread."),
+    Field("spill_bytes", LIMIT, "Bytes of spill stores and spill loads of a thread together."),
+    Field("stack_bytes", LIMIT, "Stack frame of a thread."),
+    Field("smem_bytes", LIMIT, "Static and dynamic shared memory of a block."),
+    Field("cubin_bytes", LIMIT, "Size of all cubins of a variant."),
 )
 TOLERANCE_FIELDS = (
-    Field("rtol", _DIFFERENCE, "Relative difference that is allowed."),
-    Field("atol", _DIFFERENCE, "Absolute difference that is allowed."),
+    Field("rtol", DIFFERENCE, "Relative difference that is allowed."),
+    Field("atol", DIFFERENCE, "Absolute difference that is allowed."),
 )
 AXIS_SIZE = Number(whole=True, least=1, template=True)
 MESH_KIND = MapOf(
@@ -298,7 +306,7 @@ MODELS_KIND = MapOf(MODEL_NAME, Record(MODEL_FIELDS), "models")
 class Kernels:
     """The list of kernels; each is read later, when the defaults are known."""
 
-    def read(self, value: object, at: Place) -> Any:
+    def read(self, value: object, at: Place) -> list[dict[str, object]]:
         """Return the kernels as they stand."""
         if not isinstance(value, list):
             raise expected("a list of kernels", value, at, "Begin each kernel with '- name:'.")
@@ -325,6 +333,16 @@ FILE_FIELDS = (
 FILE = Record(FILE_FIELDS)
 
 
+class FileFields(TypedDict, total=False):
+    """What `FILE` reads."""
+
+    schema: int
+    targets: tuple[str, ...]
+    defaults: dict[str, object]
+    models: dict[str, dict[str, str | int | float]]
+    kernels: Required[list[dict[str, object]]]
+
+
 def is_parameter(text: str) -> bool:
     """Return whether text is one brace pair and nothing else: a parameter that gives an array."""
     if not is_template(text):
@@ -334,8 +352,3 @@ def is_parameter(text: str) -> bool:
     except SpecError:
         return False
     return len(parts) == 1 and isinstance(parts[0], Expression)
-
-
-def kind_of(name: str) -> Kind:
-    """Return the kind of a kernel's field."""
-    return next(field.kind for field in KERNEL_FIELDS if field.name == name)

@@ -11,7 +11,7 @@ from pallasc.specs.arrays import without_layout
 from pallasc.specs.fields import Number, PathParts, Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.filling import Params, Trees
-from pallasc.specs.loading.kernel_fields import AXIS_SIZE, BUDGET_FIELDS, TOLERANCE_FIELDS
+from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE, LIMIT
 from pallasc.specs.loading.limits import check_expansion
 from pallasc.specs.loading.points import points_of, source_of
 from pallasc.specs.meshes import Mesh, check_devices
@@ -142,14 +142,14 @@ class _Filled:
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, which differ in the target alone."""
         spec, at, params = self._spec, self._at, contents(point)
-        tolerance = _numbers(spec.tolerance, TOLERANCE_FIELDS, params, at.child("tolerance"))
-        budget = _numbers(spec.budget, BUDGET_FIELDS, params, at.child("budget"))
+        tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
+        limits = _numbers(spec.budget, LIMIT, params, at.child("budget"))
         made = {
             "params": labels(point),
             "args": self._args(params),
             "static": self._static(params),
             "tolerance": Tolerance(**tolerance) if tolerance else None,
-            "budget": Budget(**budget) if budget else _NO_BUDGET,
+            "budget": _budget(limits) if limits else _NO_BUDGET,
             "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
         }
         for target in targets:
@@ -173,27 +173,26 @@ class _Filled:
             yield variant
 
 
-def _mesh(given: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
-    sizes = {
-        name: int(_number(size, AXIS_SIZE, params, at.child(name))) for name, size in given.items()
-    }
+def _budget(limits: Mapping[str, int | float]) -> Budget:
+    return Budget(**{name: int(limit) for name, limit in limits.items()})
+
+
+def _mesh(axes: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
+    numbers = _numbers(axes, AXIS_SIZE, params, at)
+    sizes = {name: int(size) for name, size in numbers.items()}
     with at.blamed():
         check_devices(sizes)
     return tuple(sizes.items())
 
 
 def _numbers(
-    given: Mapping[str, Any], fields: Iterable[Any], params: Params, at: Place
-) -> dict[str, Any]:
-    if not given:
-        return {}
-    kinds = {field.name: field.kind for field in fields}
-    return {
-        name: _number(value, kinds[name], params, at.child(name)) for name, value in given.items()
-    }
+    values: Mapping[str, float | str], kind: Number, params: Params, at: Place
+) -> dict[str, int | float]:
+    """Return numbers with their templates filled in."""
+    return {name: _number(value, kind, params, at.child(name)) for name, value in values.items()}
 
 
-def _number(value: Any, kind: Number, params: Params, at: Place) -> int | float:
+def _number(value: object, kind: Number, params: Params, at: Place) -> int | float:
     if isinstance(value, str):
         with at.blamed():
             value = parse_template(value).fill(params)

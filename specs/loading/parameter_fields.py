@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pallasc.specs.fields import (
     Field,
@@ -20,6 +20,7 @@ from pallasc.specs.fields import (
 from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.parameters import NAME
 from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.templates import Scalar, Value
 
 FILE_KEY = "$file"
 """The key of a matrix whose points come from a file."""
@@ -40,26 +41,29 @@ VALUE_NAME = Text(
 class ParameterKind:
     """A value of a parameter: a scalar, or a list or a mapping; text in it is no template."""
 
-    def read(self, value: object, at: Place) -> Any:
+    def read(self, value: object, at: Place) -> Value:
         """Return the value, every entry point in it in its normal form."""
         if isinstance(value, dict) and NAME in value:
             rest = {key: item for key, item in value.items() if key != NAME}
-            return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **self._inside(rest, at)}
+            return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **self._mapping(rest, at)}
         return self._inside(value, at)
 
-    def _inside(self, value: object, at: Place) -> Any:
+    def _inside(self, value: object, at: Place) -> Value:
         if isinstance(value, list):
             return [self._inside(item, at.child(i)) for i, item in enumerate(value)]
         if isinstance(value, dict):
-            return {key: self._item(key, item, value, at) for key, item in value.items()}
+            return self._mapping(value, at)
         if value is not None and not isinstance(value, str | int | float | bool):
             raise expected("plain data", value, at)
         finite(value, at)
         return value
 
-    def _item(self, key: str, item: object, around: dict[str, Any], at: Place) -> Any:
+    def _mapping(self, value: Mapping[str, object], at: Place) -> dict[str, Value]:
+        return {key: self._item(key, item, at, len(value)) for key, item in value.items()}
+
+    def _item(self, key: str, item: object, at: Place, siblings: int) -> Value:
         if key in NODES:
-            if key == "$ref" and len(around) > 1:
+            if key == "$ref" and siblings > 1:
                 raise at.error("$ref stands alone.", "Use $call to pass arguments.")
             return EntryKind().read(item, at.child(key))
         if key.startswith("$"):
@@ -89,7 +93,7 @@ class PathKind:
 
     def schema(self) -> Schema:
         """Return the schema."""
-        keys = {"type": "array", "items": {"type": ["string", "integer"]}}
+        keys: Schema = {"type": "array", "items": {"type": ["string", "integer"]}}
         return {"anyOf": [{"type": "string"}, keys]}
 
 
@@ -105,15 +109,15 @@ class SelectKind:
 
     def schema(self) -> Schema:
         """Return the schema."""
-        kinds = (ListOf(PARAMETER, "parameters"), MapOf(PARAMETER, PathKind(), "parameters"))
-        return {"anyOf": [kind.schema() for kind in kinds]}
+        names = ListOf(PARAMETER, "parameters").schema()
+        return {"anyOf": [names, MapOf(PARAMETER, PathKind(), "parameters").schema()]}
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionKind:
     """The value that a field must have, or a list of them."""
 
-    def read(self, value: object, at: Place) -> tuple[Any, ...]:
+    def read(self, value: object, at: Place) -> tuple[Scalar, ...]:
         """Return the values."""
         if isinstance(value, list):
             return ListOf(ScalarKind(), "values").read(value, at)
@@ -125,33 +129,61 @@ class ConditionKind:
 
 
 _ANY = Text("a path")
-TABLE = Record(
+TABLE_FIELDS = Record(
     (
         Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
         Field("rows", PathKind(), "Where the rows lie in it; the whole document when left out."),
         Field("select", SelectKind(), "The parameters that a row gives; all fields by default."),
         Field("where", MapOf(_ANY, ConditionKind(), "fields"), "Values that a row must have."),
-        Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are no rows."),
+        Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
     )
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What stands under `$file`: a file, and which of its rows give which parameters.
+
+    Attributes:
+        path: a JSON or YAML file, relative to the spec's folder.
+        rows: where the rows lie in it.
+        select: the field of a row that gives each parameter; None for all fields.
+        where: the values that fields of a row must have.
+        skip: keys of the rows' mapping that are not rows.
+    """
+
+    path: str
+    rows: tuple[str, ...] = ()
+    select: Mapping[str, tuple[str, ...]] | None = None
+    where: Mapping[str, tuple[Scalar, ...]] | None = None
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The values of each parameter, in the user's order, and the file that gives more."""
+
+    axes: dict[str, tuple[Value, ...]]
+    table: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixKind:
     """Values of each parameter, and a file that gives rows of them."""
 
-    def read(self, value: object, at: Place) -> dict[str, Any]:
-        """Return the values in the user's order; what says where rows come from under `$file`."""
+    def read(self, value: object, at: Place) -> Matrix:
+        """Return the matrix, every value in it checked."""
         if not isinstance(value, dict) or FILE_KEY not in value:
-            return self._axes().read(value, at)
-        place = at.child(FILE_KEY)
-        table = value[FILE_KEY]
-        if isinstance(table, str):
-            table = {"path": table}
+            return Matrix(self._axes().read(value, at))
+        fields = value[FILE_KEY]
+        if isinstance(fields, str):
+            fields = {"path": fields}
+        make_table: Callable[..., Table] = Table
+        table = make_table(**TABLE_FIELDS.read(fields, at.child(FILE_KEY)))
         rest = {key: item for key, item in value.items() if key != FILE_KEY}
-        return {FILE_KEY: TABLE.read(table, place), **self._axes(0).read(rest, at)}
+        return Matrix(self._axes(0).read(rest, at), table)
 
-    def _axes(self, minimum: int = 1) -> MapOf:
+    def _axes(self, minimum: int = 1) -> MapOf[tuple[Value, ...]]:
         return MapOf(PARAMETER, ListOf(ParameterKind(), "values"), "parameters", minimum)
 
     def schema(self) -> Schema:
@@ -160,6 +192,6 @@ class MatrixKind:
         names = {"pattern": rf"^(\$file$|(?:{PARAMETER.pattern})$)"}
         table: Schema = {
             "description": "A JSON or YAML file whose rows are points.",
-            "anyOf": [{"type": "string"}, TABLE.schema()],
+            "anyOf": [{"type": "string"}, TABLE_FIELDS.schema()],
         }
         return {**axes, "propertyNames": names, "properties": {FILE_KEY: table}}

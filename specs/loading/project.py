@@ -86,5 +86,4 @@ def _declared(file: Path) -> tuple[str, ...]:
     if _KEY not in table:
         return ()
     at = Place(_File(where), (*_TABLE, _KEY))
-    names: tuple[str, ...] = VARIABLES_KIND.read(table[_KEY], at)
-    return names
+    return VARIABLES_KIND.read(table[_KEY], at)

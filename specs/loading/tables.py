@@ -19,7 +19,7 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import PathParts, Place, typed
 from pallasc.specs.loading.limits import most_variants
-from pallasc.specs.loading.parameter_fields import PARAMETER
+from pallasc.specs.loading.parameter_fields import PARAMETER, Table
 from pallasc.specs.loading.yaml_text import Document, read_document
 from pallasc.specs.spec import Row
 from pallasc.specs.spelling import plain, show, suggestion
@@ -43,12 +43,12 @@ class _Entry:
 
 
 def read_rows(
-    table: Mapping[str, Any], at: Place, base_dir: str, documents: dict[str, Document]
+    table: Table, at: Place, base_dir: str, documents: dict[str, Document]
 ) -> tuple[Row, ...]:
     """Return the rows that `$file` chooses, in the order of the file.
 
     Args:
-        table: what stands under `$file`, checked.
+        table: what stands under `$file`.
         at: where it stands.
         base_dir: the spec's folder.
         documents: files that were read already, by path; this one is added.
@@ -56,12 +56,12 @@ def read_rows(
     Raises:
         SpecError: the file is missing or wrong, or does not hold what is asked for.
     """
-    document = _document(table["path"], at.child("path"), base_dir, documents)
+    document = _document(table.path, at.child("path"), base_dir, documents)
     entries = list(_entries(document, table, at))
     if len(entries) > most_variants():
         raise at.error(f"{len(entries)} rows are more than the {most_variants()} that are read.")
     entries = _chosen(entries, table, at, document)
-    select = table.get("select") or _all_fields(entries[0], at, document)
+    select = table.select or _all_fields(entries[0], at, document)
     return tuple(_row(entry, select, at, document) for entry in entries)
 
 
@@ -76,20 +76,19 @@ def _document(path: str, at: Place, base_dir: str, documents: dict[str, Document
     return documents[name]
 
 
-def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_Entry]:
-    path, found = _reached(document, table.get("rows", ()), at)
-    skip = table.get("skip", ())
-    if isinstance(found, list):
-        items: Any = enumerate(found)
-    elif isinstance(found, dict):
-        for key in skip:
-            if key not in found:
-                hint = suggestion(key, found, otherwise="Keys")
+def _entries(document: Document, table: Table, at: Place) -> Iterator[_Entry]:
+    path, rows = _reached(document, table.rows, at)
+    if isinstance(rows, list):
+        items: Any = enumerate(rows)
+    elif isinstance(rows, dict):
+        for key in table.skip:
+            if key not in rows:
+                hint = suggestion(key, rows, otherwise="Keys")
                 raise at.child("skip").error(f"there is no key {key!r} to skip.", hint)
-        items = ((key, value) for key, value in found.items() if key not in skip)
+        items = ((key, value) for key, value in rows.items() if key not in table.skip)
     else:
         raise SpecError(
-            f"expected rows, a list or a mapping of them, got {show(found)}.",
+            f"expected rows, a list or a mapping of them, got {show(rows)}.",
             location=document.value(path),
             hint=f"{at.label}.rows says where they are.",
         )
@@ -117,32 +116,30 @@ def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[Path
     return reached, found
 
 
-def _chosen(
-    entries: list[_Entry], table: Mapping[str, Any], at: Place, document: Document
-) -> list[_Entry]:
+def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
     """Return the rows whose fields are as `where` says."""
-    kept = entries
-    for name, values in table.get("where", {}).items():
+    chosen = entries
+    for name, values in (table.where or {}).items():
         place = at.child("where").child(name)
         path = tuple(name.split("."))
-        if kept and all(_field(entry, path) is _MISSING for entry in kept):
+        if chosen and all(_field(entry, path) is _MISSING for entry in chosen):
             raise place.error(
                 f"no row in {document.file} has a field {name!r}.",
-                suggestion(name, _fields_of(kept[0]), otherwise="Fields"),
+                suggestion(name, _fields_of(chosen[0]), otherwise="Fields"),
                 at_key=True,
             )
         keys = set(map(typed, values))
-        there = {typed(_field(entry, path)): _field(entry, path) for entry in kept}
-        kept = [entry for entry in kept if typed(_field(entry, path)) in keys]
-        if not kept:
+        there = {typed(_field(entry, path)): _field(entry, path) for entry in chosen}
+        chosen = [entry for entry in chosen if typed(_field(entry, path)) in keys]
+        if not chosen:
             known = [plain(v) for v in there.values() if not isinstance(v, list | dict)]
             raise place.error(
                 f"no row in {document.file} has {name}={' or '.join(map(plain, values))}.",
                 suggestion(plain(values[0]), known, otherwise="It is"),
             )
-    if not kept:
+    if not chosen:
         raise at.error(f"there are no rows in {document.file}.")
-    return kept
+    return chosen
 
 
 def _field(entry: _Entry, path: tuple[str, ...]) -> Any:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
-from pallasc.specs.loading.declare import Surroundings, check_target, declare, named
-from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS
+from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
+from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS, FileFields
 from pallasc.specs.loading.project import with_project
 from pallasc.specs.loading.spec_files import OnSkip, spec_files
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
@@ -107,59 +107,44 @@ def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
 
 def _read_file(document: Document, base_dir: str) -> list[Spec]:
     at = Place(document)
-    _check_version(document.data, at)
-    content = FILE.read(document.data, at)
-    models = _models(content.get("models", {}), at.child("models"))
-    around = _surroundings(content, at, models, base_dir)
-    return [
-        declare(kernel, _kernel_place(kernel, at.child("kernels").child(index)), around)
-        for index, kernel in enumerate(content["kernels"])
-    ]
+    if isinstance(document.data, dict) and "schema" in document.data:  # before what it changes
+        FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
+    fields = cast(FileFields, FILE.read(document.data, at))
+    models = _models(fields.get("models", {}), at.child("models"))
+    file = _spec_file(fields, at, models, base_dir)
+    specs = []
+    for index, kernel in enumerate(fields["kernels"]):
+        place = at.child("kernels").child(index)
+        specs.append(declare(kernel, kernel_place(place, kernel.get("name"), place.label), file))
+    return specs
 
 
-def _check_version(data: Any, at: Place) -> None:
-    if isinstance(data, dict) and "schema" in data:
-        FILE_FIELDS[0].kind.read(data["schema"], at.child("schema"))
-
-
-def _kernel_place(kernel: dict[str, Any], at: Place) -> Place:
-    return named(at, kernel.get("name"), at.label)
-
-
-def _surroundings(
-    content: dict[str, Any], at: Place, models: dict[str, Target], base_dir: str
-) -> Surroundings:
-    defaults = dict(content.get("defaults", {}))
+def _spec_file(fields: FileFields, at: Place, models: dict[str, Target], base_dir: str) -> SpecFile:
+    defaults = dict(fields.get("defaults", {}))
     places = {name: at.child("defaults").child(name) for name in defaults}
-    if "targets" in content:
+    if "targets" in fields:
         if "targets" in defaults:
             raise places["targets"].error(
                 "targets stand at the top of the file as well.", "Give them once.", at_key=True
             )
-        defaults["targets"] = content["targets"]
+        defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")
-        for index, name in enumerate(content["targets"]):
-            check_target(name, places["targets"].child(index), models)
-    return Surroundings(base_dir, defaults, places, models)
+        check_targets(fields["targets"], places["targets"], models)
+    return SpecFile(base_dir, defaults, places, models)
 
 
-def _models(given: dict[str, dict[str, Any]], at: Place) -> dict[str, Target]:
+def _models(
+    declared: Mapping[str, Mapping[str, str | int | float]], at: Place
+) -> dict[str, Target]:
     models: dict[str, Target] = {}
-    for name, fields in given.items():
+    for name, fields in declared.items():
         place = at.child(name)
         figures = {key: value for key, value in fields.items() if key not in ("arch", "like")}
-        for key in ("arch", "like"):
-            if key in fields:
-                _check_base(key, fields[key], place.child(key).location, models)
+        arch, like = (str(fields[key]) if key in fields else None for key in ("arch", "like"))
+        if arch is not None:
+            check_arch(arch, location=place.child("arch").location)
+        if like is not None:
+            resolve_target(like, models, location=place.child("like").location)
         with place.blamed():
-            models[name] = make_model(
-                name, figures, arch=fields.get("arch"), like=fields.get("like"), known=models
-            )
+            models[name] = make_model(name, figures, arch=arch, like=like, known=models)
     return models
-
-
-def _check_base(key: str, name: str, where: Location, models: dict[str, Target]) -> None:
-    if key == "arch":
-        check_arch(name, location=where)
-    else:
-        resolve_target(name, models, location=where)

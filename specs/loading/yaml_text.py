@@ -217,10 +217,10 @@ class _Reader:
     def _sequence(self, node: Node, path: PathParts) -> list[Any]:
         return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
 
-    def _mapping(self, node: Node, path: PathParts) -> dict[str, Any]:
+    def _mapping(self, node: Node, path: PathParts) -> dict[str, object]:
         self._check_forgotten_quotes(node)
-        data: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
+        data: dict[str, object] = {}
+        merged: dict[str, object] = {}
         sources = [
             self.read(source, path)
             for key_node, value_node in node.value
