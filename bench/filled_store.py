@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -97,10 +98,10 @@ def fill(store: Store, spec: Path, *, compiled: int = 1) -> list[Variant]:
 
 
 def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: int) -> None:
-    manifest = store.get_manifest(lookup.keys(variants[0]).folder)
+    manifest = store.get_manifest(lookup.requests.of(variants[0]).folder_key)
     if manifest is None:
         raise SystemExit("the first variant has no manifest")
-    stored = store.get_artifact(manifest["action"], verify=True)
+    stored = store.get_artifact(manifest.action, verify=True)
     if stored is None:
         raise SystemExit("the first variant has no record")
     blobs = {name: stored.blob(name) or b"" for name in stored.names}
@@ -108,9 +109,8 @@ def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: i
         key = digest(f"copy {variant.id}".encode())
         record, own = _changed(stored.artifact, blobs, number)
         store.put_artifact(key, record, own)
-        keys = lookup.keys(variant)
-        for name in (keys.folder, keys.request):
-            store.put_manifest(name, {**manifest, "action": key, "variant": variant.id})
+        for name in lookup.requests.of(variant).keys:
+            store.put_manifest(name, replace(manifest, action=key, variant=variant.id))
         if number % 1000 == 999:
             print(f"filled {number + 1}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""The fields of a manifest: what each may be, checked where one is read or written.
+"""Manifests: what each field may be, checked where one is read or written.
 
 Every field may be missing, and no other may be there: a store may come from strangers, so whoever
 reads a manifest that passed needs to check nothing but what is missing. What the fields mean is
@@ -8,15 +8,66 @@ said in `manifest.py` and `recalled.py` of `compiler/inputs`, and in `compiler/b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from pallasc.cache.about import seconds_of
 from pallasc.errors import CorruptError
 
 MAX_SIGNATURES = 16
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_SIGNATURE = 200
 _MOST = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a store says of a request; a field that is missing has its default.
+
+    `body` is what was read, with its signatures: `to_json` of what was not.
+    """
+
+    about: Mapping[str, object] = field(default_factory=dict)
+    absent: Sequence[str] = ()
+    action: str = ""
+    diagnostics: Sequence[Mapping[str, object]] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    fields: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    hidden: Sequence[str] | None = None
+    missed: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    opened: Mapping[str, str | None] = field(default_factory=dict)
+    package_versions: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    printed: str = ""
+    read: str = ""
+    record: str = ""
+    request: str = ""
+    schema: int = 0
+    signed: Sequence[Mapping[str, str]] = ()
+    specs: str = ""
+    toolchains: Sequence[Mapping[str, object]] = ()
+    variant: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[Mapping[str, object]] = ()
+    body: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def cost_s(self) -> float:
+        """Return what compiling took, in seconds; 0 where it does not say."""
+        return seconds_of(self.about.get("seconds"))
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a store holds it: what is empty is left out, but for `hidden`."""
+        said = {name: getattr(self, name) for name in _FIELDS}
+        return {n: v for n, v in said.items() if v or (n == "hidden" and v is not None)}
+
+
+def manifest_from_json(body: Mapping[str, Any]) -> Manifest:
+    """Return a manifest whose fields `check_manifest` has checked."""
+    return Manifest(**body, body=body)
 
 
 def check_manifest(name: str, body: Mapping[str, Any]) -> None:
@@ -29,12 +80,12 @@ def check_manifest(name: str, body: Mapping[str, Any]) -> None:
     Raises:
         CorruptError: a field is not what it may be, or is unknown.
     """
-    for field, value in body.items():
-        check = _FIELDS.get(field)
+    for label, value in body.items():
+        check = _FIELDS.get(label)
         if check is None:
-            raise CorruptError(f"manifest {name}: unknown field {field[:40]!r}")
+            raise CorruptError(f"manifest {name}: unknown field {label[:40]!r}")
         if not check(value):
-            raise CorruptError(f"manifest {name}: {field!r} is not as manifests have it")
+            raise CorruptError(f"manifest {name}: {label!r} is not as manifests have it")
 
 
 def _is_name(value: object) -> bool:

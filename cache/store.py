@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, ArtifactRecord
-from pallasc.cache.manifests import check_manifest
+from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
 from pallasc.cache.stored import PutResult as PutResult
 from pallasc.cache.stored import StoredArtifact as StoredArtifact
 from pallasc.cache.stored import answer_second
@@ -145,10 +145,9 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        format.check_name(action_key)
         return self._unless_unreadable(lambda: self._find_artifact(action_key, verify=verify))
 
-    def get_manifest(self, request_key: str) -> dict[str, Any] | None:
+    def get_manifest(self, request_key: str) -> Manifest | None:
         """Return the newest manifest of a request key, or None; its fields are checked.
 
         Where signatures are required, a manifest that no trusted key signed counts as missing.
@@ -160,9 +159,9 @@ class Store:
         found = self.find_manifest(request_key)
         return found if found is not None and self.believes(request_key, found) else None
 
-    def believes(self, request_key: str, manifest: Mapping[str, object]) -> bool:
+    def believes(self, request_key: str, manifest: Manifest) -> bool:
         """Tell whether a trusted key signed a manifest, or none has to."""
-        if self.trust.believes(KINDS[MANIFESTS], request_key, manifest):
+        if self.trust.believes(KINDS[MANIFESTS], request_key, manifest.body):
             return True
         text = "what is not signed by a trusted key counts as missing"
         self._warn_once(
@@ -170,15 +169,14 @@ class Store:
         )
         return False
 
-    def find_manifest(self, request_key: str) -> dict[str, Any] | None:
+    def find_manifest(self, request_key: str) -> Manifest | None:
         """Return the newest manifest of a request key, signed or not, or None.
 
         Raises:
             CorruptError: if the key is not one.
         """
-        format.check_name(request_key)
         found = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
-        return None if found is None else found[0]
+        return None if found is None else manifest_from_json(found[0])
 
     def put_blob(self, data: bytes) -> str:
         """Publish a blob and return its digest, also where it could not be stored."""
@@ -235,16 +233,17 @@ class Store:
             return self._not_stored(digest, error)
         return self._not_stored(digest, "what was written cannot be read back")
 
-    def put_manifest(self, request_key: str, manifest: Mapping[str, object]) -> PutResult:
+    def put_manifest(self, request_key: str, manifest: Manifest) -> PutResult:
         """Sign a manifest and publish it in the place of an older one: the last one wins.
 
         Raises:
-            CorruptError: if the key is not one, or `manifest` is not JSON, or has a wrong field.
+            CorruptError: if the key is not one, or the manifest has a wrong field.
             SpecError, ToolError: as of `trust`.
         """
         format.check_name(request_key)
-        check_manifest(request_key, manifest)
-        signed = self.trust.signed(KINDS[MANIFESTS], request_key, manifest)
+        body = manifest.to_json()
+        check_manifest(request_key, body)
+        signed = self.trust.signed(KINDS[MANIFESTS], request_key, body)
         data, digest = format.encode(KINDS[MANIFESTS], request_key, signed)
         to = format.relative_path(MANIFESTS, request_key)
         try:
@@ -300,7 +299,7 @@ class Store:
         return None
 
     def _read_record(self, area: str, key: str) -> tuple[dict[str, Any], str, files.Found] | None:
-        place = format.relative_path(area, key)
+        place = format.relative_path(area, format.check_name(key))
         found = files.read(self.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
         if found is None:
             return None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.lookup import find
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
@@ -72,10 +72,10 @@ def audit(
         ptxas: as for `build`.
     """
     with prepare(ptxas) as setup:
-        context = setup.context(store)
+        lookup = Lookup(setup.context(store), store)
     stored: list[tuple[Variant, Artifact]] = []
     for variant in variants:
-        found = find(variant, context, store)
+        found = lookup.find(lookup.requests.of(variant))
         if found.artifact is not None:
             stored.append((variant, found.artifact))
     if sample is not None and sample < len(stored):

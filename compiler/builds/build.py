@@ -14,14 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.state import Miss, Options, Run, ticking
-from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed
-from pallasc.compiler.inputs.manifest import about
+from pallasc.compiler.inputs.lookup import Found, Lookup, not_believed
+from pallasc.compiler.inputs.request import Request, about
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import NotCachedError, PallascError, ToolError
@@ -264,7 +265,8 @@ def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
         return False
     first = {(variant.name, variant.base_dir): variant for variant in reversed(variants)}
     with suppress(PallascError):  # is reported where it is looked up for good
-        return any(lookup.find(variant).artifact is None for variant in first.values())
+        requests = map(lookup.requests.of, first.values())
+        return any(lookup.find(request).artifact is None for request in requests)
     return False
 
 
@@ -274,17 +276,18 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
-            keys = lookup.keys(variant)
-            found = (run.locked or lookup).find(variant, keys)
+            request = lookup.requests.of(variant)
+            found = run.locked.find(variant, request) if run.locked else lookup.find(request)
         except PallascError as error:
             error.location = error.location or variant.location
             run.settle(index, VariantResult(variant, "failed", error=error))
             continue
         if found.artifact is None or found.action_key is None:
-            _missing(run, index, keys, found)
+            _missing(run, index, request, found)
             workers.start(1)
             continue
-        session.hit(found.action_key, about=about(variant), seconds=found.cost_s)
+        manifest = found.manifest
+        session.hit(found.action_key, about=about(variant), seconds=manifest.cost_s)
         seconds = time.monotonic() - began
         run.settle(
             index,
@@ -294,34 +297,35 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
                 seconds,
                 found.action_key,
                 found.artifact,
-                saved_s=found.cost_s,
-                printed=found.printed,
-                diagnostics=_said(found.diagnostics),
+                saved_s=manifest.cost_s,
+                printed=manifest.printed,
+                diagnostics=_diagnostics(manifest),
                 manifest_key=found.manifest_key,
-                missed=found.missed,
+                missed=manifest.missed,
             ),
         )
 
 
-def _said(found: Any) -> tuple[Diagnostic, ...]:
+def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
     """Return the diagnostics of a manifest, which hardly any has."""
-    if not found:
+    if not manifest.diagnostics:
         return ()
     from pallasc.compiler.workers.diagnostics import from_json
 
-    return from_json(found)
+    return from_json(manifest.diagnostics)
 
 
-def _missing(run: Run, index: int, keys: Keys, found: Found) -> None:
+def _missing(run: Run, index: int, request: Request, found: Found) -> None:
     """Note a miss; settle it where nothing may be compiled."""
-    run.misses.setdefault(keys.folder, Miss(keys, found.reason, [])).indices.append(index)
+    miss = run.misses.setdefault(request.folder_key, Miss(request, found.reason, []))
+    miss.indices.append(index)
     _not_compiled(run, index, found)
 
 
 def _nothing_known(run: Run) -> None:
     """Settle all variants of a build that compiles nothing, where no key can be told."""
     for index in range(len(run.variants)):
-        _not_compiled(run, index, Found(None, None, _NO_TOOLCHAIN))
+        _not_compiled(run, index, Found(why=_NO_TOOLCHAIN))
 
 
 def _not_compiled(run: Run, index: int, found: Found) -> None:
@@ -360,4 +364,4 @@ def _explain(run: Run, lookup: Lookup, setup: Setup | Recalled) -> None:
                 own = replace(explanation, variant=run.variants[index].id)
                 held = run.results[index]
                 run.results[index] = replace(held, reason=miss.reason, explanation=own)
-        run.explanations[miss.keys.folder] = explanation
+        run.explanations[miss.request.folder_key] = explanation

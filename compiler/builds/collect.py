@@ -19,15 +19,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.format import MANIFESTS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.withheld import Withheld
-from pallasc.compiler.inputs.manifest import changed_source, make_manifest
+from pallasc.compiler.inputs.changes import CurrentSources
+from pallasc.compiler.inputs.manifest import make_manifest
 from pallasc.compiler.toolchain.environment import (
     compiler_variables,
     declared_fields,
@@ -35,6 +37,7 @@ from pallasc.compiler.toolchain.environment import (
     settled,
 )
 from pallasc.compiler.toolchain.identity import JAX, recorded
+from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.own_modules import COLLECTING, own_digest
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
@@ -91,7 +94,7 @@ class _Reader:
             specs = _remembered(manifest) if changed is None else None
             if specs is not None:
                 self._tell(path, _diagnostics(manifest))
-                self.withheld.add(Path(path).name, manifest.get("missed", {}))
+                self.withheld.add(Path(path).name, manifest.missed)
                 return specs
             if changed is None:
                 self.store.put_away(MANIFESTS, known, "it declares no specs", None)
@@ -137,14 +140,11 @@ class _Reader:
     ) -> None:
         if collected.sources is None or collected.uncached:
             return
-        diagnostics = [each.to_json() for each in collected.diagnostics]
-        manifest = make_manifest(
-            "",
-            collected.sources,
-            digests,
+        manifest = replace(
+            make_manifest("", collected.sources, digests),
             specs=json.dumps([spec_to_json(spec) for spec in collected.specs]),
             env=declared_fields(sorted(declared)),
-            **({"diagnostics": diagnostics} if diagnostics else {}),
+            diagnostics=[each.to_json() for each in collected.diagnostics],
         )
         self.store.put_manifest(key, manifest)
         digests.save()
@@ -263,15 +263,17 @@ def _literal_env(path: str) -> set[str]:
 
 
 def _changed(
-    manifest: Mapping[str, Any], folder: str, digests: FileDigests, unchecked: set[str] | None
+    manifest: Manifest, folder: str, digests: FileDigests, unchecked: set[str] | None
 ) -> str | None:
     """Return what is no longer as it was when a file was executed, None if everything is."""
-    env = manifest.get("env", {})
+    env = manifest.env
     now = declared_fields(label.partition(" ")[2] for label in env)
     other = next((label for label in env if env[label] != now[label]), None)
     if other is not None:
         return f"{other.partition(' ')[2]}, which it declares under env, has another value"
-    return changed_source(manifest, folder, digests, unchecked=unchecked)
+    sources = CurrentSources(Place(folder, (folder,)), digests, unchecked)
+    change = sources.first_change(manifest)
+    return change.sentences()[0] if change else None
 
 
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
@@ -290,19 +292,19 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
     )
 
 
-def _diagnostics(manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
     """Return what a manifest says was said; hardly any has something."""
-    if "diagnostics" not in manifest:
+    if not manifest.diagnostics:
         return ()
     from pallasc.compiler.workers.diagnostics import from_json
 
-    return from_json(manifest["diagnostics"])
+    return from_json(manifest.diagnostics)
 
 
-def _remembered(manifest: Mapping[str, Any]) -> list[Spec] | None:
+def _remembered(manifest: Manifest) -> list[Spec] | None:
     """Return the specs in a manifest, None if it holds none: it may be a stranger's."""
     try:
-        return [spec_from_json(dict(item)) for item in json.loads(manifest["specs"])]
+        return [spec_from_json(dict(item)) for item in json.loads(manifest.specs)]
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError, PallascError):
         return None
 

@@ -7,12 +7,13 @@ import shlex
 import time
 from dataclasses import replace
 
+from pallasc.cache.manifests import check_manifest, manifest_from_json
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
 from pallasc.compiler.builds.state import Miss, Options, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
-from pallasc.compiler.inputs.manifest import about, data_digests, request_fields
+from pallasc.compiler.inputs.request import about, data_digests, request_fields
 from pallasc.compiler.toolchain.environment import declared_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.capacity import find_capacity
@@ -88,17 +89,17 @@ def _tick(run: Run, misses: list[Miss], pool: Pool, compiled_s: list[float]) -> 
 
 def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
     variant = run.variants[miss.indices[0]]
-    folders = os.pathsep.join([variant.base_dir, *lookup.folders(variant)])
+    folders = os.pathsep.join([variant.base_dir, *miss.request.place.folders])
     declared = declared_values(variant.env)
 
     def request() -> Request:
         return Compile(
             variant=variant,
-            request=miss.keys.request,
+            request=miss.request.key,
             fields=request_fields(variant, lookup.context),
             data=data_digests(variant, lookup.context.digests),
             env=declared,
-            believed=lookup.believed(miss.keys),
+            believed=lookup.believed(miss.request),
         )
 
     return Task(label, (variant.target.arch, folders, tuple(declared.items())), request)
@@ -108,7 +109,7 @@ def _result(
     run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
-    explanation = run.explanations.get(miss.keys.folder)
+    explanation = run.explanations.get(miss.request.folder_key)
     if explanation is not None:
         explanation = replace(explanation, variant=variant.id)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
@@ -141,21 +142,22 @@ def _result(
         result, status=status, seconds=reply.seconds if first else 0.0,
         action_key=reply.action, artifact=artifact, printed=reply.printed,
         diagnostics=reply.diagnostics, missed=reply.missed,
-        manifest_key="" if reply.uncached else miss.keys.folder,
+        manifest_key="" if reply.uncached else miss.request.folder_key,
     )  # fmt: skip
 
 
 def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
     """Publish the manifest that a worker made, signed; it must lead where the worker said."""
-    manifest = reply.manifest
-    if manifest is None:
+    body = reply.manifest
+    if body is None:
         return
-    if (manifest.get("action"), manifest.get("record")) != (reply.action, reply.digest):
+    if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
         run.notes.append(f"{run.variants[miss.indices[0]].id}: its manifest was made up")
         return
     try:
-        for name in (miss.keys.folder, miss.keys.request):
-            run.store.put_manifest(name, manifest)
+        for key in miss.request.keys:
+            check_manifest(key, body)
+            run.store.put_manifest(key, manifest_from_json(body))
     except CorruptError as error:
         run.notes.append(f"{run.variants[miss.indices[0]].id} was not signed: {error.message}")
 
@@ -207,7 +209,7 @@ def _notes(variant: Variant, reply: Compiled) -> list[str]:
 def _artifact(run: Run, reply: Compiled) -> Artifact | None:
     found = None
     if reply.stored:  # what the store has need not stay in memory
-        found = stored_artifact(run.store, reply.action, record=reply.digest)
+        found = stored_artifact(run.store, reply.action, record=reply.digest or "")
     if found is not None or reply.record is None:
         return found
     return Artifact(reply.record, reply.blobs.__getitem__)

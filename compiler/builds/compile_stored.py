@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pallasc.cache.about import About
 from pallasc.cache.format import KINDS, MANIFESTS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler.inputs.lookup import stored_artifact
@@ -53,7 +54,7 @@ def compile_kept(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact
         result, blobs = compiling.compile_job(job, lowered, tools)
         put = store.put_artifact(key, result, blobs, replace=store.trust.strict)
         if store.trust.signs and put.stored:
-            store.put_manifest(_vouching(key), {"action": key, "record": put.digest})
+            store.put_manifest(_vouching(key), Manifest(action=key, record=put.digest))
         session.miss(about=about)
         session.made(key, seconds=time.monotonic() - began_s, about=about)
         return Artifact(result, blobs.__getitem__)
@@ -62,14 +63,14 @@ def compile_kept(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact
 def _held(store: Store, key: str) -> Artifact | None:
     """Return what the store has under an action key, if it may be believed."""
     if not store.trust.strict:
-        return stored_artifact(store, key)
+        return stored_artifact(store, key, record=None)
     name = _vouching(key)
     manifest = store.find_manifest(name)
-    if manifest is None or not store.trust.vouches(KINDS[MANIFESTS], name, manifest):
+    if manifest is None or not store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
         return None
-    if manifest.get("action") != key:
+    if manifest.action != key:
         return None
-    return stored_artifact(store, key, record=manifest.get("record", ""))
+    return stored_artifact(store, key, record=manifest.record)
 
 
 def _vouching(key: str) -> str:

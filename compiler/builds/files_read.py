@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.manifest import import_folders
 from pallasc.compiler.inputs.reads import FILE, path_of
-from pallasc.compiler.toolchain.modules import is_installed, locate
+from pallasc.compiler.inputs.request import place_of
+from pallasc.compiler.toolchain.modules import is_installed
 from pallasc.specs.spec import Variant
 
 _OWN = "module:pallasc."
@@ -56,20 +56,20 @@ def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
         if manifest is None:
             unknown.add(spec)
             continue
-        place = (str(manifest.get("read")), str(spec))
+        place = (manifest.read, str(spec))
         if place not in seen:
             seen.add(place)
             files.setdefault(spec, set()).update(_paths(manifest, result.variant))
     return FilesRead(files, frozenset(unknown))
 
 
-def _paths(manifest: Mapping[str, Any], variant: Variant) -> Iterator[Path]:
-    folders = import_folders(variant)
-    for label in manifest.get("files", {}):
-        path = None if label.startswith(_OWN) else locate(label, variant.base_dir, folders)
+def _paths(manifest: Manifest, variant: Variant) -> Iterator[Path]:
+    place = place_of(variant)
+    for label in manifest.files:
+        path = None if label.startswith(_OWN) else place.locate(label)
         if path is not None and not is_installed(str(path)):
             yield path.resolve()
-    for label, digest in manifest.get("opened", {}).items():
+    for label, digest in manifest.opened.items():
         if label.startswith(FILE) and digest is not None:
             path = path_of(label, variant.base_dir)
             if path.is_file() and not is_installed(str(path)):

@@ -33,13 +33,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import NOT_COMPILED, VariantResult
-from pallasc.compiler.inputs.lookup import Found, Keys, Lookup, not_believed, stored_artifact
+from pallasc.compiler.inputs.lookup import Found, Lookup, artifact_of_action, not_believed
 from pallasc.compiler.inputs.manifest import fields_in
+from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.components import package_components
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
@@ -141,41 +143,40 @@ class LockedLookup:
         self._lock = locked.lock
         self._frozen = locked.frozen
         self._lookup = lookup
+        self.requests = lookup.requests
         self._store = store
         self._reasons: dict[str, str] = {}
-        self._manifests: dict[str, list[Mapping[str, Any]]] | None = None
+        self._manifests: dict[str, list[Manifest]] | None = None
         self.unchecked = 0
         """Variants that were taken by the lock's action key alone."""
 
-    def find(self, variant: Variant, keys: Keys | None = None) -> Found:
+    def find(self, variant: Variant, request: Request) -> Found:
         """Look a variant up; where the build is frozen and has a lock, a miss is an error.
 
         Args:
-            variant: what is wanted.
-            keys: what `Lookup.keys` gave for it, if that was called already.
+            variant: the variant.
+            request: what `Requests.of` gave for it.
 
         Raises:
             NotCachedError: the lock lacks it, or it would have to be compiled.
             CorruptError: signatures are required, and nobody who is trusted signed it.
-            ToolError: a declared data file cannot be read.
         """
         if self._lock is None:
-            return self._lookup.find(variant, keys)
+            return self._lookup.find(request)
         entry = self._lock.variants.get(variant.id)
         if entry is None:
             raise NotCachedError(f"{variant.id} is {self._absent}.", hint=self._hint("Add it"))
-        names = keys or self._lookup.keys(variant)
-        found = self._lookup.find(variant, names)
+        found = self._lookup.find(request)
         if found.artifact is not None:
             return found
-        if self._has_manifest(names):
+        if self._has_manifest(request):
             self._reasons[variant.id] = found.reason
         if not self._frozen:
             return found
-        if found.doubted or (self._store.trust.required and not self._has_manifest(names)):
+        if found.doubted or (self._store.trust.required and not self._has_manifest(request)):
             # The lock names it, but says nothing of who compiled it.
             raise not_believed(variant, found.reason if found.doubted else NOT_SIGNED)
-        return self._by_action_key(variant, names, entry)
+        return self._by_action_key(variant, request, entry)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
         """Return the error of a result that is not what the lock says, None if it is."""
@@ -228,20 +229,20 @@ class LockedLookup:
     def _hint(self, purpose: str = "If that is meant") -> str:
         return f"{purpose}: {update_command(self._file)}"
 
-    def _has_manifest(self, keys: Keys) -> bool:
-        return any(self._store.get_manifest(key) for key in (keys.folder, keys.request))
+    def _has_manifest(self, request: Request) -> bool:
+        return any(self._store.get_manifest(key) for key in request.keys)
 
-    def _by_action_key(self, variant: Variant, keys: Keys, entry: Entry) -> Found:
+    def _by_action_key(self, variant: Variant, request: Request, entry: Entry) -> Found:
         """Take what the lock names, where nothing tells that it is out of date."""
         reason = self._reasons.get(variant.id, "")
-        if not reason and keys.request != entry.request:
+        if not reason and request.key != entry.request:
             reason = _SPEC_CHANGED
         if reason:
             raise NotCachedError(
                 f"{variant.id} would have to be compiled: {reason}.",
                 hint="Build it without --frozen.",
             )
-        artifact = stored_artifact(self._store, entry.action)
+        artifact = artifact_of_action(self._store, entry.action)
         if artifact is None:
             raise NotCachedError(
                 f"{variant.id} is not in the store: {self._store.root} has no whole record under "
@@ -250,21 +251,21 @@ class LockedLookup:
             )
         self.unchecked += 1
         said = [one.to_json() for one in stored_for_action(self._store, entry.action)]
-        return Found(entry.action, artifact, diagnostics=said)
+        return Found(entry.action, artifact, manifest=Manifest(diagnostics=said))
 
     def _why(self, result: VariantResult, entry: Entry) -> str:
         """Say why a variant has another action key than its entry, as far as the store knows."""
         variant = result.variant
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
-        keys = self._lookup.keys(variant)
-        now = self._store.get_manifest(keys.folder) or self._store.get_manifest(keys.request)
+        request = self.requests.of(variant)
+        now = next(filter(None, map(self._store.get_manifest, request.keys)), None)
         for before in self._manifests_of(entry.action):
-            same = before.get("variant") == variant.id
+            same = before.variant == variant.id
             changed = _changes(before, now) if same and now is not None else []
             if changed:
                 return ", ".join(changed)
-        if keys.request != entry.request:
+        if request.key != entry.request:
             return _SPEC_CHANGED
         return OTHER_ACTION_KEY if self._is_unexplained(result, entry) else _SOURCES_CHANGED
 
@@ -273,43 +274,35 @@ class LockedLookup:
         if result.artifact is not None and result.artifact.digest == entry.artifact:
             return True
         known = result.status in NOT_COMPILED
-        return known and stored_artifact(self._store, entry.action) is None
+        return known and artifact_of_action(self._store, entry.action) is None
 
-    def _manifests_of(self, action: str) -> list[Mapping[str, Any]]:
+    def _manifests_of(self, action: str) -> list[Manifest]:
         """Return the manifests that lead to an action key; reads all of them, once."""
         if self._manifests is None:
             from pallasc.compiler.inputs.why import all_manifests
 
             self._manifests = {}
             for manifest in all_manifests(self._store):
-                self._manifests.setdefault(manifest.get("action", ""), []).append(manifest)
+                self._manifests.setdefault(manifest.action, []).append(manifest)
         return self._manifests.get(action, [])
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes(before: Manifest, now: Manifest) -> list[str]:
     """Say what differs between two manifests of a variant."""
-    request = _told(before, now, "request")
-    files = _labels(before, now, "files")
-    opened = _labels(before, now, "opened")
+    request = _differing(fields_in(before.request), fields_in(now.request))
+    files = _differing(before.files, now.files)
+    opened = _differing(before.opened, now.opened)
     changed = [f"its spec differs in {label}" for label in request]
     changed += [f"{label.partition(':')[2]} has changed" for label in (*files, *opened)]
     changed += differences(_packages(before), _packages(now))
-    return changed or [f"its key differs in {x}" for x in _told(before, now, "fields")]
+    fields = _differing(fields_in(before.fields), fields_in(now.fields))
+    return changed or [f"its key differs in {label}" for label in fields]
 
 
-def _packages(manifest: Mapping[str, Any]) -> dict[str, Component]:
-    return package_components(manifest.get("packages", {}), manifest.get("package_versions"))
+def _packages(manifest: Manifest) -> dict[str, Component]:
+    return package_components(manifest.packages, manifest.package_versions)
 
 
-def _labels(before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> list[str]:
-    """Return the labels of one part of two manifests whose values differ."""
-    return _differing(before.get(part, {}), now.get(part, {}))
-
-
-def _told(before: Mapping[str, Any], now: Mapping[str, Any], part: str) -> list[str]:
-    """Return the labels of the fields of a key, in two manifests, whose values differ."""
-    return _differing(fields_in(before, part), fields_in(now, part))
-
-
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def _differing(first: Mapping[str, str | None], second: Mapping[str, str | None]) -> list[str]:
+    """Return the labels whose values differ."""
     return sorted(x for x in {*first, *second} if first.get(x) != second.get(x))

@@ -16,8 +16,9 @@ from pallasc.compiler.builds.locked import (
     require_toolchain,
 )
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.inputs.lookup import Keys, Lookup
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.recalled import prepare_or_recall
+from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Entry, Lock, compare, differences, merged, update_command
@@ -86,7 +87,7 @@ def check_lock(
         require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
         held = LockedLookup(replace(locked, frozen=True), lookup, store)
-        found = [_check(v, entries.get(v.id), lookup.keys(v), held) for v in variants]
+        found = [_check(v, entries.get(v.id), lookup.requests.of(v), held) for v in variants]
         notes = (*held.notes(), *setup.notes(context))
         context.digests.save()
     changes = [change for change in found if change is not None]
@@ -98,18 +99,18 @@ def check_lock(
 
 
 def _check(
-    variant: Variant, entry: Entry | None, keys: Keys, lookup: LockedLookup
+    variant: Variant, entry: Entry | None, request: Request, lookup: LockedLookup
 ) -> Change | None:
     if entry is None:
         return Change("added", variant.id)
     try:
-        found = lookup.find(variant, keys)
+        found = lookup.find(variant, request)
     except NotCachedError as missing:
         reason = missing.message.removeprefix(f"{variant.id} ").removesuffix(".")
         return Change("unknown", variant.id, entry, reason=reason)
     if found.artifact is None or found.action_key is None:
         return Change("unknown", variant.id, entry, reason=found.reason)
-    after = Entry(found.action_key, found.artifact.digest, keys.request)
+    after = Entry(found.action_key, found.artifact.digest, request.key)
     if after == entry:
         return None
     result = VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
@@ -156,8 +157,7 @@ def update_lock(
     with prepare(ptxas) as setup:
         context = setup.context(store)
         toolchain = setup.components(context)
-        lookup = Lookup(context, store)
-        requests = [lookup.keys(variant).request for variant in variants]
+        requests = [request.key for request in map(Requests(context).of, variants)]
     names = {variant.id for variant in variants}
     apart = differences(old.toolchain, toolchain) if old.variants else []
     if apart and not whole and not old.variants.keys() <= names:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
 from pallasc.compiler.builds.withheld import Withheld, diagnostics_of
-from pallasc.compiler.inputs.lookup import Keys, Lookup
+from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
@@ -46,7 +47,7 @@ class Options:
 class Miss:
     """A request that the store could not answer, and the positions of the variants that ask it."""
 
-    keys: Keys
+    request: Request
     reason: str
     indices: list[int]
 

@@ -1,8 +1,7 @@
-"""Look variants up in the store: one request key, one manifest, one record each, nothing imported.
+"""Look variants up in the store: one request, one manifest, one record each, nothing imported.
 
-What many variants share is looked at once a build: the toolchain's key, a target's figures, the
-folders of an entry point, data files, and whether the sources that a manifest names are still what
-they were.
+Whether the sources that a manifest names are still what they were is looked at once a build for
+all variants that read the same.
 """
 
 from __future__ import annotations
@@ -12,22 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pallasc.cache.about import seconds_of
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
-from pallasc.cache.stored import StoredArtifact
-from pallasc.compiler.inputs.manifest import (
-    changed_source,
-    data_digests,
-    folder_key,
-    import_folders,
-    key_of,
-    names_of_entries,
-    own_fields,
-    toolchain_key,
-)
+from pallasc.compiler.inputs.changes import CurrentSources, SourceChange
+from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.modules import Place
 from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
@@ -38,32 +29,31 @@ _NEVER = "never compiled with this spec and toolchain"
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The request key of a variant, and that of the same request from its own folder."""
-
-    request: str
-    folder: str
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a request: an artifact and its action key, or the reason why there is none.
+    """The answer to a request: an artifact and its action key, or why there is none.
 
-    `cost_s` is what compiling it once took, `printed` what it printed (`kernel_output.unpack`),
-    `diagnostics` what was said then (`diagnostics.from_json`), `manifest_key` the key of the
-    manifest that led to it, and `missed` what it asked for and did not get to see (`withheld`).
-    `doubted`: the store has an entry, and nobody who is trusted signed it.
+    Attributes:
+        action_key: the key that the artifact lies under.
+        artifact: the artifact, all its blobs verified.
+        why: why there is none.
+        change: the source that is no longer what it was, if that is why.
+        manifest_key: the key of the manifest that led to it.
+        manifest: that manifest.
+        doubted: the store has an entry, and nobody who is trusted signed it.
     """
 
-    action_key: str | None
-    artifact: Artifact | None
-    reason: str = ""
-    cost_s: float = 0.0
-    printed: str = ""
+    action_key: str | None = None
+    artifact: Artifact | None = None
+    why: str = ""
+    change: SourceChange | None = None
     manifest_key: str = ""
-    diagnostics: Any = ()
-    missed: Mapping[str, str] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=Manifest)
     doubted: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Say why there is no artifact, "" where there is one."""
+        return self.change.sentences()[0] if self.change else self.why
 
 
 class Lookup:
@@ -76,54 +66,29 @@ class Lookup:
 
     def __init__(self, context: Context, store: Store) -> None:
         self.context = context
+        self.requests = Requests(context)
         self._store = store
-        self._toolchain = toolchain_key(context)
-        self._data: dict[tuple[str, tuple[str, ...]], Mapping[str, str]] = {}
-        self._folders: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
-        self._changed: dict[tuple[str, str, tuple[str, ...]], str | None] = {}
+        self._changes: dict[tuple[str, Place], SourceChange | None] = {}
 
-    def keys(self, variant: Variant) -> Keys:
-        """Return the keys that a variant's manifest may lie under.
-
-        Raises:
-            ToolError: a declared data file cannot be read.
-        """
-        place = (variant.base_dir, variant.files)
-        if place not in self._data:
-            self._data[place] = data_digests(variant, self.context.digests)
-        request = key_of(own_fields(variant, self._data[place]), self._toolchain)
-        return Keys(request, folder_key(request, variant.base_dir))
-
-    def folders(self, variant: Variant) -> tuple[str, ...]:
-        """Return the folders that a compilation of the variant can import from."""
-        place = (variant.base_dir, tuple(names_of_entries(variant)))
-        if place not in self._folders:
-            self._folders[place] = import_folders(variant)
-        return self._folders[place]
-
-    def find(self, variant: Variant, keys: Keys | None = None) -> Found:
-        """Look a variant up without compiling or importing anything.
-
-        Args:
-            variant: what is wanted.
-            keys: what `keys` gave for it, if that was called already.
-
-        Raises:
-            ToolError: a declared data file cannot be read.
-        """
-        names = keys or self.keys(variant)
-        reason, doubted = "", False
-        for name in (names.folder, names.request):
-            manifest = self._store.find_manifest(name)
+    def find(self, request: Request) -> Found:
+        """Look a request up without compiling or importing anything."""
+        missed: Found | None = None
+        for key in request.keys:
+            manifest = self._store.find_manifest(key)
             if manifest is None:
                 continue
-            found = self._follow(name, manifest, variant)
+            found = self._follow(key, manifest, request.place)
             if found.artifact is not None:
-                return replace(found, manifest_key=name)
-            reason, doubted = reason or found.reason, doubted or found.doubted
-        return Found(None, None, reason or _NEVER, doubted=doubted)
+                return found
+            missed = missed or found
+            missed = replace(missed, doubted=missed.doubted or found.doubted)
+        return missed or Found(why=_NEVER)
 
-    def believed(self, keys: Keys) -> dict[str, str] | None:
+    def current(self, place: Place) -> CurrentSources:
+        """Return the sources of a place as they are now."""
+        return CurrentSources(place, self.context.digests, self.context.unchecked)
+
+    def believed(self, request: Request) -> dict[str, str] | None:
         """Return digests of records by action key that trusted keys vouch for; None for all.
 
         They are those of the manifests of a request, whose sources may have changed since.
@@ -131,48 +96,35 @@ class Lookup:
         if not self._store.trust.strict:
             return None
         found: dict[str, str] = {}
-        for name in (keys.folder, keys.request):
-            manifest = self._store.find_manifest(name) or {}
-            known = {"action", "record"} <= manifest.keys()
-            if known and self._store.trust.vouches(KINDS[MANIFESTS], name, manifest):
-                found[manifest["action"]] = manifest["record"]
+        for key in request.keys:
+            manifest = self._store.find_manifest(key) or Manifest()
+            known = manifest.action and manifest.record
+            if known and self._store.trust.vouches(KINDS[MANIFESTS], key, manifest.body):
+                found[manifest.action] = manifest.record
         return found
 
-    def _follow(self, name: str, manifest: Mapping[str, Any], variant: Variant) -> Found:
-        if not self._store.believes(name, manifest):
-            return Found(None, None, NOT_SIGNED, doubted=True)
-        action = manifest.get("action")
-        if not action:
-            self._store.put_away(MANIFESTS, name, f"manifest {name}: it has no action key", None)
-            return Found(None, None, _NO_ACTION)
-        changed = self._changed_source(manifest, variant)
-        if changed:
-            return Found(None, None, changed)
-        record = manifest.get("record", "") if self._store.trust.required else None
-        artifact = stored_artifact(self._store, action, record=record)
-        if artifact is None and record is not None and self._store.get_artifact(action):
-            return Found(action, None, ANOTHER_RECORD, doubted=True)
-        told = manifest.get("about")
-        cost_s = seconds_of(told.get("seconds")) if isinstance(told, Mapping) else 0.0
-        reason = "" if artifact else _RECORD_GONE
-        return Found(
-            action,
-            artifact,
-            reason,
-            cost_s,
-            printed=manifest.get("printed", ""),
-            diagnostics=manifest.get("diagnostics", ()),
-            missed=manifest.get("missed", {}),
-        )
+    def _follow(self, key: str, manifest: Manifest, place: Place) -> Found:
+        """Return what a manifest leads to, if its sources are what they were."""
+        if not self._store.believes(key, manifest):
+            return Found(why=NOT_SIGNED, doubted=True)
+        if not manifest.action:
+            return Found(why=_NO_ACTION)  # compiling it writes another in its place
+        change = self._first_change(manifest, place)
+        if change is not None:
+            return Found(change=change)
+        record = manifest.record if self._store.trust.required else None
+        artifact = stored_artifact(self._store, manifest.action, record=record)
+        if artifact is not None:
+            return Found(manifest.action, artifact, "", None, key, manifest)
+        if record is not None and self._store.get_artifact(manifest.action):
+            return Found(why=ANOTHER_RECORD, doubted=True)
+        return Found(why=_RECORD_GONE)
 
-    def _changed_source(self, manifest: Mapping[str, Any], variant: Variant) -> str | None:
-        folders = self.folders(variant)
-        place = (str(manifest.get("read")), variant.base_dir, folders)
-        if place not in self._changed:
-            self._changed[place] = changed_source(
-                manifest, variant.base_dir, self.context.digests, folders, self.context.unchecked
-            )
-        return self._changed[place]
+    def _first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
+        read = (manifest.read, place)
+        if read not in self._changes:
+            self._changes[read] = self.current(place).first_change(manifest)
+        return self._changes[read]
 
 
 def not_believed(variant: Variant, reason: str) -> CorruptError:
@@ -184,12 +136,7 @@ def not_believed(variant: Variant, reason: str) -> CorruptError:
     )
 
 
-def find(variant: Variant, context: Context, store: Store) -> Found:
-    """Look one variant up; for several, make a `Lookup`."""
-    return Lookup(context, store).find(variant)
-
-
-def stored_artifact(store: Store, action_key: str, *, record: str | None = None) -> Artifact | None:
+def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Artifact | None:
     """Return the artifact under an action key, all its blobs verified, or None.
 
     What it takes is in memory; record and blobs are read again, and verified again, where somebody
@@ -199,13 +146,11 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None = None)
     Args:
         store: where to look.
         action_key: what for.
-        record: the digest that the record must have; None for any, or, where signatures are
-            required, for what a signed manifest of the store names.
+        record: the digest that the record must have; None for any, which is not for stores where
+            signatures are required.
     """
     stored = store.get_artifact(action_key, verify=True)
     if stored is None or record not in (None, stored.digest):
-        return None
-    if record is None and store.trust.required and not _vouched_for(store, stored):
         return None
     try:
         artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
@@ -217,16 +162,20 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None = None)
         return None
 
 
-def _vouched_for(store: Store, stored: StoredArtifact) -> bool:
-    """Tell whether any manifest that may be believed leads to a record; it reads them all."""
+def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
+    """Return the artifact under an action key that no request led to, as `stored_artifact` does.
+
+    Where signatures are required, a manifest that is believed must name its record; this reads all
+    manifests of the store.
+    """
+    if not store.trust.required:
+        return stored_artifact(store, action_key, record=None)
     from pallasc.cache.scan import Scan
 
-    for key in [key for key, _ in Scan(store.folders).area(MANIFESTS)]:
-        manifest = store.find_manifest(key) or {}
-        named = (manifest.get("action"), manifest.get("record"))
-        if named == (stored.key, stored.digest) and store.believes(key, manifest):
-            return True
-    return False
+    manifests = (store.get_manifest(key) for key, _ in Scan(store.folders).area(MANIFESTS))
+    records = {m.record for m in manifests if m is not None and m.action == action_key}
+    found = (stored_artifact(store, action_key, record=record) for record in sorted(records))
+    return next(filter(None, found), None)
 
 
 def _record_again(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:

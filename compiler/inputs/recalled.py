@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.components import components
@@ -93,11 +94,12 @@ class Recalled:
 
 def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:
     """Have a store remember with which toolchain it was just filled."""
-    now = {"identity": dict(identity), "versions": dict(versions), "jax": recorded(JAX)}
-    before = _remembered(store)
+    now = Recalled(dict(identity), dict(versions), recorded(JAX))
+    before = recalled(store)
     if before[:1] != [now]:
-        others = [one for one in before if one["identity"] != now["identity"]]
-        store.put_manifest(_KEY, {"action": "", "toolchains": [now, *others][:_MOST]})
+        others = [known for known in before if known.identity != now.identity]
+        entries = [asdict(known) for known in [now, *others][:_MOST]]
+        store.put_manifest(_KEY, Manifest(toolchains=entries))
 
 
 def prepare_or_recall(
@@ -141,7 +143,7 @@ def recall(store: Store, lock: Lock | None = None) -> Recalled:
             hint='Fill the store with a build, or install it with: pip install "pallasc[cuda13]"',
         )
     if lock is not None:
-        found = [one for one in found if _is_locks(one, lock)]
+        found = [known for known in found if _is_locks(known, lock)]
         if not found:
             raise NotCachedError(
                 "no compiler is installed here, and the store was not filled with the toolchain of "
@@ -149,7 +151,7 @@ def recall(store: Store, lock: Lock | None = None) -> Recalled:
                 hint="Restore the store that the lock was made with.",
             )
     here = {"python": python_name(), "pallasc": own_digest(FileDigests(store.root).digest)}
-    chosen = next((one for one in found if _of_both(one.identity) == here), None)
+    chosen = next((known for known in found if _of_both(known.identity) == here), None)
     if chosen is not None:
         return chosen
     before = components(_of_both(found[0].identity), found[0].versions, {})
@@ -162,24 +164,18 @@ def recall(store: Store, lock: Lock | None = None) -> Recalled:
 
 def recalled(store: Store) -> list[Recalled]:
     """Return the toolchains that a store was filled with, the newest first."""
-    return [Recalled(**one) for one in _remembered(store)]
+    manifest = store.get_manifest(_KEY) or Manifest()
+    return [known for entry in manifest.toolchains if (known := _recalled(entry)) is not None]
 
 
-def _remembered(store: Store) -> list[dict[str, Any]]:
-    manifest = store.get_manifest(_KEY) or {}
-    found = manifest.get("toolchains")
-    return [one for one in found if _is_whole(one)] if isinstance(found, list) else []
-
-
-def _is_whole(one: Any) -> bool:
-    """Tell whether an entry is what `remember` writes."""
-    if not isinstance(one, dict) or {*one} != {"identity", "versions", "jax"}:
-        return False
-    tables = (one["identity"], one["versions"])
-    if not all(isinstance(table, dict) for table in tables) or type(one["jax"]) is not str:
-        return False
-    words = (word for table in tables for pair in table.items() for word in pair)
-    return {"python", "pallasc"} <= {*one["identity"]} and all(type(w) is str for w in words)
+def _recalled(entry: Mapping[str, object]) -> Recalled | None:
+    """Return what `remember` wrote as an entry, None if it is something else."""
+    identity, versions, jax = (entry.get(name) for name in ("identity", "versions", "jax"))
+    if not isinstance(identity, dict) or not isinstance(versions, dict) or len(entry) != 3:
+        return None
+    if type(jax) is not str or not {"python", "pallasc"} <= {*identity}:
+        return None
+    return Recalled(identity, versions, jax)
 
 
 def _of_both(identity: Mapping[str, str]) -> dict[str, str]:
@@ -190,9 +186,9 @@ def _of_both(identity: Mapping[str, str]) -> dict[str, str]:
     return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}
 
 
-def _is_locks(one: Recalled, lock: Lock) -> bool:
+def _is_locks(known: Recalled, lock: Lock) -> bool:
     """Tell whether a toolchain is that of a lock; variables are looked at later."""
     from pallasc.specs.lock import VARIABLE, differing
 
     named = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
-    return not differing(named, components(one.identity, {}, {}))
+    return not differing(named, components(known.identity, {}, {}))

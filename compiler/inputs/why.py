@@ -7,15 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pallasc.cache import format
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.inputs.manifest import (
-    changed_sources,
-    fields_in,
-    request_fields,
-    short_fields,
-)
+from pallasc.compiler.inputs.manifest import fields_in, short_fields
+from pallasc.compiler.inputs.request import request_fields
 from pallasc.compiler.toolchain.components import TOOL, components_in
 from pallasc.compiler.toolchain.context import Context
 from pallasc.specs.artifacts.artifact import Artifact
@@ -80,20 +77,19 @@ def explain_variants(
         versions: returns those of the toolchain's parts; asked where they matter.
     """
     lookup = Lookup(context, store)
-    manifests: list[dict[str, Any]] | None = None
+    manifests: list[Manifest] | None = None
     result = []
     for variant in variants:
-        keys = lookup.keys(variant)
-        key = keys.request
-        found = lookup.find(variant, keys)
+        request = lookup.requests.of(variant)
+        key = request.key
+        found = lookup.find(request)
         if found.artifact is not None:
             result.append(_hit(variant, key, found.artifact))
             continue
-        own = store.get_manifest(keys.folder) or store.get_manifest(key)
+        own = next(filter(None, map(store.get_manifest, request.keys)), None)
         if own is not None:
-            folders = lookup.folders(variant)
-            digests, unchecked = context.digests, context.unchecked
-            sources = tuple(changed_sources(own, variant.base_dir, digests, folders, unchecked))
+            changes = lookup.current(request.place).changes(own)
+            sources = tuple(clause for change in changes for clause in change.sentences())
             result.append(
                 Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
             )
@@ -115,11 +111,11 @@ def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
     return Explanation(variant.id, True, reason, key, variant.id, over_budget=over.message)
 
 
-def all_manifests(store: Store) -> list[dict[str, Any]]:
+def all_manifests(store: Store) -> list[Manifest]:
     """Return the manifests of compilations in the store."""
     keys = [key for key, _ in Scan(store.folders).area(format.MANIFESTS)]
     found = (store.get_manifest(key) for key in keys)
-    return [manifest for manifest in found if manifest is not None and "request" in manifest]
+    return [manifest for manifest in found if manifest is not None and manifest.request]
 
 
 def _compare(
@@ -127,24 +123,24 @@ def _compare(
     key: str,
     context: Context,
     versions: Callable[[], Mapping[str, str]],
-    manifests: list[dict[str, Any]],
+    manifests: list[Manifest],
 ) -> Explanation:
     """Compare a request with the nearest one: of the same kernel, with the fewest differences."""
     fields = short_fields(request_fields(variant, context))
-    same = [manifest for manifest in manifests if manifest.get("name") == variant.name]
+    same = [manifest for manifest in manifests if manifest.name == variant.name]
     if not same:
         return Explanation(variant.id, False, "no kernel of this name was compiled yet", key)
     nearest = min(
         same,
         key=lambda m: (
-            len(differences(fields_in(m, "request"), fields)),
-            m.get("variant") != variant.id,
+            len(differences(fields_in(m.request), fields)),
+            m.variant != variant.id,
         ),
     )
-    found = tuple(differences(fields_in(nearest, "request"), fields))
-    name = str(nearest.get("variant", variant.name))
+    found = tuple(differences(fields_in(nearest.request), fields))
+    name = nearest.variant or variant.name
     own = tuple(one for one in found if not one.label.startswith((TOOL, VARIABLE)))
-    before = components_in(fields_in(nearest, "request"), nearest.get("versions"))
+    before = components_in(fields_in(nearest.request), nearest.versions)
     clauses = tuple(lock_differences(before, context.components(versions())))
     reason = ", ".join(difference.label for difference in own)
     reason = f"its key differs from that of {name} in: {reason}" if own else ""

@@ -8,6 +8,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -38,12 +39,24 @@ def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
     return type(spec) is ModuleSpec and bool(spec.has_location)
 
 
-def locate(label: str, base_dir: str, folders: Sequence[str] | None = None) -> Path | None:
-    """Return the file that a label of `sources` names now, without importing anything."""
-    kind, _, name = label.partition(":")
-    if kind == "file":
-        return Path(base_dir) / name
-    return locate_module(name, folders or (base_dir,))
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a compilation finds its files and modules.
+
+    Attributes:
+        base_dir: the spec's folder, which labels of files are relative to.
+        folders: where modules are looked for before the usual places.
+    """
+
+    base_dir: str
+    folders: tuple[str, ...]
+
+    def locate(self, label: str) -> Path | None:
+        """Return the file that a label of `sources` names now, without importing anything."""
+        kind, _, name = label.partition(":")
+        if kind == "file":
+            return Path(self.base_dir) / name
+        return locate_module(name, self.folders)
 
 
 def locate_module(name: str, folders: Sequence[str]) -> Path | None:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from pallasc.cache.manifests import Manifest
 from pallasc.errors import CheckError, Location
 from pallasc.specs.canonical import labelled_key
 
@@ -207,10 +208,10 @@ def store_for_action(store: Store, action_key: str, found: Sequence[Diagnostic])
     """Keep what was said while an artifact was made, under its action key; nothing for nothing."""
     if found:
         warnings = [one.to_json() for one in found]
-        store.put_manifest(action_name(action_key), {"action": action_key, "warnings": warnings})
+        store.put_manifest(action_name(action_key), Manifest(action=action_key, warnings=warnings))
 
 
 def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:
     """Return what was said while the artifact of an action key was made, as far as it is known."""
     manifest = store.get_manifest(action_name(action_key))
-    return from_json(manifest.get("warnings")) if manifest else ()
+    return from_json(manifest.warnings) if manifest else ()

@@ -20,23 +20,21 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from pallasc.cache.about import seconds_of
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure, imports, reads
 from pallasc.compiler.inputs.lookup import stored_artifact
-from pallasc.compiler.inputs.manifest import (
-    about,
-    data_digests,
-    fields_text,
-    folder_key,
-    import_folders,
-    make_manifest,
-    named_entries,
-)
+from pallasc.compiler.inputs.manifest import fields_text, make_manifest
 from pallasc.compiler.inputs.process_state import Surroundings, read_flags
 from pallasc.compiler.inputs.reads import name_of
+from pallasc.compiler.inputs.request import (
+    about,
+    data_digests,
+    folder_key,
+    named_entries,
+    place_of,
+)
 from pallasc.compiler.inputs.seclusion import admit, enter
 from pallasc.compiler.inputs.sources import Sources
 from pallasc.compiler.lowering import device_library
@@ -318,9 +316,9 @@ class _Compilation:
         if made.status == "compiled":
             return made.seconds
         for name in self._manifest_keys():
-            told = (self.session.store.get_manifest(name) or {}).get("about")
-            if isinstance(told, Mapping):
-                return max(made.seconds, seconds_of(told.get("seconds")))
+            manifest = self.session.store.get_manifest(name)
+            if manifest is not None and manifest.about:
+                return max(made.seconds, manifest.cost_s)
         return made.seconds
 
     def _manifest_keys(self) -> tuple[str, str]:
@@ -334,25 +332,20 @@ class _Compilation:
             return replace(made, uncached="a data file of its spec was changed meanwhile")
         if uncached := _why_uncached(read):
             return replace(made, uncached=uncached)
-        optional = {
-            "printed": made.printed,
-            "diagnostics": [each.to_json() for each in made.diagnostics],
-            "record": made.digest,
-        }
-        manifest = make_manifest(
-            made.action,
-            read,
-            session.digests,
+        manifest = replace(
+            make_manifest(made.action, read, session.digests),
             name=variant.name,
             variant=variant.id,
             about={**about(variant).to_json(), "seconds": self._cost_s(made)},
             versions=session.versions,
             request=fields_text(request.fields),
             fields=fields_text(fields),
-            **{name: value for name, value in optional.items() if value},
+            printed=made.printed,
+            diagnostics=[each.to_json() for each in made.diagnostics],
+            record=made.digest or "",
         )
         if session.signing:
-            return replace(made, manifest=manifest)
+            return replace(made, manifest=manifest.to_json())
         for name in self._manifest_keys():
             session.store.put_manifest(name, manifest)
         return made
@@ -385,7 +378,7 @@ def _sources(variant: Variant) -> Sources:
     read = closure.sources(
         _reached(variant),
         variant.base_dir,
-        folders=import_folders(variant),
+        folders=place_of(variant).folders,
         by_path={module_name(e.source): e.source for e in entries if e.is_file},
     )
     # Two files of one name in two folders share a module name.

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import collect
 from pallasc.compiler.builds.report import Report, VariantResult
-from pallasc.compiler.inputs.manifest import request_key
+from pallasc.compiler.inputs.request import request_key
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.loading.matrix import expand
@@ -111,7 +112,7 @@ class Project:
         with prepare() as setup:
             return setup.context(self.store)
 
-    def manifests(self, variants: Sequence[Variant]) -> dict[str, dict[str, Any]]:
+    def manifests(self, variants: Sequence[Variant]) -> dict[str, Manifest]:
         """Return the manifest of each variant by its kernel's name."""
         context = self.context()
         found = {v.name: self.store.get_manifest(request_key(v, context)) for v in variants}

@@ -60,7 +60,7 @@ def test_a_package_beside_the_spec_is_an_entry_and_its_files_count(project: Any)
     project.spec({"name": "scale", "entry": "mypkg.sub.kern:run"})
     variants = project.variants()
     assert [r.status for r in project.build().results] == ["compiled"]
-    files = project.manifests(variants)["scale"]["files"]
+    files = project.manifests(variants)["scale"].files
     assert sorted(files) == ["module:mypkg.const", "module:mypkg.sub.kern"]
     assert [r.status for r in project.build().results] == ["hit"]
     project.write("mypkg/const.py", "C = 3.0\n")

@@ -13,7 +13,7 @@ import pytest
 
 from pallasc.compiler.inputs.closure import Sources
 from pallasc.compiler.toolchain import modules
-from pallasc.compiler.toolchain.modules import is_standard, locate, locate_module
+from pallasc.compiler.toolchain.modules import Place, is_standard, locate_module
 from pallasc.errors import SpecError
 from pallasc.specs.entries import check_entry, parse_entry
 
@@ -159,11 +159,11 @@ def test_each_kernel_has_exactly_the_files_that_it_reaches(project: Any, edited:
     assert [(r.variant.name, str(r.error)) for r in report.failed] == []
     variants = project.variants()
     manifests = project.manifests(variants)
-    found = {name: set(manifest["files"]) for name, manifest in manifests.items()}
+    found = {name: set(manifest.files) for name, manifest in manifests.items()}
     assert found == {
         name.replace("/", "_"): {f"file:{name}.py", *files} for name, files in EXPECTED.items()
     }
-    packages = {name: set(m["packages"]) for name, m in manifests.items() if m["packages"]}
+    packages = {name: set(m.packages) for name, m in manifests.items() if m.packages}
     assert packages == {"installed": {"yaml", "google.protobuf"}}
     assert len(project.build().hits) == len(EXPECTED)
     (edited / "inner.py").write_text(HELPER.format(factor=22))
@@ -216,11 +216,12 @@ def test_a_module_of_the_specs_folder_comes_before_an_installed_one(
     top: Path, tmp_path: Path
 ) -> None:
     (top / "helper.py").write_text("")
-    assert locate("module:helper", str(tmp_path)) == top / "helper.py"
+    place = Place(str(tmp_path), (str(tmp_path),))
+    assert place.locate("module:helper") == top / "helper.py"
     (tmp_path / "helper.py").write_text("")
     importlib.invalidate_caches()
-    assert locate("module:helper", str(tmp_path)) == tmp_path / "helper.py"
-    assert locate("file:sub/helper.py", str(tmp_path)) == tmp_path / "sub" / "helper.py"
+    assert place.locate("module:helper") == tmp_path / "helper.py"
+    assert place.locate("file:sub/helper.py") == tmp_path / "sub" / "helper.py"
 
 
 def test_a_plain_folder_beside_the_spec_does_not_hide_a_package(top: Path, tmp_path: Path) -> None:

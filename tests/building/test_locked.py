@@ -89,13 +89,13 @@ def held_to(
 
 def refusal(lookup: LockedLookup, variant: Variant) -> str:
     with pytest.raises(NotCachedError) as caught:
-        lookup.find(variant)
+        lookup.find(variant, lookup.requests.of(variant))
     assert caught.value.exit_code == 3
     return str(caught.value)
 
 
 def result_of(lookup: LockedLookup, variant: Variant) -> VariantResult:
-    found = lookup.find(variant)
+    found = lookup.find(variant, lookup.requests.of(variant))
     return VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
 
 
@@ -352,7 +352,7 @@ def test_what_is_missing_may_be_compiled_unless_the_build_is_frozen(
 ) -> None:
     project.write("helper.py", "def twice(x): return 3 * x\n")
     lookup, variant = held_to(lock, project, frozen=False)
-    found = lookup.find(variant)
+    found = lookup.find(variant, lookup.requests.of(variant))
     assert (found.artifact, found.reason) == (None, "helper (helper.py) has changed")
 
 
@@ -367,13 +367,13 @@ def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
     remove(project.store, format.MANIFESTS)  # of the folder that this one is a copy of
     project.write("helper.py", f"# a note\n{HELPER}")
     lookup, variant = held_to(lock, project, frozen=False)
-    lookup.find(variant)
+    lookup.find(variant, lookup.requests.of(variant))
     (same,) = project.build().results
     assert (same.status, lookup.check(same)) == ("lowered", None)
 
     project.write("helper.py", "def twice(x): return 3 * x\n")
     lookup, variant = held_to(lock, project, frozen=False)
-    lookup.find(variant)
+    lookup.find(variant, lookup.requests.of(variant))
     (compiled,) = project.build().results
     error = lookup.check(compiled)
     assert str(error) == (

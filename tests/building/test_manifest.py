@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 
 from pallasc.cache import stat_digest
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs import lookup
-from pallasc.compiler.inputs.lookup import blob_reader, find
-from pallasc.compiler.inputs.manifest import (
-    changed_source,
+from pallasc.compiler.inputs.changes import CurrentSources
+from pallasc.compiler.inputs.lookup import blob_reader
+from pallasc.compiler.inputs.manifest import short_fields
+from pallasc.compiler.inputs.request import (
+    Requests,
     folder_key,
-    import_folders,
     named_entries,
+    place_of,
     request_fields,
     request_key,
-    short_fields,
 )
 from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.modules import Place
 from pallasc.errors import ToolError
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Variant
@@ -141,12 +143,12 @@ def test_a_warm_variant_costs_a_key_a_manifest_and_a_record_and_shared_sources_o
 
         monkeypatch.setattr(owner, function, counted)
 
-    count(lookup, "key_of")
+    count(Requests, "of")
     count(Store, "find_manifest")
     count(Store, "get_artifact")
     count(stat_digest, "_hash_file")
     assert [result.status for result in project.build().results] == ["hit"] * 3
-    wanted = {"key_of": 3, "find_manifest": 3, "get_artifact": 3, **dict.fromkeys(sources, 1)}
+    wanted = {"of": 3, "find_manifest": 3, "get_artifact": 3, **dict.fromkeys(sources, 1)}
     assert {name: costs[name] for name in wanted} == wanted
 
 
@@ -187,7 +189,7 @@ def test_a_data_file_that_is_gone_fails_its_variant_at_its_place(built: Any) -> 
     (built.folder / "table.txt").unlink()
     context = built.context()
     with pytest.raises(ToolError, match=r"table\.txt: no digest"):
-        find(variants[0], context, built.store)
+        Requests(context).of(variants[0])
 
 
 # ---- keys
@@ -277,7 +279,7 @@ def test_all_entry_points_of_a_variant_and_their_folders_are_known(
         "jax.numpy:float32",
     ]
     base = tmp_path.resolve()
-    assert import_folders(variant) == (str(base), str(base / "sub"))
+    assert place_of(variant).folders == (str(base), str(base / "sub"))
 
 
 def test_long_fields_are_written_as_digests(variant: Variant, context: Context) -> None:
@@ -291,15 +293,18 @@ def test_long_fields_are_written_as_digests(variant: Variant, context: Context) 
 def test_a_changed_source_is_named(tmp_path: Path, context: Context) -> None:
     (tmp_path / "a.py").write_text("1")
     digest = context.digests.digest(tmp_path / "a.py")
-    same = {"files": {"file:a.py": digest, "module:a": digest}, "packages": {}}
-    assert changed_source(same, str(tmp_path), context.digests) is None
+    sources = CurrentSources(Place(str(tmp_path), (str(tmp_path),)), context.digests)
+    same = Manifest(files={"file:a.py": digest, "module:a": digest})
+    assert sources.first_change(same) is None
     cases = {
-        "a.py has changed": {"files": {"file:a.py": "0"}},
-        "b is gone": {"files": {"module:b": digest}},
-        "it was made with nope, here is none": {"packages": {"nope": "0"}},
+        "a.py has changed": Manifest(files={"file:a.py": "0"}),
+        "b is gone": Manifest(files={"module:b": digest}),
+        "it was made with nope, here is none": Manifest(packages={"nope": "0"}),
     }
-    for reason, manifest in cases.items():
-        assert changed_source(manifest, str(tmp_path), context.digests) == reason
+    for sentence, manifest in cases.items():
+        change = sources.first_change(manifest)
+        assert change is not None
+        assert change.sentences() == [sentence]
 
 
 def test_a_lost_blob_is_read_as_nothing() -> None:

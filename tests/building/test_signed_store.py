@@ -15,8 +15,8 @@ from pallasc.cache.store import Store
 from pallasc.cache.upkeep.verify import verify
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import judged, reproduce
-from pallasc.compiler.inputs.lookup import stored_artifact
-from pallasc.compiler.inputs.manifest import folder_key, request_key
+from pallasc.compiler.inputs.lookup import artifact_of_action
+from pallasc.compiler.inputs.request import folder_key, request_key
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -121,12 +121,12 @@ def test_a_forged_record_is_a_hit_unless_signatures_are_required(kernels: Any) -
 
 def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(kernels: Any) -> None:
     unsigned, other = (result.action_key for result in kernels.build().results)
-    assert stored_artifact(kernels.store, unsigned) is not None
-    assert stored_artifact(signed(kernels.store), unsigned) is None
+    assert artifact_of_action(kernels.store, unsigned) is not None
+    assert artifact_of_action(signed(kernels.store), unsigned) is None
     kernels.build(store=signed(kernels.store))
-    assert stored_artifact(signed(kernels.store), unsigned) is not None
+    assert artifact_of_action(signed(kernels.store), unsigned) is not None
     forge(kernels.store, other)
-    assert stored_artifact(signed(kernels.store), other) is None
+    assert artifact_of_action(signed(kernels.store), other) is None
 
 
 def test_an_entry_that_nobody_signed_is_explained_as_that(kernels: Any) -> None:
@@ -175,8 +175,8 @@ def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None
     double, triple = (request_key(variant, context) for variant in kernels.variants())
     base = kernels.variants()[0].base_dir
     for source, target in ((triple, double), (folder_key(triple, base), folder_key(double, base))):
-        body = kernels.store.find_manifest(source)
-        data, _ = format.encode("manifest", target, body)
+        manifest = kernels.store.find_manifest(source)
+        data, _ = format.encode("manifest", target, manifest.body)
         kernels.store.path("man", target).write_bytes(data)
     wrong = kernels.build()
     assert wrong.results[0].action_key == wrong.results[1].action_key
@@ -241,7 +241,7 @@ def test_a_record_that_is_no_artifacts_is_put_away(stored_action: Any, change: A
     found = store.get_artifact(action, verify=True)
     body = {**found.record, "artifact": {**found.artifact, **change}}
     store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
-    assert stored_artifact(store, action) is None
+    assert artifact_of_action(store, action) is None
     assert "is corrupt and counts as missing" in store.warnings[0]
     assert not store.path("ac", action).exists()
 
@@ -257,7 +257,7 @@ def test_the_kernels_of_a_record_are_checked(stored_action: Any, field: str, val
     kernels = [{**found.artifact["kernels"][0], field: value}]
     body = {**found.record, "artifact": {**found.artifact, "kernels": kernels}}
     store.path("ac", action).write_bytes(format.encode("artifact", action, body)[0])
-    assert stored_artifact(store, action) is None
+    assert artifact_of_action(store, action) is None
     assert not store.path("ac", action).exists()
 
 
@@ -294,7 +294,7 @@ def test_a_forged_manifest_is_a_miss_or_the_truth(
 ) -> None:
     project, action = doubling[0].copy(tmp_path), doubling[1]
     for path in (project.store.folder / "man").glob("*/*"):
-        body = {**(project.store.find_manifest(path.name) or {}), **change}
+        body = {**project.store.find_manifest(path.name).body, **change}
         path.write_bytes(format.encode("manifest", path.name, body)[0])
     report = project.build(compile=False, explain=True)
     assert statuses(report) in (["missing"], ["hit"])

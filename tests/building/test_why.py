@@ -72,8 +72,10 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     site = tmp_path / "site-packages"
     monkeypatch.setattr("pallasc.compiler.toolchain.modules.site_folders", lambda: (f"{site}/",))
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    from pallasc.compiler.inputs.manifest import changed_sources, make_manifest
+    from pallasc.compiler.inputs.changes import CurrentSources
+    from pallasc.compiler.inputs.manifest import make_manifest
     from pallasc.compiler.inputs.sources import Sources
+    from pallasc.compiler.toolchain.modules import Place
 
     def install(version: str | None, text: str) -> None:
         for place in sorted(site.rglob("*"), reverse=True):
@@ -86,9 +88,10 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     install("1.0", "")
     digests = project.context().digests
     manifest = make_manifest("0" * 64, Sources(packages={"gadget"}, hidden=[]), digests)
-    assert list(changed_sources(manifest, str(tmp_path), digests)) == []
+    sources = CurrentSources(Place(str(tmp_path), (str(tmp_path),)), digests)
+    assert sources.first_change(manifest) is None
     install(now, "ONE = 1\n")
-    assert list(changed_sources(manifest, str(tmp_path), digests)) == [clause]
+    assert [change.sentences() for change in sources.changes(manifest)] == [[clause]]
 
 
 def test_the_version_of_a_module_is_that_of_its_distribution() -> None:

@@ -16,6 +16,7 @@ from pallasc.cache import files, format, single_flight
 from pallasc.cache import index as index_module
 from pallasc.cache.about import About
 from pallasc.cache.index import MIGRATIONS, Index, open_index
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 
@@ -102,9 +103,9 @@ def test_a_folder_that_cannot_be_read_loses_no_row(
 
 def test_manifests_say_who_asked_and_what_it_cost(filled: Store) -> None:
     about = About("matmul", "h100-sxm", {"m": 1})
-    told = {"action": KEYS[0], "about": {**about.to_json(), "seconds": 2.5}}
+    told = Manifest(action=KEYS[0], about={**about.to_json(), "seconds": 2.5})
     filled.put_manifest("00" * 32, told)
-    filled.put_manifest("11" * 32, {"about": {}})
+    filled.put_manifest("11" * 32, Manifest(about={}))
     with open_index(filled) as index:
         assert index.read("SELECT * FROM variants") == [(KEYS[0], "matmul", "h100-sxm", '{"m": 1}')]
         assert index.read("SELECT request, action FROM requests ORDER BY 1") == [
@@ -293,7 +294,7 @@ def test_records_of_strangers_are_taken_as_they_are_and_their_manifests_checked(
         path = store.path("man", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(format.encode("manifest", name, {"action": KEYS[0], "about": about})[0])
-    store.put_manifest(f"{9:064x}", {"action": KEYS[0], "about": {"name": "a"}})
+    store.put_manifest(f"{9:064x}", Manifest(action=KEYS[0], about={"name": "a"}))
     with open_index(store) as index:
         assert index.read("SELECT blob_bytes, cubin_bytes FROM artifacts") == [(2**40, 0)]
         assert index.read("SELECT name FROM variants") == [("a",)]

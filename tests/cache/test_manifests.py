@@ -8,7 +8,7 @@ import pytest
 
 from pallasc.cache import format
 from pallasc.cache.index import open_index
-from pallasc.cache.manifests import check_manifest
+from pallasc.cache.manifests import Manifest, check_manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.pins import pin, pins
 from pallasc.cache.upkeep.prune import prune
@@ -81,7 +81,7 @@ BODIES = [
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 def test_a_forged_manifest_is_a_miss_that_is_told_and_healed(store: Store, body: str) -> None:
     store.put_artifact(KEY, {"kernels": []}, {"cubin": b"x"})
-    store.put_manifest(NAME, {"action": KEY})
+    store.put_manifest(NAME, Manifest(action=KEY))
     place = store.path("man", NAME)
     place.write_bytes(forged("manifest", NAME, body))
     with open_index(store) as index:
@@ -92,7 +92,7 @@ def test_a_forged_manifest_is_a_miss_that_is_told_and_healed(store: Store, body:
     if found is None:
         assert f"man/ab/{NAME} is corrupt and counts as missing" in store.warnings[0]
         assert not place.exists()
-        assert store.put_manifest(NAME, {"action": KEY}).stored
+        assert store.put_manifest(NAME, Manifest(action=KEY)).stored
     assert verify(store).ok
     assert prune(store).records == 0
 

@@ -13,6 +13,7 @@ import pytest
 from pallasc.cache import files
 from pallasc.cache.about import About
 from pallasc.cache.folders import Folders
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import prune as prune_module
 from pallasc.cache.upkeep.limits import Limits
@@ -172,16 +173,16 @@ def test_a_shared_blob_stays_for_the_other_record(store: Store, publish: Publish
 
 
 def test_manifests_of_what_went_go_too(filled: Store) -> None:
-    filled.put_manifest("aa" * 32, {"action": OLD})
-    filled.put_manifest("bb" * 32, {"action": NEW})
-    filled.put_manifest("cc" * 32, {})
+    filled.put_manifest("aa" * 32, Manifest(action=OLD))
+    filled.put_manifest("bb" * 32, Manifest(action=NEW))
+    filled.put_manifest("cc" * 32, Manifest())
     os.utime(filled.path("ac", NEW))
     size = sum(path.stat().st_size for a in ("ac", "cas", "man") for path in
                (filled.folder / a).rglob("*") if path.is_file())  # fmt: skip
     prune(filled, limits=Limits(max_bytes=size - 1, grace_s=0))
     assert filled.get_manifest("aa" * 32) is None
-    assert filled.get_manifest("bb" * 32) == {"action": NEW}
-    assert filled.get_manifest("cc" * 32) == {}
+    assert filled.get_manifest("bb" * 32) == Manifest(action=NEW)
+    assert filled.get_manifest("cc" * 32) == Manifest()
 
 
 def test_a_blob_without_a_record_goes_after_the_grace_only(filled: Store) -> None:
@@ -338,7 +339,7 @@ def test_clearing_leaves_pins_and_nothing_else(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(MID)
     filled.put_blob(b"without a record")
-    filled.put_manifest("cc" * 32, {})
+    filled.put_manifest("cc" * 32, Manifest())
     assert clear(filled, dry_run=True).records == 2
     assert here(filled) == [OLD, MID, NEW]
     assert stats(filled).totals.hits == 1

@@ -10,6 +10,7 @@ import pytest
 
 from pallasc.cache.files import identity
 from pallasc.cache.folders import Folders
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.errors import ToolError
@@ -19,7 +20,7 @@ KEYS = ["00" * 32, "0f" * 32, "ff" * 32]
 
 def test_all_files_of_an_area_are_given_sorted_with_their_identities(store: Store) -> None:
     for key in reversed(KEYS):
-        store.put_manifest(key, {})
+        store.put_manifest(key, Manifest())
     scan = Scan(store.folders)
     assert list(scan.area("man")) == [
         (key, identity(os.lstat(store.path("man", key)))) for key in KEYS
@@ -63,8 +64,8 @@ def test_only_regular_files_are_of_the_store(store: Store, kind: str) -> None:
 def test_a_folder_that_cannot_be_listed_is_told(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put_manifest(KEYS[0], {})
-    store.put_manifest(KEYS[2], {})
+    store.put_manifest(KEYS[0], Manifest())
+    store.put_manifest(KEYS[2], Manifest())
     real = os.scandir
 
     def refuse(path: Any) -> Any:

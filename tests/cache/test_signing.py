@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.signing import Trust, read_trust, secret_file
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -18,7 +19,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
 NAME, OTHER, KEY = "ab" * 32, "cd" * 32, "ef" * 32
-BODY = {"action": KEY, "record": NAME, "files": {"file:k.py": OTHER}}
+BODY: dict[str, Any] = {"action": KEY, "record": NAME, "files": {"file:k.py": OTHER}}
 
 
 @pytest.fixture(autouse=True)
@@ -171,28 +172,28 @@ def test_a_key_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_store_takes_only_signed_manifests_where_that_is_required(tmp_path: Path) -> None:
-    Store(tmp_path / "store").put_manifest(NAME, BODY)
+    Store(tmp_path / "store").put_manifest(NAME, Manifest(**BODY))
     store = Store(tmp_path / "store", require_signed=True)
     assert store.get_manifest(NAME) is None
     assert "what is not signed by a trusted key counts as missing" in store.warnings[-1]
-    assert store.find_manifest(NAME) == BODY
-    store.put_manifest(NAME, BODY)
+    assert store.find_manifest(NAME) == Manifest(**BODY)
+    store.put_manifest(NAME, Manifest(**BODY))
     found = store.get_manifest(NAME)
     assert found is not None
-    assert {**BODY, "signed": found["signed"]} == found
+    assert {**BODY, "signed": found.signed} == found.body
     assert Store(tmp_path / "store").get_manifest(NAME) == found
     signed = store.path("man", NAME).read_bytes()
-    assert format.decode("manifest", NAME, signed)[0] == found
+    assert format.decode("manifest", NAME, signed)[0] == found.body
 
 
 def test_a_manifest_that_was_signed_for_another_request_is_not_believed(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", require_signed=True)
-    store.put_manifest(NAME, BODY)
+    store.put_manifest(NAME, Manifest(**BODY))
     found = store.find_manifest(NAME)
     place = store.path("man", OTHER)
     place.parent.mkdir(parents=True)
     assert found is not None
-    place.write_bytes(format.encode("manifest", OTHER, found)[0])
+    place.write_bytes(format.encode("manifest", OTHER, found.body)[0])
     assert store.find_manifest(OTHER) == found
     assert store.get_manifest(OTHER) is None
 

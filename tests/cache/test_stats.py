@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pallasc.cache.about import About
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.pins import pin
@@ -31,7 +32,7 @@ def test_a_missing_store_is_empty_and_is_not_made(store: Store) -> None:
 def test_the_figures_follow_from_the_files(store: Store, publish: Publish) -> None:
     publish(KEY, used_s=1000)
     publish(OTHER, used_s=2000)
-    store.put_manifest(KEY, {"action": KEY})
+    store.put_manifest(KEY, Manifest(action=KEY))
     pin(store, KEY)
     figures = stats(store, limits=Limits(max_bytes=5))
     wanted = sum(
@@ -56,7 +57,7 @@ def test_the_figures_can_be_written_as_json(store: Store, publish: Publish) -> N
 def test_artifacts_are_listed_the_last_used_first(store: Store, publish: Publish) -> None:
     publish(KEY, used_s=1000)
     publish(OTHER, used_s=2000)
-    store.put_manifest("00" * 32, {"action": KEY})
+    store.put_manifest("00" * 32, Manifest(action=KEY))
     assert [one.key for one in artifacts(store)] == [OTHER, KEY]
     (one,) = artifacts(store, key_prefix="ab")
     assert (one.key, one.last_use, one.requests) == (KEY, 1000.0, ("00" * 32,))

@@ -15,6 +15,7 @@ import pytest
 
 from pallasc.cache import files
 from pallasc.cache.folders import Folders
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import PutResult, Store, default_root
 from pallasc.errors import CorruptError, PallascError, ToolError
 
@@ -101,9 +102,9 @@ def test_a_store_of_another_version_is_left_alone(store: Store) -> None:
 
 
 def test_the_last_manifest_wins(store: Store) -> None:
-    assert store.put_manifest(KEY, {"name": "1"}).stored
-    assert store.put_manifest(KEY, {"name": "2"}).stored
-    assert store.get_manifest(KEY) == {"name": "2"}
+    assert store.put_manifest(KEY, Manifest(name="1")).stored
+    assert store.put_manifest(KEY, Manifest(name="2")).stored
+    assert store.get_manifest(KEY) == Manifest(name="2")
 
 
 def test_put_blob_gives_the_digest_that_get_blob_takes(store: Store) -> None:
@@ -114,7 +115,7 @@ def test_put_blob_gives_the_digest_that_get_blob_takes(store: Store) -> None:
 
 def test_publishing_leaves_no_temporary_file(store: Store) -> None:
     put(store)
-    store.put_manifest(KEY, {})
+    store.put_manifest(KEY, Manifest())
     assert files_in(store, "tmp") == []
 
 
@@ -125,7 +126,7 @@ def test_a_wrong_key_is_an_error_and_not_a_miss(store: Store, key: str) -> None:
         lambda: store.get_artifact(key),
         lambda: store.get_manifest(key),
         lambda: store.put_artifact(key, {}, {}),
-        lambda: store.put_manifest(key, {}),
+        lambda: store.put_manifest(key, Manifest()),
         lambda: store.single_flight(key),
         lambda: store.path("ac", key),
     ]
@@ -240,7 +241,7 @@ def test_something_else_in_the_place_of_a_file_is_put_away(
     store: Store, area: str, intruder: str
 ) -> None:
     put(store)
-    store.put_manifest(KEY, {})
+    store.put_manifest(KEY, Manifest())
     place = store.path(area, KEY) if area != "cas" else blob_path(store, BLOBS["cubin"])
     outside = store.root / "outside"
     place.replace(outside)
@@ -253,7 +254,7 @@ def test_something_else_in_the_place_of_a_file_is_put_away(
     missing = store.get_manifest(KEY) if area == "man" else store.get_artifact(KEY, verify=True)
     assert missing is None
     assert put(store).stored
-    assert store.put_manifest(KEY, {}).stored
+    assert store.put_manifest(KEY, Manifest()).stored
     assert store.get_artifact(KEY, verify=True) is not None
     assert place.is_file()
     assert not place.is_symlink()
@@ -313,7 +314,7 @@ def test_a_read_error_is_a_miss_with_one_warning(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
     put(store)
-    store.put_manifest(KEY, {})
+    store.put_manifest(KEY, Manifest())
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refuse(number))
         assert store.get_artifact(KEY) is None
@@ -351,7 +352,7 @@ def test_a_write_error_stores_nothing_and_says_why(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refuse(number))
-        results = [put(store), store.put_manifest(KEY, {})]
+        results = [put(store), store.put_manifest(KEY, Manifest())]
         store.put_blob(b"x")
     refused = [result for result in results if not result.stored]
     assert len(refused) == (1 if call == "link" else 2)
@@ -426,7 +427,7 @@ def test_a_file_in_the_place_of_the_store_stores_nothing(tmp_path: Path) -> None
     store = Store(tmp_path / "store")
     assert store.get_artifact(KEY) is None
     assert not put(store).stored
-    assert not store.put_manifest(KEY, {}).stored
+    assert not store.put_manifest(KEY, Manifest()).stored
     assert (tmp_path / "store").read_text() == "mine"
     assert len(store.warnings) == 2
 
@@ -459,7 +460,7 @@ def test_the_umask_decides_who_may_read_and_write(
 ) -> None:
     umask(mask)
     put(store)
-    store.put_manifest(KEY, {})
+    store.put_manifest(KEY, Manifest())
     for path in store.root.rglob("*"):
         wanted = folder_mode if path.is_dir() else file_mode
         assert stat.S_IMODE(path.stat().st_mode) == wanted, path

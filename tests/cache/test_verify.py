@@ -16,6 +16,7 @@ from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
 from pallasc.cache.index import open_index
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.pins import Pin, held_by_pins, pin, pins
@@ -35,7 +36,7 @@ DIGEST = sha256(CUBIN)
 def filled(store: Store, publish: Publish) -> Store:
     publish(KEY, used_s=1000, blobs={"cubin": CUBIN, "ptx": b"ptx"})
     publish(OTHER, used_s=1000)
-    store.put_manifest(REQUEST, {"action": KEY})
+    store.put_manifest(REQUEST, Manifest(action=KEY))
     return store
 
 
@@ -48,7 +49,7 @@ def test_a_sound_store_has_no_findings(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(KEY)
     filled.put_blob(b"orphan")
-    filled.put_manifest("00" * 32, {"action": "11" * 32})
+    filled.put_manifest("00" * 32, Manifest(action="11" * 32))
     found = verify(filled)
     assert (found.records, found.blobs, found.manifests) == (2, 4, 2)
     assert (found.pins, found.uses, found.orphans, found.dangling) == (1, 1, 1, 1)

@@ -19,6 +19,7 @@ import pytest
 from pallasc.cache import process
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import FOLDERS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.pins import pin, pins
@@ -170,7 +171,7 @@ def everything(root: Path) -> None:
     store = Store(root)
     with Session(store) as session:
         store.put_artifact(KEY, {"kernels": []}, {"cubin": b"x" * 100})
-        store.put_manifest(KEY, {"action": KEY})
+        store.put_manifest(KEY, Manifest(action=KEY))
         session.hit(KEY)
     with store.single_flight(KEY, timeout_s=0):
         store.get_artifact(KEY, verify=True)

@@ -14,14 +14,16 @@ import site
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs.manifest import changed_sources, import_folders, request_key
+from pallasc.compiler.inputs.changes import CurrentSources
+from pallasc.compiler.inputs.request import place_of, request_key
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields
 from pallasc.compiler.lowering.lower import Lowered, Signature
 from pallasc.compiler.toolchain import modules, own_modules
@@ -258,12 +260,13 @@ class World:
             variant, digests = self.variant(), DIGESTS
             identity = toolchain_identity(self.toolchain(), digests.digest)
             context = Context(identity, compiler_variables(environment), digests)
-            folders = import_folders(variant)
-            changed = changed_sources(manifest or {}, variant.base_dir, digests, folders)
+            known = {name for field in fields(Manifest) if (name := field.name) != "body"}
+            held = {name: value for name, value in (manifest or {}).items() if name in known}
+            changes = CurrentSources(place_of(variant), digests).changes(Manifest(**held))
             answers = Answers(
                 request_key(variant, context),
                 labelled_key(self.action_fields(variant, context)),
-                tuple(changed),
+                tuple(sentence for change in changes for sentence in change.sentences()),
             )
         modules.site_folders.cache_clear()
         return answers

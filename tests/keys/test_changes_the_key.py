@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs import manifest
+from pallasc.compiler.inputs import request
 from pallasc.compiler.lowering import compile as compile_module
 from pallasc.compiler.toolchain import identity
 from pallasc.specs import canonical
@@ -264,7 +264,7 @@ add("request", {
 })  # fmt: skip
 
 add("request", {
-    "version of manifests": lambda w: w.patch.setattr(manifest, "MANIFEST_SCHEMA", 99),
+    "version of manifests": lambda w: w.patch.setattr(request, "MANIFEST_SCHEMA", 99),
 })  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import stored_artifact
+from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, NoSuchKernelError, open_artifact
@@ -294,7 +294,7 @@ def test_an_artifact_is_called_as_its_first_kernel(runtime: Any) -> None:
 def test_an_entry_of_the_store_is_opened(runtime: Any, framework: Any, tmp_path: Path) -> None:
     one, key = made.add(), 32 * "ab"
     Store(tmp_path).put_artifact(key, one.record, one.blobs())
-    entry = stored_artifact(Store(tmp_path), key)
+    entry = artifact_of_action(Store(tmp_path), key)
     assert entry is not None
     _adds(runtime)
     kernel = open_artifact(entry)

@@ -8,6 +8,7 @@ import hashlib
 import random
 from typing import Any
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store, StoredArtifact
 
 
@@ -30,9 +31,9 @@ def blobs(number: int) -> dict[str, bytes]:
     return {"cubin": source.randbytes(20_000 + number), "ptx": shared.randbytes(5_000)}
 
 
-def manifest(number: int, edition: int = 0) -> dict[str, Any]:
+def manifest(number: int, edition: int = 0) -> Manifest:
     """Return the manifest of a number; `edition` tells later ones apart."""
-    return {"name": str(number), "variant": str(edition), "printed": "x" * (edition % 300)}
+    return Manifest(name=str(number), variant=str(edition), printed="x" * (edition % 300))
 
 
 def publish(store: Store, number: int) -> None:

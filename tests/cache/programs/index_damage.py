@@ -22,6 +22,7 @@ import damage
 from content import is_right, key, publish
 
 from pallasc.cache.about import About
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.prune import prune
@@ -122,8 +123,8 @@ def main() -> None:
         for number in NUMBERS:
             publish(store, number)
             about = About(f"kernel {number}", "sm_90a", {"n": number})
-            told = {"action": key(number), "about": {**about.to_json(), "seconds": 1.5}}
-            store.put_manifest(key(number), told)
+            told = {**about.to_json(), "seconds": 1.5}
+            store.put_manifest(key(number), Manifest(action=key(number), about=told))
             session.hit(key(number), about=about)
     for number in NUMBERS:  # after the times of the log, which a new index no longer knows
         later_ns = time.time_ns() + (number + 1) * 10**9

@@ -17,6 +17,7 @@ from typing import Any
 import sqlite_utils  # before rights are lost that finding it may need
 from content import artifact, blobs, is_right, key, publish
 
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.prune import prune
@@ -32,7 +33,7 @@ def use(root: Path) -> dict[str, Any]:
     store = Store(root)
     found = store.get_artifact(key(1), verify=True)
     result = store.put_artifact(key(2), artifact(2), blobs(2))
-    manifest = store.put_manifest(key(2), {})
+    manifest = store.put_manifest(key(2), Manifest())
     with store.single_flight(key(3)) as held:
         pass
     with Session(store) as session:

@@ -73,7 +73,7 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
         found_manifest = store.get_manifest(key(number))
         if found_manifest is not None:
             tally["hits"] += 1
-            right = found_manifest == manifest(number, int(found_manifest["variant"]))
+            right = found_manifest == manifest(number, int(found_manifest.variant))
             tally["wrong"] += [] if right else [f"manifest {number}"]
     elif choice < 0.85:
         result = store.put_artifact(key(number), artifact(number), blobs(number))

@@ -11,6 +11,7 @@ import os
 import site
 import sys
 import tempfile
+from dataclasses import asdict
 
 from pallasc.compiler.inputs import imports, seclusion
 from pallasc.compiler.toolchain import modules
@@ -42,5 +43,5 @@ for variant in variants:
     read = _sources(variant)
     manifest = make_manifest("0" * 64, read, FileDigests())
     unsaid = {name: sorted(getattr(read, name)) for name in ("unknown", "unseen", "altered")}
-    found[variant.name] = {**manifest, **unsaid}
+    found[variant.name] = {**asdict(manifest), **unsaid}
 print(json.dumps(found))

@@ -1,0 +1,143 @@
+"""Whether the sources that a manifest names are still what they were, and what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.inputs.reads import change_of, digest_of, package_in, path_of
+from pallasc.compiler.toolchain.identity import package_digest
+from pallasc.compiler.toolchain.modules import Place, hidden, locate_module
+from pallasc.errors import PallascError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChange:
+    """A source that is no longer what a manifest says.
+
+    Attributes:
+        kind: which field of the manifest names it; `unreadable` where it cannot be looked at.
+        label: its label there; the error of what cannot be looked at.
+        file: where a file is by now, relative to the spec's folder if it lies below; "" for none.
+        packages: digests of the installed packages that differ, None for one that is gone.
+        manifest: what says how it was.
+    """
+
+    kind: Literal["files", "packages", "opened", "absent", "hidden", "unreadable"]
+    label: str = ""
+    file: str = ""
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    manifest: Manifest | None = field(default=None, repr=False)
+
+    def sentences(self) -> list[str]:
+        """Say what has changed, for people."""
+        if self.kind == "files":
+            return [self._file_sentence()]
+        if self.kind == "packages":
+            return self._package_sentences()
+        if self.kind == "opened":
+            return [change_of(self.label)]
+        if self.kind == "absent":
+            return [f"{self.label}, which was missing, can be imported now"]
+        if self.kind == "hidden":
+            return ["other modules of Python are hidden by files of the same names"]
+        return [f"what its manifest names cannot be looked at: {self.label}"]
+
+    def _file_sentence(self) -> str:
+        """Name a source as people know it: `helper (lib/helper.py)`, `kernel.py`."""
+        kind, _, name = self.label.partition(":")
+        shown = f"{name} ({self.file})" if self.file and kind != "file" else name
+        return f"{shown} {'has changed' if self.file else 'is gone'}"
+
+    def _package_sentences(self) -> list[str]:
+        """Name each package with both versions."""
+        from pallasc.compiler.toolchain.components import package_components
+        from pallasc.compiler.toolchain.installed import version_of
+        from pallasc.specs.lock import differences
+
+        recorded = self.manifest or Manifest()
+        before = {name: recorded.packages.get(name) for name in self.packages}
+        versions = {name: version_of(name) for name, held in self.packages.items() if held}
+        return differences(
+            package_components(before, recorded.package_versions),
+            package_components(self.packages, versions),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentSources:
+    """The sources of manifests as they are now.
+
+    Attributes:
+        place: where files and modules are looked for.
+        digests: takes digests of files.
+        unchecked: where given, installed packages that are missing are no change, and their names
+            are put there.
+    """
+
+    place: Place
+    digests: FileDigests
+    unchecked: set[str] | None = None
+
+    def first_change(self, manifest: Manifest) -> SourceChange | None:
+        """Return the first source that is no longer what it was, None if all are."""
+        return next(self.changes(manifest), None)
+
+    def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
+        """Yield each source that is no longer what it was."""
+        try:
+            yield from self._files(manifest)
+            yield from self._packages(manifest)
+            yield from self._opened(manifest)
+            yield from self._modules(manifest)
+        except (OSError, ValueError) as error:  # a name that no file or package can have
+            yield SourceChange("unreadable", str(error))
+
+    def _files(self, manifest: Manifest) -> Iterator[SourceChange]:
+        for label, recorded in sorted(manifest.files.items()):
+            path = self.place.locate(label)
+            now = None if path is None else self._digest(path)
+            if now != recorded:
+                yield SourceChange("files", label, "" if now is None else self._shown(path))
+
+    def _packages(self, manifest: Manifest) -> Iterator[SourceChange]:
+        differing: dict[str, str | None] = {}
+        for name, recorded in manifest.packages.items():
+            now = package_digest(name, self.digests.digest, self.place.folders)
+            if now is None and self.unchecked is not None:
+                self.unchecked.add(name)
+            elif now != recorded:
+                differing[name] = now
+        if differing:
+            yield SourceChange("packages", packages=differing, manifest=manifest)
+
+    def _opened(self, manifest: Manifest) -> Iterator[SourceChange]:
+        for label, recorded in sorted(manifest.opened.items()):
+            path = path_of(label, self.place.base_dir)
+            now = digest_of(label, path, self.digests.digest)
+            package = package_in(label)
+            if self.unchecked is not None and now is None and recorded is not None and package:
+                self.unchecked.add(package)
+            elif now != recorded:
+                yield SourceChange("opened", label)
+
+    def _modules(self, manifest: Manifest) -> Iterator[SourceChange]:
+        for name in manifest.absent:
+            if locate_module(name, self.place.folders) is not None:
+                yield SourceChange("absent", name)
+        if manifest.hidden not in (None, hidden(self.place.folders)):
+            yield SourceChange("hidden")
+
+    def _digest(self, path: Path) -> str | None:
+        try:
+            return self.digests.digest(path)
+        except PallascError:
+            return None
+
+    def _shown(self, path: Path | None) -> str:
+        base = self.place.base_dir
+        return str(path.relative_to(base) if path and path.is_relative_to(base) else path)

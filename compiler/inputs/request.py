@@ -1,0 +1,192 @@
+"""What a build asks of the store: the request key of each variant, and where its sources lie.
+
+A request key is made of what a spec says and of the toolchain, without importing anything, so that
+a hit costs no JAX. What many variants share is worked out once a build: the toolchain's key, a
+target's figures, the digests of data files, the folders of an entry point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pallasc.cache.about import About
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.environment import declared_fields
+from pallasc.compiler.toolchain.modules import Place
+from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.canonical import canonical_text, labelled_key
+from pallasc.specs.entries import Entry, parse_entry
+from pallasc.specs.gpus import Target
+from pallasc.specs.spec import Variant, plain_args
+
+MANIFEST_SCHEMA = 3
+"""The schema of the manifests that request keys lead to: see `manifest`."""
+
+_PLAIN = (str, int, float, type(None), ArraySpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for a variant.
+
+    Two folders may ask for the same with other sources. Each finds its own manifest under
+    `folder_key`; the one under `key` alone is for a folder that was moved or copied.
+
+    Attributes:
+        key: the request key.
+        folder_key: the key of the same request from the spec's own folder.
+        place: where its modules and files are looked for.
+    """
+
+    key: str
+    folder_key: str
+    place: Place
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Return the keys that its manifest may lie under, its own folder's first."""
+        return self.folder_key, self.key
+
+
+class Requests:
+    """Makes the requests of one build.
+
+    Args:
+        context: the toolchain's identity and the digests of files.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._toolchain = labelled_key(_toolchain_fields(context))
+        self._data: dict[tuple[str, tuple[str, ...]], Mapping[str, str]] = {}
+        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+
+    def of(self, variant: Variant) -> Request:
+        """Return the request of a variant.
+
+        Raises:
+            ToolError: a declared data file cannot be read.
+        """
+        declared = (variant.base_dir, variant.files)
+        if declared not in self._data:
+            self._data[declared] = data_digests(variant, self._context.digests)
+        fields = _own_fields(variant, self._data[declared])
+        key = labelled_key({**fields, "toolchain": self._toolchain})
+        return Request(key, folder_key(key, variant.base_dir), self._place(variant))
+
+    def _place(self, variant: Variant) -> Place:
+        entries = (variant.base_dir, tuple(_names_of_entries(variant)))
+        if entries not in self._places:
+            self._places[entries] = place_of(variant)
+        return self._places[entries]
+
+
+def request_key(variant: Variant, context: Context) -> str:
+    """Return the key of what was asked: the variant, its data files, the toolchain.
+
+    Raises:
+        ToolError: a declared data file cannot be read.
+    """
+    return Requests(context).of(variant).key
+
+
+def request_fields(variant: Variant, context: Context) -> dict[str, str]:
+    """Return the labelled fields that a request key is made of, as text.
+
+    Raises:
+        ToolError: a declared data file cannot be read.
+    """
+    data = data_digests(variant, context.digests)
+    return _own_fields(variant, data) | _toolchain_fields(context)
+
+
+def folder_key(request: str, base_dir: str) -> str:
+    """Return the key of the manifest of a request from a folder of its own."""
+    return labelled_key({"request": request, "folder": base_dir})
+
+
+def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
+    """Return the digests of the data files that a variant declares.
+
+    Raises:
+        ToolError: one cannot be read.
+    """
+    return {name: digests.digest(Path(variant.base_dir) / name) for name in variant.files}
+
+
+def about(variant: Variant) -> About:
+    """Return what the store is told of who asked."""
+    return About(variant.name, variant.target.name, dict(variant.params))
+
+
+def place_of(variant: Variant) -> Place:
+    """Return where a compilation finds modules: the spec's folder, or that of an entry's file."""
+    base = Path(variant.base_dir)
+    folders = (
+        str((base / entry.source).resolve().parent) if entry.is_file else variant.base_dir
+        for entry in named_entries(variant)
+    )
+    return Place(variant.base_dir, tuple(dict.fromkeys(folders)))
+
+
+def named_entries(variant: Variant) -> list[Entry]:
+    """Return the entry points that a compilation imports: its own, of `$call` and of `$ref`."""
+    return [parse_entry(entry) for entry in _names_of_entries(variant)]
+
+
+def _own_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
+    """Return the labelled fields of a variant, with the digests of its data files."""
+    return {
+        "manifest": str(MANIFEST_SCHEMA),
+        "args": canonical_text(plain_args(variant.args)),
+        "entry": _shared_text(variant.entry),
+        "files": _shared_text(tuple(sorted(variant.files))),
+        "static": canonical_text(variant.static),
+        "target": _figures(variant.target),
+        "target name": variant.target.name,
+        **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
+        **{f"data {name}": value for name, value in data.items()},
+        **(declared_fields(variant.env) if variant.env else {}),
+    }
+
+
+@lru_cache(maxsize=256)
+def _shared_text(value: str | tuple[str, ...]) -> str:
+    """Return a value as JSON; the variants of a kernel have it in common."""
+    return canonical_text(value)
+
+
+@lru_cache(maxsize=256)
+def _figures(target: Target) -> str:
+    return canonical_text(target.figures())
+
+
+def _toolchain_fields(context: Context) -> dict[str, str]:
+    """Return what all variants of a build share."""
+    return {
+        **{f"tool {label}": value for label, value in context.identity.items()},
+        **{f"variable {name}": value for name, value in context.variables.items()},
+    }
+
+
+def _names_of_entries(variant: Variant) -> list[str]:
+    """Return the entry points that a compilation imports, as the spec writes them."""
+    args = variant.args if isinstance(variant.args, list) else variant.args.values()
+    values = (*variant.static.values(), *args)
+    nested = [value for value in values if not isinstance(value, _PLAIN)]
+    return [variant.entry, *_entries_in(nested)] if nested else [variant.entry]
+
+
+def _entries_in(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _entries_in(item)
+    elif isinstance(value, Mapping):
+        yield from (value[key] for key in ("$call", "$ref") if key in value)
+        for item in value.values():
+            yield from _entries_in(item)
