@@ -45,13 +45,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def seconds_of(value: object) -> float:
-    """Return the seconds that a manifest or the log states; 0 where it states none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if 0 <= value < 1e9 else 0.0
-
-
 def cubin_bytes(record: ArtifactRecord) -> int:
     """Return the size of all cubins that an artifact's kernels name."""
     kernels = record["artifact"].get("kernels")

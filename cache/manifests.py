@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallasc.cache.about import seconds_of
 from pallasc.errors import CorruptError
 
 MAX_SIGNATURES = 16
@@ -114,6 +113,13 @@ def _is_optional_text(value: object) -> bool:
 def is_seconds(value: object) -> bool:
     """Tell whether this is a time or a number of seconds: not negative, and in ns below 64 bits."""
     return type(value) in (int, float) and 0 <= value < 9e9  # type: ignore[operator]
+
+
+def seconds_of(value: object) -> float:
+    """Return the seconds that a manifest or the log states; 0 where it states none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if 0 <= value < 1e9 else 0.0
 
 
 def _is_about(value: object) -> bool:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pallasc.cache import files, format
-from pallasc.cache.about import About, about_from_json, cubin_bytes, pack_blobs, seconds_of
+from pallasc.cache.about import About, about_from_json, cubin_bytes, pack_blobs
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS, ArtifactRecord
+from pallasc.cache.manifests import seconds_of
 from pallasc.cache.scan import Scan
 from pallasc.errors import CorruptError
 

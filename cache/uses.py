@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from pallasc.cache import files, format
-from pallasc.cache.about import About, about_from_json, seconds_of
+from pallasc.cache.about import About, about_from_json
 from pallasc.cache.folders import Folders
 from pallasc.cache.leases import Lease
-from pallasc.cache.manifests import is_seconds
+from pallasc.cache.manifests import is_seconds, seconds_of
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pallasc.cache.about import (
     about_from_json,
     cubin_bytes,
     pack_blobs,
-    seconds_of,
     unpack_blobs,
 )
+from pallasc.cache.manifests import seconds_of
 
 A, B = "ab" * 32, "cd" * 32
 
