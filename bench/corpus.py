@@ -46,7 +46,7 @@ from harness import Figure, run_benchmark
 
 import pallasc
 from pallasc.compiler import api
-from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.topology import devices_for
 from pallasc.specs.targets import resolve_target
 
@@ -160,8 +160,8 @@ def recorded(file: Path) -> Iterator[tuple[Recorder, list[unittest.TestCase]]]:
         for module, name in ((jax, "jit"), (mosaic_gpu, "kernel"), (pallas, "pallas_call")):
             made = recorder.made_by(getattr(module, name))
             stack.enter_context(mock.patch.object(module, name, made))
-        stack.enter_context(replaced(test_util, answers))
-        stack.enter_context(replaced(xla_bridge, {"local_devices": local_devices}))
+        stack.enter_context(patched(test_util, answers))
+        stack.enter_context(patched(xla_bridge, {"local_devices": local_devices}))
         tests = sorted(_tests_in(file), key=lambda test: sha256(test.id().encode()).digest())
         yield recorder, tests
 

@@ -69,10 +69,10 @@ def _laid_out(data: bytes, binding: Binding) -> bytes:
     """
     if binding.layout is None:
         return data
-    from pallasc.compiler.lowering.relaid import laid_out
+    from pallasc.compiler.lowering.trees import bytes_in_layout
 
     try:
-        return laid_out(data, binding.shape, binding.layout)
+        return bytes_in_layout(data, binding.shape, binding.layout)
     except ImportError as error:
         raise ToolError(
             f"{binding.path} is not row-major, and numpy, which lays a file out so, is missing.",

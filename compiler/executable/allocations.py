@@ -3,14 +3,19 @@
 `BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants and
 temporaries. Dropped are thread-local allocations (scalars inside reductions) and whatever no step
 refers to, such as the tables of addresses of tuples and constants that were folded into kernels.
+
+A constant's bytes come from a `LiteralProto` (`xla/xla_data.proto`), which holds its elements in
+the order of its shape's layout, each element type in a field of its own: numbers for 32 and 64
+bits, bytes for the rest. Elements of one, two and four bits take a byte each there; in device
+memory a byte holds several, the first in its lowest bits (`PackIntN` in `xla/util.h`).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pallasc.compiler.executable.literals import literal_bytes
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import Buffer, Role
 
@@ -102,7 +107,7 @@ def output_allocations(executable: Any) -> list[int]:
     """Return the allocation of each output leaf.
 
     Raises:
-        CompileError: the executable does not say where one lies.
+        CompileError: the executable does not say where an output lies.
     """
     places = {
         tuple(entry.shape_index.indexes): entry.output_info.allocation_index
@@ -110,11 +115,11 @@ def output_allocations(executable: Any) -> list[int]:
     }
     shape = executable.program_shape.result
     leaves = [(leaf,) for leaf in range(len(shape.tuple_shapes))]
-    wanted: list[tuple[int, ...]] = [*leaves] if shape.element_type == _TUPLE else [()]
-    for index in wanted:
+    indices: list[tuple[int, ...]] = [*leaves] if shape.element_type == _TUPLE else [()]
+    for index in indices:
         if index not in places:
             raise CompileError(f"the executable does not say where output {index} lies")
-    return [places[index] for index in wanted]
+    return [places[index] for index in indices]
 
 
 def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> dict[int, bytes]:
@@ -129,24 +134,67 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
         for instruction in computation.instructions
         if instruction.opcode == "constant"
     }
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     for constant in executable.constants:
         if constant.allocation_index in places:
-            found[places[constant.allocation_index][0]] = _content(constant, literals)
+            contents[places[constant.allocation_index][0]] = _content(constant, literals)
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue
-        if number not in found:
+        if number not in contents:
             raise CompileError(f"the executable does not say what constant buffer {number} holds")
-        if len(found[number]) != buffer.size:
+        if len(contents[number]) != buffer.size:
             raise CompileError(
                 f"constant buffer {number} takes {buffer.size} bytes, "
-                f"its literal gives {len(found[number])}"
+                f"its literal gives {len(contents[number])}"
             )
-    return found
+    return contents
 
 
 def _content(constant: Any, literals: Mapping[str, Any]) -> bytes:
+    # XLA leaves the content out where the literal in the HLO module has it.
     name = constant.symbol_name.removeprefix("buffer_for_")
     data = bytes(constant.content.data)
     return literal_bytes(literals[name]) if not data and name in literals else data
+
+
+# xla.PrimitiveType -> (field, struct format; None where the field holds the bytes as they are).
+_FIELDS = {
+    1: ("preds", "?"), 2: ("s8s", None), 3: ("s16s", None), 4: ("s32s", "i"), 5: ("s64s", "q"),
+    6: ("u8s", None), 7: ("u16s", None), 8: ("u32s", "I"), 9: ("u64s", "Q"), 10: ("f16s", None),
+    11: ("f32s", "I"), 12: ("f64s", "Q"), 15: ("c64s", "I"), 16: ("bf16s", None),
+    18: ("c128s", "Q"), 19: ("f8e5m2s", None), 20: ("f8e4m3fns", None), 21: ("s4s", None),
+    22: ("u4s", None), 23: ("f8e4m3b11fnuzs", None), 24: ("f8e5m2fnuzs", None),
+    25: ("f8e4m3fnuzs", None), 26: ("s2s", None), 27: ("u2s", None), 28: ("f8e4m3s", None),
+    29: ("f8e3m4s", None), 32: ("f4e2m1fns", None), 33: ("f8e8m0fnus", None),
+    30: ("s1s", None), 31: ("u1s", None),
+}  # fmt: skip
+
+_PACKED_BITS = {21: 4, 22: 4, 26: 2, 27: 2, 30: 1, 31: 1, 32: 4}
+
+
+def literal_bytes(literal: Any) -> bytes:
+    """Return the bytes of a `LiteralProto`.
+
+    Raises:
+        CompileError: its element type has no field here.
+    """
+    kind = literal.shape.element_type
+    if kind not in _FIELDS:
+        raise CompileError(f"a constant has element type {kind}, which is not known here")
+    name, code = _FIELDS[kind]
+    value = getattr(literal, name)
+    if code is not None:
+        return struct.pack(f"<{len(value)}{code}", *value)
+    bits = _PACKED_BITS.get(kind)
+    return _packed(value, bits) if bits else bytes(value)
+
+
+def _packed(elements: bytes, bits: int) -> bytes:
+    """Return elements that take a byte each as a dense array of `bits` bits, a part of 8."""
+    step, mask = 8 // bits, (1 << bits) - 1
+    groups = (elements[start : start + step] for start in range(0, len(elements), step))
+    return bytes(
+        sum((element & mask) << (bits * place) for place, element in enumerate(group))
+        for group in groups
+    )

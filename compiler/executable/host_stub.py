@@ -20,7 +20,7 @@ from pallasc.errors import CompileError
 from pallasc.specs.artifacts.elf import parse_elf
 
 MOST_SENTINELS = 4095
-"""As many as `_refuse_addresses` tells from other data."""
+"""The most that `_refuse_addresses` can tell from other data."""
 
 _SPACING = 1 << 40
 _MAP_BYTES = 128
@@ -34,7 +34,7 @@ _LOCK = threading.RLock()
 class TiledMap:
     """The arguments of `mosaic_gpu_init_tma_desc`; dimensions major first, strides in elements.
 
-    `peers` is there where it is made on another device's array (`peer_tables`).
+    `peers` is set if it is made on another device's array (`peer_tables`).
     """
 
     address: int
@@ -220,12 +220,13 @@ class HostObject:
             "mosaic_gpu_module_load": (self._module_load, _PTR, [_PTR]),
             "mosaic_gpu_get_function": (self._get_function, _PTR, [_PTR, _PTR, _I32, _I32]),
         }  # fmt: skip
-        kept = []
+        alive = []
         for name, (recorder, result, arguments) in recorders.items():
+            # LLVM keeps the address alone: a collected callback would leave it dangling.
             callback = ctypes.CFUNCTYPE(result, *arguments)(self._guarded(recorder))
             llvm.add_symbol(name, ctypes.cast(callback, _PTR).value)
-            kept.append(callback)
-        return kept
+            alive.append(callback)
+        return alive
 
     def _guarded(self, recorder: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -282,13 +283,15 @@ class HostObject:
                 f"the host function passes {count} arguments, "
                 f"the kernel takes {len(self._parameter_sizes)}"
             )
-        given = _read32(sizes, count)
+        passed = _read32(sizes, count)
         arguments = []
-        for pointer, size, want in zip(
-            _read_pointers(params, count), given, self._parameter_sizes, strict=True
+        for pointer, size, declared in zip(
+            _read_pointers(params, count), passed, self._parameter_sizes, strict=True
         ):
-            if size not in (0, want):
-                raise CompileError(f"the host function passes {size} bytes for one of {want}")
+            if size not in (0, declared):
+                raise CompileError(
+                    f"the host function passes {size} bytes for a parameter of {declared}"
+                )
             # Size 0 marks a device address; `pointer` leads to it either way.
             arguments.append(self._argument(pointer, size) if size else _address(pointer))
         self._record(shape, smem, bool(pdl), arguments)

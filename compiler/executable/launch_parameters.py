@@ -21,7 +21,7 @@ def mosaic_parameter(argument: Any, positions: list[tuple[int, int]]) -> Paramet
         positions: where its operands and then its results lie: (buffer, byte offset).
 
     Raises:
-        CompileError: it points to a buffer that there is not, or a tensor map breaks a rule.
+        CompileError: it points to no buffer of the call, or a tensor map breaks a rule.
     """
     if argument.address is not None:
         if locate(argument.address) == (len(positions), 0):
@@ -53,10 +53,10 @@ def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
     kernel = kernels.get(launch.kernel)
     if kernel is None:
         raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
-    given = [p.size if isinstance(p, Bytes) else 8 for p in launch.parameters]
-    wanted = [parameter.size for parameter in kernel.parameters]
-    if given != wanted:
+    passed = [p.size if isinstance(p, Bytes) else 8 for p in launch.parameters]
+    declared = [parameter.size for parameter in kernel.parameters]
+    if passed != declared:
         raise CompileError(
-            f"the plan passes parameters of {given} bytes to {launch.kernel}, "
-            f"whose signature has {wanted}"
+            f"the plan passes parameters of {passed} bytes to {launch.kernel}, "
+            f"whose signature has {declared}"
         )

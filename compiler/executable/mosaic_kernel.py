@@ -14,6 +14,7 @@ version JAX          where things are
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,27 @@ from pallasc.specs.artifacts.cubin import Kernel, parse_cubin
 
 _LAUNCHERS = {1: Launcher.PLAIN, 3: Launcher.PDL, 4: Launcher.SPEC}
 _TESTED = "1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """How the traces of a profiled kernel are read (`ProfilerSpec` of JAX's mosaic/gpu).
+
+    Attributes:
+        kernel: the hash of the kernel, hexadecimal.
+        words: 32-bit words of a trace.
+        traces: traces of a block.
+        names: the regions by their numbers.
+    """
+
+    kernel: str
+    words: int
+    traces: int
+    names: tuple[str, ...]
+
+    def buffer_bytes(self, grid: tuple[int, ...]) -> int:
+        """Return the size of the traces of a launch."""
+        return 4 * self.words * self.traces * math.prod(grid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
-"""Read back which memory of its peers a kernel over several devices names on the host.
+"""Which memory of its peers a kernel over several devices uses.
 
-Its host function reads addresses from a table (`specs/artifacts/peers.py`) and builds tensor maps
+Its custom call says whether it reads a table of addresses, and its host function may name peers'
+memory, too. That reads addresses from a table (`specs/artifacts/peers.py`) and builds tensor maps
 on them. It is run once as each rank, with a table of sentinel addresses, so that every address says
 which array of which rank it belongs to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pallasc.compiler.executable.host_stub import (
     MOST_SENTINELS,
@@ -19,7 +21,10 @@ from pallasc.compiler.executable.host_stub import (
     sentinel,
 )
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST
+from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, PeerTable
+
+# The second name is JAX 0.10's, where only multicast asked for it.
+_SYMMETRIC = ("symmetric_memory_parameters", "multimem_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,10 @@ def join_ranks(recorded: Sequence[Recorded], sentinels: PeerSentinels) -> Record
     first, *others = recorded
     if any(replace(other, arguments=first.arguments) != first for other in others):
         raise CompileError("the host function launches another grid on each device")
-    if len({len(one.arguments) for one in recorded}) != 1:
+    if len({len(launch.arguments) for launch in recorded}) != 1:
         raise CompileError("the host function passes other arguments on each device")
-    arguments = zip(*(one.arguments for one in recorded), strict=True)
-    return replace(first, arguments=tuple(_join(one, sentinels) for one in arguments))
+    by_parameter = zip(*(launch.arguments for launch in recorded), strict=True)
+    return replace(first, arguments=tuple(_join(ranks, sentinels) for ranks in by_parameter))
 
 
 def _join(arguments: Sequence[Argument], sentinels: PeerSentinels) -> Argument:
@@ -94,15 +99,68 @@ def _join(arguments: Sequence[Argument], sentinels: PeerSentinels) -> Argument:
         if (other.address, other.data) != (first.address, first.data) or not same_maps:
             raise CompileError("the host function passes other arguments on each device")
     maps = []
-    for place, (at, _) in enumerate(first.maps):
-        maps.append((at, _join_maps([one.maps[place][1] for one in arguments], sentinels)))
+    for index, (at, _) in enumerate(first.maps):
+        of_ranks = [argument.maps[index][1] for argument in arguments]
+        maps.append((at, _join_maps(of_ranks, sentinels)))
     return replace(first, maps=tuple(maps))
 
 
 def _join_maps(maps: Sequence[TiledMap], sentinels: PeerSentinels) -> TiledMap:
-    found = [sentinels.own(one.address, rank) for rank, one in enumerate(maps)]
-    owned = {replace(one, address=at) for one, (at, _) in zip(maps, found, strict=True)}
+    places = [sentinels.own(tensor_map.address, rank) for rank, tensor_map in enumerate(maps)]
+    owned = {
+        replace(tensor_map, address=at) for tensor_map, (at, _) in zip(maps, places, strict=True)
+    }
     if len(owned) != 1:
         raise CompileError("the host function builds other tensor maps on each device")
-    peers = tuple(peer for _, peer in found)
+    peers = tuple(peer for _, peer in places)
     return replace(owned.pop(), peers=None if peers == tuple(range(len(maps))) else peers)
+
+
+# ---- the custom call
+
+
+def uses_peers(call: Any) -> bool:
+    """Return whether a custom call reads the table of peers."""
+    return _is_true(_attributes(call).get("uses_xla_collective_metadata"))
+
+
+def peer_table(
+    call: Any, places: Sequence[tuple[int, int]], *, multimem: bool, ranks: int
+) -> PeerTable | None:
+    """Return the table that a custom call needs, None where it reads none.
+
+    Args:
+        call: the custom call.
+        places: buffer and offset of its operands, then of its results.
+        multimem: whether the kernel uses multicast addresses.
+        ranks: how many devices run it together.
+
+    Raises:
+        CompileError: the call names other devices, or other arrays.
+    """
+    if not uses_peers(call):
+        return None
+    attributes = _attributes(call)
+    devices = _numbers(attributes.get("xla_replica_ids"))
+    if devices != list(range(ranks)):
+        raise CompileError(f"a Mosaic kernel for {ranks} devices names devices {devices}")
+    flags = next((_numbers(attributes[name]) for name in _SYMMETRIC if name in attributes), [])
+    if len(flags) not in (0, len(places)):
+        raise CompileError(f"a Mosaic kernel says of {len(flags)} arrays where {len(places)} lie")
+    symmetric = tuple(number for number, flag in enumerate(flags) if flag)
+    barrier = not _is_true(attributes.get("skip_device_barrier"))
+    return PeerTable(ranks, tuple(places), symmetric, multimem, barrier)
+
+
+def _attributes(call: Any) -> Mapping[str, Any]:
+    return {entry.key: entry.value for entry in call.attributes.attrs}
+
+
+def _is_true(attribute: Any) -> bool:
+    return attribute is not None and bool(attribute.scalar.b)
+
+
+def _numbers(attribute: Any) -> list[int]:
+    if attribute is None:
+        return []
+    return [int(text) for text in bytes(attribute.str).decode().split(",") if text]

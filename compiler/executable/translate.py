@@ -2,7 +2,7 @@
 
 Buffers come from the executable's allocations, steps from its thunks, cubins from the thunks and
 from the module. What each thunk means: `xla/backends/gpu/runtime/` in the OpenXLA repository, one
-file a thunk. Asynchronous thunks run where they start: a plan has one stream.
+file for each. Asynchronous thunks run where they start: a plan has one stream.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from pallasc.compiler.executable.allocations import (
     output_allocations,
 )
 from pallasc.compiler.executable.launch_parameters import check_signature, mosaic_parameter
-from pallasc.compiler.executable.mosaic_kernel import MosaicKernel, read_mosaic_kernel
-from pallasc.compiler.executable.peers import peer_table, uses_peers
-from pallasc.compiler.executable.profiles import Regions, buffer_bytes
-from pallasc.compiler.executable.slices import constant_start, numbered, packed, place
+from pallasc.compiler.executable.mosaic_kernel import MosaicKernel, Regions, read_mosaic_kernel
+from pallasc.compiler.executable.peer_tables import peer_table, uses_peers
+from pallasc.compiler.executable.slices import constant_places, fusion_places, packed, place
 from pallasc.compiler.executable.tensor_maps import from_xla
-from pallasc.compiler.executable.unknown_fields import refuse_unknown_fields
 from pallasc.compiler.executable.unsupported import (
     UNSUPPORTED_HINT,
     describe_call,
     describe_thunk,
     source_frames,
 )
+from pallasc.compiler.executable.xla_schema import refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Kernel, parse_cubin
 from pallasc.specs.artifacts.plan import (
@@ -48,9 +47,7 @@ from pallasc.specs.canonical import digest
 
 MOSAIC_TARGET = "mosaic_gpu_v2"
 MOSAIC_ALIGNMENT = 256
-"""What Mosaic assumes of every buffer (`kExpectedHbmAlignment` in jaxlib/mosaic/gpu)."""
-
-_AT_RUN_TIME = "a slice at an offset that is computed at run time"
+"""The alignment that Mosaic assumes of every buffer (`kExpectedHbmAlignment`)."""
 
 MOST_STEPS = 4096
 """Steps that a plan may have because of loops."""
@@ -109,7 +106,7 @@ def _translate(executable: Any, ranks: int, regions: Sequence[Regions]) -> Trans
         result.blobs[key] = data
         buffers[number] = Buffer("constant", len(data), digest=key)
     module = executable.hlo_module_with_config.hlo_module
-    by_hash = {one.kernel: one for one in regions}
+    by_hash = {kernel.kernel: kernel for kernel in regions}
     translator = _Translator(module, executable.binary, result, ranks, by_hash)
     translator.run(executable.thunks, places)
     return result
@@ -159,9 +156,9 @@ class _Translator:
         self.run(body.thunks.thunks, places)
 
     def loop(self, thunk: Any, body: Any, places: Places) -> None:
-        """A loop whose rounds XLA has counted: its steps once for each.
+        """Unroll a loop whose trip count XLA has found.
 
-        XLA, too, runs the body of such a loop so often and leaves out the condition.
+        XLA itself runs the body of such a loop that often and does not evaluate the condition.
         """
         if not body.HasField("trip_count"):
             self._refuse(thunk, describe_thunk("while_thunk"))
@@ -176,7 +173,7 @@ class _Translator:
             self._refuse(thunk, f"a loop of {rounds} rounds (more than {MOST_STEPS} steps)")
 
     def nothing(self, _: Any, __: Any, ___: Places) -> None:
-        """Do nothing: what was started is finished already."""
+        """Do nothing: on one stream, what was started has finished before the next step."""
 
     def copy(self, _: Any, body: Any, places: Places) -> None:
         copy = body.copy_thunk if hasattr(body, "copy_thunk") else body
@@ -199,7 +196,7 @@ class _Translator:
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
     def kernel(self, thunk: Any, body: Any, places: Places) -> None:
-        """A kernel of XLA's in the cubin of the whole module."""
+        """Launch a kernel of XLA's in the cubin of the module."""
         self._launch_xla(
             thunk,
             cubin=self.module_cubin,
@@ -216,7 +213,7 @@ class _Translator:
         )
 
     def custom_kernel(self, thunk: Any, body: Any, places: Places) -> None:
-        """A kernel of XLA's that brings its own cubin."""
+        """Launch a kernel of XLA's that brings its own cubin."""
         kernel = body.custom_kernel
         spec = kernel.kernel_spec
         if not spec.cubin.data:
@@ -296,13 +293,15 @@ class _Translator:
                 parameters=tuple(mosaic_parameter(a, positions) for a in launch.arguments),
                 origin="mosaic",
                 label=thunk.thunk_info.profile_annotation,
-                peer_table=peer_table(body, positions, mosaic, self.ranks),
+                peer_table=peer_table(
+                    body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks
+                ),
             )
         )
         self.result.steps += back
 
     def _mosaic(self, state: bytes, buffers: int) -> MosaicKernel:
-        """Return the kernel of a call; the rounds of a loop share one."""
+        """Return the kernel of a call, which is read once for all rounds of a loop."""
         if state not in self._mosaics:
             self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
             self.result.mosaic.append(self._mosaics[state])
@@ -311,7 +310,7 @@ class _Translator:
     def _aligned(
         self, positions: list[tuple[int, int]], sizes: Sequence[int], operands: int
     ) -> tuple[list[Step], list[Step]]:
-        """Give arrays that lie where Mosaic assumes none to be buffers of their own.
+        """Give arrays that are not aligned as Mosaic assumes buffers of their own.
 
         Args:
             positions: where operands and then results lie; changed in place.
@@ -319,7 +318,7 @@ class _Translator:
             operands: how many of them are operands.
 
         Returns:
-            The copies in front of the launch and behind it.
+            The copies before the launch and after it.
         """
         moved: dict[tuple[int, int, int], int] = {}
         into: list[Step] = []
@@ -341,7 +340,7 @@ class _Translator:
     def _profile(self, regions: Regions, mosaic: MosaicKernel) -> tuple[int, int]:
         """Add a buffer for what a launch measures, since XLA gives its memory to later steps."""
         number = len(self.result.buffers)
-        size = buffer_bytes(regions, mosaic.launch.grid)
+        size = regions.buffer_bytes(mosaic.launch.grid)
         self.result.buffers.append(Buffer("temporary", size))
         launch = sum(isinstance(step, Launch) for step in self.result.steps)
         self.result.profiles.append(
@@ -350,57 +349,16 @@ class _Translator:
         return number, 0
 
     def dynamic_slice(self, thunk: Any, body: Any, places: Places) -> None:
-        """Thunks on slices of the arguments; only with offsets that are constants."""
-        inner = {}
-        for index, (argument, offsets) in enumerate(zip(body.arguments, body.offsets, strict=True)):
-            if argument.HasField("slice"):
-                buffer, start = place(argument.slice, places)
-                constants = [] if not offsets.HasField("offsets") else offsets.offsets.offsets
-                if any(o.HasField("slice_offset") or o.hlo_module_offset_idx for o in constants):
-                    self._refuse(thunk, _AT_RUN_TIME)
-                shape = body.orig_shapes[index].shape if constants else None
-                inner[index] = (buffer, start + constant_start(shape, constants))
-        self.run(body.embedded_thunk.thunks, inner)
+        self._run_on_slices(thunk, body.embedded_thunk, constant_places(body, places))
 
     def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
-        """The same from JAX 0.11 on.
+        inner = fusion_places(body, places, self._rounds)
+        self._run_on_slices(thunk, body.embedded_thunks, inner)
 
-        Inner allocation i is slice i, first those of parameters, then those of results; several
-        slices may be of one buffer.
-        """
-        inner = {}
-        slices = [
-            (p.slice_offsets, p.HasField("slice_config"), p.slice_config,
-             numbered(body.parameter_buffers, p.parameter_number))
-            for p in body.parameters
-        ]  # fmt: skip
-        slices += [
-            (r.update_offsets, r.HasField("update_config"), r.update_config,
-             numbered(body.result_buffers, r.result_number))
-            for r in body.results
-        ]  # fmt: skip
-        if len(slices) != len(body.slice_allocations):
-            raise CompileError(
-                f"a slice has {len(slices)} buffers and {len(body.slice_allocations)} allocations"
-            )
-        for index, (offsets, configured, config, piece) in enumerate(slices):
-            buffer, start = place(piece, places)
-            known = config if configured else None
-            inner[index] = (buffer, start + self._slice_start(thunk, offsets, known))
-        self.run(body.embedded_thunks.thunks, inner)
-
-    def _slice_start(self, thunk: Any, offsets: Sequence[Any], config: Any) -> int:
-        """Return where a slice starts in its buffer, in this round of the loops around it."""
-        if config is None and not offsets:
-            return 0
-        if config is None or config.table:
-            self._refuse(thunk, _AT_RUN_TIME)
-        where = config.linear if config.HasField("linear") else config
-        start, stride = int(where.byte_offset), int(where.byte_stride)
-        if stride and (config.loop_index or not self._rounds):
-            self._refuse(thunk, _AT_RUN_TIME)
-        # Index 0 is the innermost loop; no executable seen so far names another one.
-        return start + stride * self._rounds[-1] if stride else start
+    def _run_on_slices(self, thunk: Any, sequence: Any, places: Places | None) -> None:
+        if places is None:
+            self._refuse(thunk, "a slice at an offset that is computed at run time")
+        self.run(sequence.thunks, places)
 
     def _keep(self, cubin: bytes) -> str:
         key = digest(cubin)

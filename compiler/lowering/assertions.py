@@ -1,4 +1,4 @@
-"""Say what an assertion without words was about: its line, and the values of its names."""
+"""Explain an assertion without a message: its line, and the values of its names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-_MOST_LETTERS = 60
+_LONGEST_TEXT = 60
 
 
 def failed_line(error: BaseException) -> str:
-    """Return the source line that raised an error without words, with what its names stood for."""
+    """Return the source line that raised an error, with the values of its names."""
     trace = error.__traceback__
     if trace is None:
         return "no message"
@@ -26,8 +26,8 @@ def failed_line(error: BaseException) -> str:
     return f"{line}, where {', '.join(values)}" if values else line
 
 
-def _values(line: str, known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield `name = value` for each local variable of an assertion, or attribute of one."""
+def _values(line: str, variables: Mapping[str, object]) -> Iterator[str]:
+    """Yield `name = value` for each local variable of an assertion, or attribute of such."""
     try:
         (statement,) = ast.parse(line).body
     except (SyntaxError, ValueError):  # a part of a longer statement, or of several
@@ -37,12 +37,12 @@ def _values(line: str, known: Mapping[str, Any]) -> Iterator[str]:
     below = {id(node.value) for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
     for node in ast.walk(statement.test):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found = _attribute(known.get(node.value.id), node.attr)
+            value = _attribute(variables.get(node.value.id), node.attr)
         elif isinstance(node, ast.Name) and id(node) not in below:
-            found = known.get(node.id)
+            value = variables.get(node.id)
         else:
             continue
-        text = _shown(found)
+        text = _shown(value)
         if text:
             yield f"{ast.unparse(node)} = {text}"
 
@@ -54,10 +54,10 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return a value's text, or nothing where that says nothing: no value, functions, addresses."""
+    """Return a value's text, "" where it tells nothing: None, functions, addresses."""
     if value is None or callable(value) or isinstance(value, ModuleType):
         return ""
     text = ""
     with contextlib.suppress(Exception):
         text = repr(value)
-    return "" if " at 0x" in text or "\n" in text or len(text) > _MOST_LETTERS else text
+    return "" if " at 0x" in text or "\n" in text or len(text) > _LONGEST_TEXT else text

@@ -55,12 +55,12 @@ _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 class Job:
     """What is compiled: a function, its arrays, its static arguments, for which target.
 
-    `mesh` holds the devices that run it together. Tracing it happens inside of what `within` makes.
+    `mesh` holds the devices that run it together. It is traced inside the context of `within`.
     """
 
     function: Callable[..., Any]
     args: Args
-    static: Mapping[str, Any]
+    static: Mapping[str, object]
     target: Target
     mesh: Mesh = ()
     within: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -94,12 +94,12 @@ class Tools:
 
     `identity` holds the digests of everything installed that decides the result, by label;
     `variables` the environment variables that reach the compiler. `toolkit` is the folder that XLA
-    takes assembler and device library from, and `reports` has what the assembler said; without them
-    JAX chooses, and kernels that may spill are assembled once more. `process` compiles instead of
-    this one, if there is one.
+    takes assembler and device library from, and `reports` has the assembler's warnings; without
+    them JAX chooses, and kernels that may spill are assembled once more. `process` compiles instead
+    of this process, unless it is None.
     """
 
-    record: Mapping[str, Any]
+    record: Mapping[str, object]
     ptxas: Path
     identity: Mapping[str, str]
     variables: Mapping[str, str]
@@ -123,7 +123,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
-        explained.hint = explained.hint or hint(explained.message, job.mesh)
+        explained.hint = explained.hint or hint(error, job.mesh)
         raise explained from error
 
 
@@ -156,7 +156,7 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
 
 
 def _regions_text(lowered: Lowered) -> str:
-    rows = [[one.kernel, one.words, one.traces, one.names] for one in lowered.regions]
+    rows = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]
     return canonical_json(rows).decode()
 
 
@@ -167,11 +167,11 @@ def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
 
 def compile_job(
     job: Job, lowered: Lowered, tools: Tools
-) -> tuple[dict[str, Any], dict[str, bytes]]:
+) -> tuple[dict[str, object], dict[str, bytes]]:
     """Compile a lowered job and return the artifact's record and its blobs.
 
     Raises:
-        CompileError: it fails, or what came out is not what was asked for.
+        CompileError: it fails, or the result is not what was requested.
         ToolError: another assembler than that of the toolchain's record made a kernel.
     """
     try:
@@ -214,7 +214,7 @@ def _compile(lowered: Lowered, job: Job, tools: Tools) -> Translation:
 
 
 def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
-    """Compile once more with locations on, for the message alone."""
+    """Compile once more with locations on, for the error message only."""
     place = definition(job.function)
     with captured_output() as output:
         try:
@@ -222,8 +222,8 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
         except UnsupportedStepError as again:
             place = user_place(again.frames) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
-            said = output() + str(getattr(again, "output", ""))
-            return explain_compilation(again, job.function, said)
+            written = output() + str(getattr(again, "output", ""))
+            return explain_compilation(again, job.function, written)
     if isinstance(error, UnsupportedStepError):
         error.location = place
         return error
@@ -271,23 +271,23 @@ def check_architecture(translation: Translation, kernels: list[KernelResources],
     """Check that every cubin, and all PTX there is, is for the architecture asked for.
 
     Raises:
-        CompileError: one is not.
+        CompileError: a cubin or its PTX is not.
     """
-    wanted = int(arch.removeprefix("sm_").rstrip("af"))
+    requested = int(arch.removeprefix("sm_").rstrip("af"))
     for kernel in kernels:
         sm = parse_cubin(translation.blobs[kernel.cubin]).sm
-        if sm != wanted:
+        if sm != requested:
             raise CompileError(f"asked for {arch}, the cubin of {kernel.name} is for sm_{sm}")
         if kernel.ptx is None:
             continue
-        found = _PTX_TARGET.search(translation.blobs[kernel.ptx].decode())
-        target = found.group(1).rstrip(",") if found else "nothing"
+        directive = _PTX_TARGET.search(translation.blobs[kernel.ptx].decode())
+        target = directive.group(1).rstrip(",") if directive else "nothing"
         if target != arch:
             raise CompileError(f"asked for {arch}, the PTX of {kernel.name} is for {target}")
 
 
 def minimum_driver_of(
-    translation: Translation, kernels: list[KernelResources], record: Mapping[str, Any]
+    translation: Translation, kernels: list[KernelResources], record: Mapping[str, object]
 ) -> dict[str, str]:
     """Return the newest of the drivers that the cubins need.
 

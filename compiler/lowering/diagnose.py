@@ -59,7 +59,7 @@ _NO_CALL_HINT = (
     "plgpu.emit_pipeline for blocks."
 )
 _MOST_LINES = 12
-_MOST_LETTERS = 400
+_LONGEST_LINE = 400
 
 
 def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
@@ -80,12 +80,15 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
 
 
 def _unsupported(error: BaseException) -> str | None:
-    """Return what JAX could not lower because it needs more than a GPU's compiler."""
+    """Return what JAX could not lower because it needs more than a GPU's compiler.
+
+    JAX raises plain `RuntimeError` and `ValueError` for these: only their text tells them apart.
+    """
     text = str(error)
     if "Unknown backend: 'gpu' requested" in text:
         names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-        found = next((m for name in names if (m := _CALLBACK.fullmatch(name))), None)
-        return f"a host callback ({found['name']})" if found else "a host callback"
+        callback = next((m for name in names if (m := _CALLBACK.fullmatch(name))), None)
+        return f"a host callback ({callback['name']})" if callback else "a host callback"
     return "a cuDNN graph" if "cuDNN not found" in text else None
 
 
@@ -106,9 +109,9 @@ def explain_compilation(
 
 
 def _raised_place(error: BaseException) -> Location | None:
-    """Return the user's line that raised `error`, as one of a function inlined into a kernel may.
+    """Return the user's line that raised `error`, as a function inlined into a kernel may.
 
-    Of an operation that MLIR refuses, JAX adds the line as a frame if there are locations.
+    For an operation that MLIR refuses, JAX adds its line as a frame if there are locations.
     """
     trace = traceback.extract_tb(error.__traceback__)
     if not trace or not _is_users(trace[-1].filename):
@@ -116,17 +119,16 @@ def _raised_place(error: BaseException) -> Location | None:
     return Location(trace[-1].filename, trace[-1].lineno or 0)
 
 
-def hint(message: str, mesh: object) -> str | None:
-    """Return what to do about an error that JAX words without a way out, None for others."""
-    if message == f"AssertionError: {_NO_RULE}":
+def hint(error: BaseException, mesh: object) -> str | None:
+    """Return what to do about an error of JAX that does not say so itself, None for others."""
+    if isinstance(error, AssertionError) and failed_line(error) == _NO_RULE:
         return _NO_CALL_HINT
-    argument = _ARGUMENT.search(message)
-    if argument is not None and argument["name"] in _RENAMED:
-        return f"This version of JAX calls it {_RENAMED[argument['name']]}."
-    found = _AXIS.search(message)
-    if found is None:
+    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(str(error))):
+        name = _RENAMED.get(argument["name"])
+        return f"This version of JAX calls it {name}." if name else None
+    if not isinstance(error, NameError) or (unbound := _AXIS.search(str(error))) is None:
         return None
-    devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{found['axis']}: 4}}"
+    devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{unbound['axis']}: 4}}"
     return f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
 
 
@@ -135,13 +137,13 @@ def equation_place(error: BaseException) -> Location | None:
 
     JAX lowers a function equation by equation; each remembers the Python stack that made it.
     """
-    trace, found = error.__traceback__, None
+    trace, place = error.__traceback__, None
     while trace is not None:
         source = getattr(trace.tb_frame.f_locals.get("eqn"), "source_info", None)
         stack = getattr(getattr(source, "traceback", None), "frames", ())
-        found = user_place([(frame.file_name, frame.line_num) for frame in stack]) or found
+        place = user_place([(frame.file_name, frame.line_num) for frame in stack]) or place
         trace = trace.tb_next
-    return found
+    return place
 
 
 def operation_place(error: BaseException) -> Location | None:
@@ -152,14 +154,14 @@ def operation_place(error: BaseException) -> Location | None:
     """
     if (raised := _raised_place(error)) is not None:
         return raised
-    trace, found = error.__traceback__, None
+    trace, place = error.__traceback__, None
     while trace is not None:
         if _MOSAIC in trace.tb_frame.f_code.co_filename:
             operation = trace.tb_frame.f_locals.get("op")
             places = _places(str(getattr(operation, "location", "")))
-            found = user_place(places) or found
+            place = user_place(places) or place
         trace = trace.tb_next
-    return found or user_place(_places(str(error)))
+    return place or user_place(_places(str(error)))
 
 
 def is_mosaic(error: BaseException) -> bool:
@@ -177,7 +179,7 @@ def _places(text: str) -> list[tuple[str, int]]:
 def frames(error: BaseException) -> list[tuple[str, int]]:
     """Return (file, line) of the Python frames behind `error`, innermost first.
 
-    What lies around the compiler, such as a program that calls `pallasc.compile`, is left out.
+    The frames that called the compiler, such as those of `pallasc.compile`, are left out.
     """
     chain: list[BaseException] = []
     current: BaseException | None = error
@@ -194,18 +196,18 @@ def frames(error: BaseException) -> list[tuple[str, int]]:
 def user_place(places: list[tuple[str, int]]) -> Location | None:
     """Return the first of `places`, innermost first, that is neither JAX's nor ours nor Python's.
 
-    A kernel that ships with JAX or with pallasc is named where nobody else's code called it.
+    A kernel that ships with JAX or with pallasc is named if no other code called it.
     """
     inside = _inside(places) or places
-    for wanted in (_is_users, _is_shipped):
+    for belongs in (_is_users, _is_shipped):
         for file, line in inside:
-            if wanted(file):
+            if belongs(file):
                 return Location(file, line)
     return None
 
 
 def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the frames, innermost first, that the compiler called: those before its first one."""
+    """Return the frames, innermost first, that lie below the compiler's own."""
     own = _compiler_folder()
     return [*itertools.takewhile(lambda p: not os.path.realpath(p[0]).startswith(own), places)]
 
@@ -264,7 +266,7 @@ def definition(function: Callable[..., Any]) -> Location | None:
 
 
 def _message(error: BaseException) -> str:
-    """Return the error's own words, without JAX's remarks on tracebacks."""
+    """Return the error's message, without JAX's remarks on tracebacks."""
     kind = type(error).__name__
     text = str(error).split("\nThe preceding stack trace")[0]
     text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
@@ -272,8 +274,8 @@ def _message(error: BaseException) -> str:
     body = shorten(_STATUS.sub("", text.strip()))
     if not body:
         return f"{kind}: {failed_line(error)}"
-    if kind == _MLIR and (found := _MLIR_ERROR.search(body)):
-        return f"{kind}: {_MLIR_NAME.sub('', found['text'])}"
+    if kind == _MLIR and (diagnostic := _MLIR_ERROR.search(body)):
+        return f"{kind}: {_MLIR_NAME.sub('', diagnostic['text'])}"
     if kind == "NotImplementedError" and not re.search(r"\s", body):
         body += " is not supported here"
     return body if kind in _OF_XLA else f"{kind}: {body}"
@@ -294,17 +296,17 @@ def _is_prose(line: str) -> bool:
 
 
 def _clip(line: str) -> str:
-    return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]}…"
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
 
 
 def _compiler_message(output: str) -> str | None:
     """Return the first error in what the compiler wrote, the assembler's without its paths."""
-    found = _MLIR_ERROR.search(output)
-    if found is None:
+    first = _MLIR_ERROR.search(output)
+    if first is None:
         return None
-    assembler = _PTXAS.search(output, found.start())
+    assembler = _PTXAS.search(output, first.start())
     if assembler is None:
-        return shorten(found["text"])
+        return shorten(first["text"])
     lines = _PTXAS_LINE.sub(lambda m: f"{m['line']}: " if m["line"] else "", assembler["text"])
     return shorten(f"ptxas refuses the PTX of this kernel: {lines.strip()}")
 

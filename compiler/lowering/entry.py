@@ -1,6 +1,6 @@
-"""Import what a spec names: the entry point, and what `$call` and `$ref` name.
+"""Import what a spec names: the entry point, and the targets of `$call` and `$ref`.
 
-Runs the user's code; only compiling processes do.
+Runs the user's code, so only compiling processes may call it.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ def _import_hint(error: BaseException) -> str | None:
 
 
 def _attribute(module: Any, dotted: str, shown: str) -> Any:
-    found = module
+    value = module
     for name in dotted.split("."):
         try:
-            found = getattr(found, name)
+            value = getattr(value, name)
         except AttributeError as error:
-            known = [public for public in dir(found) if not public.startswith("_")]
+            public = [name for name in dir(value) if not name.startswith("_")]
             raise SpecError(
-                f"{shown}: {getattr(found, '__name__', found)!s} has no {name!r}.",
-                hint=suggestion(name, known),
+                f"{shown}: {getattr(value, '__name__', value)!s} has no {name!r}.",
+                hint=suggestion(name, public),
             ) from error
-    return found
+    return value
 
 
 def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Callable[..., Any]:
@@ -89,15 +89,15 @@ def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Call
     Raises:
         SpecError: it cannot be imported, or cannot be called.
     """
-    found = import_entry(entry, base_dir, called=called)
-    if not callable(found):
-        raise SpecError(f"{called} {entry!r} is {an(type(found).__name__)} and cannot be called.")
-    function: Callable[..., Any] = found
+    value = import_entry(entry, base_dir, called=called)
+    if not callable(value):
+        raise SpecError(f"{called} {entry!r} is {an(type(value).__name__)} and cannot be called.")
+    function: Callable[..., Any] = value
     return function
 
 
 def static_value(value: Any, base_dir: str) -> Any:
-    """Return a static argument with its `$call` and `$ref` nodes carried out.
+    """Return a static argument with its `$call` and `$ref` nodes resolved.
 
     Lists become tuples: static arguments of functions that JAX compiles must be hashable.
 
@@ -123,10 +123,10 @@ def static_value(value: Any, base_dir: str) -> Any:
 
 
 def array_arguments(args: Args, base_dir: str) -> Any:
-    """Return the arrays of a variant with what their `$call` nodes name imported.
+    """Return the arrays of a variant with the functions of their `$call` nodes imported.
 
     Raises:
-        SpecError: it cannot be.
+        SpecError: a function cannot be imported.
     """
     if isinstance(args, list):
         return [_array_argument(item, base_dir) for item in args]

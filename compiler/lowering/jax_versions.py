@@ -1,4 +1,4 @@
-"""What pallasc asks of JAX that differs between its versions, or is no part of its interface."""
+"""What pallasc uses of JAX that differs between its versions or is not a public interface."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ATTRIBUTE = "mosaic_gpu.dump_basename"
 
 
 @contextlib.contextmanager
-def source_locations(*, kept: bool) -> Iterator[None]:
+def source_locations(*, enabled: bool) -> Iterator[None]:
     """Lower with or without source locations while the context lasts.
 
     With them the kernel's hash and the cubin change with the checkout's folder and with every line
     above the kernel. `jax_traceback_in_locations_limit=0` is enough for XLA's module and for
-    Mosaic's up to JAX 0.10; from 0.11 on, Mosaic asks for the innermost frame of the user's in any
-    case (`jax/_src/pallas/mosaic_gpu/lowering.py`), so that function answers with none.
+    Mosaic's up to JAX 0.10; from 0.11 on, Mosaic asks for the user's innermost frame in any case
+    (`jax/_src/pallas/mosaic_gpu/lowering.py`), so that function is made to return none.
     """
     import jax
     from jax._src import source_info_util
@@ -28,8 +28,8 @@ def source_locations(*, kept: bool) -> Iterator[None]:
     config: Any = jax.config
     frames: Any = source_info_util
     limit, user_frame = config.jax_traceback_in_locations_limit, frames.user_frame
-    config.update("jax_traceback_in_locations_limit", _MOST_FRAMES if kept else 0)
-    if not kept:
+    config.update("jax_traceback_in_locations_limit", _MOST_FRAMES if enabled else 0)
+    if not enabled:
         frames.user_frame = lambda _: None
     try:
         yield
@@ -88,10 +88,10 @@ def keep_64_bits() -> Any:
 
 
 def adapt(major: int) -> None:
-    """Make this process's Mosaic what later versions of it are, for an architecture.
+    """Patch this process's Mosaic to do what later versions do.
 
     Args:
-        major: of the compute capability.
+        major: of the target's compute capability.
     """
     import jax
 

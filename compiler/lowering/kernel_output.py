@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TextIO
 
-LONGEST_LETTERS = 1 << 20
+LONGEST_TEXT = 1 << 20
 """Of a longer text, only the end is kept."""
 
 _FORMAT = re.compile(
@@ -28,10 +28,10 @@ _LEFT_OUT = "[the first {} letters are left out]\n"
 
 
 class _Tee(io.TextIOBase):
-    """Passes text on and keeps it."""
+    """Passes text on and copies it."""
 
     def __init__(self, to: TextIO) -> None:
-        self.kept = io.StringIO()
+        self.copy = io.StringIO()
         self._to = to
 
     def writable(self) -> bool:
@@ -39,7 +39,7 @@ class _Tee(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         self._to.write(text)
-        return self.kept.write(text)
+        return self.copy.write(text)
 
     def flush(self) -> None:
         self._to.flush()
@@ -47,17 +47,17 @@ class _Tee(io.TextIOBase):
 
 @contextlib.contextmanager
 def printed_text() -> Iterator[io.StringIO]:
-    """Collect what is printed meanwhile; it still goes where it went."""
+    """Collect what is printed meanwhile; it is still printed."""
     tee = _Tee(sys.stdout)
     with contextlib.redirect_stdout(tee):
-        yield tee.kept
+        yield tee.copy
 
 
 def pack(text: str) -> str:
     """Return a text as a manifest holds it, "" for ""."""
     if not text:
         return ""
-    left_out = len(text) - LONGEST_LETTERS
+    left_out = len(text) - LONGEST_TEXT
     if left_out > 0:
         text = _LEFT_OUT.format(left_out) + text[left_out:]
     return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 9)).decode()
@@ -69,7 +69,7 @@ def unpack(packed: object) -> str:
         return ""
     inflate = zlib.decompressobj()
     try:
-        data = inflate.decompress(base64.b64decode(packed, validate=True), 8 * LONGEST_LETTERS)
+        data = inflate.decompress(base64.b64decode(packed, validate=True), 8 * LONGEST_TEXT)
     except (ValueError, zlib.error):
         return ""
     return data.decode("utf-8", "replace")
@@ -77,8 +77,8 @@ def unpack(packed: object) -> str:
 
 def formats(ptx: str) -> list[str]:
     """Return what a kernel prints when it runs, as formats of C, in the order of its source."""
-    found = {int(one["number"]): one["bytes"] for one in _FORMAT.finditer(ptx)}
-    return [_text(found[number]) for number in sorted(found)]
+    by_number = {int(match["number"]): match["bytes"] for match in _FORMAT.finditer(ptx)}
+    return [_text(by_number[number]) for number in sorted(by_number)]
 
 
 def _text(numbers: str) -> str:

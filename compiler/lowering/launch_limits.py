@@ -1,4 +1,4 @@
-"""Check launches against what the hardware takes: nothing before the driver would say so.
+"""Check launches against the limits of the hardware, which otherwise only the driver would tell.
 
 Limits: CUDA C++ programming guide, "Technical specifications per compute capability"; a cluster of
 more than 8 blocks is not portable, and 16 is the most that any GPU has.
@@ -25,7 +25,7 @@ def check_launches(plan: LaunchPlan, kernels: Iterable[KernelResources], target:
     """Check every launch of a plan.
 
     Raises:
-        CompileError: one asks for more than `target` has.
+        CompileError: a launch asks for more than `target` has.
     """
     resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     for step in plan.steps:
@@ -47,9 +47,9 @@ def _shape_problem(launch: Launch) -> str | None:
     threads = math.prod(launch.block)
     if threads > _THREADS:
         return f"a block has {threads} threads, and CUDA takes at most {_THREADS}"
-    for what, given, most in (("grid", launch.grid, _GRID), ("block", launch.block, _BLOCK)):
-        if any(not 1 <= size <= limit for size, limit in zip(given, most, strict=True)):
-            return f"its {what} in 32 bits is {given}, and CUDA takes from 1 to {most}"
+    for what, sizes, most in (("grid", launch.grid, _GRID), ("block", launch.block, _BLOCK)):
+        if any(not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
+            return f"its {what} in 32 bits is {sizes}, and CUDA takes from 1 to {most}"
     return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.compiler.executable.profiles import Regions
+from pallasc.compiler.executable.mosaic_kernel import Regions
 from pallasc.compiler.lowering.instructions import check_instructions
 from pallasc.compiler.lowering.jax_versions import (
     adapt,
@@ -23,7 +23,7 @@ from pallasc.compiler.lowering.jax_versions import (
     on_one_device,
     source_locations,
 )
-from pallasc.compiler.lowering.profiling import profiles_kept
+from pallasc.compiler.lowering.profiling import recorded_regions
 from pallasc.compiler.lowering.topology import devices_for, devices_present
 from pallasc.compiler.lowering.trees import abstract, arrays_tell_order, bind, leaves
 from pallasc.errors import CompileError, SpecError
@@ -76,10 +76,10 @@ def lower(
     Args:
         function: any callable that JAX can trace.
         args: arrays by name or by position.
-        static: further keyword arguments, passed as they are.
+        static: further keyword arguments, passed unchanged.
         target: what to compile for.
-        mesh: the devices that run it together; `args` are those of one of them.
-        locations: keep source locations, for the sake of an error message.
+        mesh: the devices that run it together; `args` are those of a single device.
+        locations: keep source locations, for an error message.
 
     Raises:
         SpecError: the arguments do not fit the function.
@@ -90,11 +90,11 @@ def lower(
     devices = devices_for(target, math.prod(size for _, size in mesh))
     names, values = _ordered(function, args, static)
     callee, sharding = _placed(_callee(function, names, static), mesh, devices)
-    with _settings(devices, args, locations), _one_architecture(target):
+    with _settings(devices, args, locations), _for_architecture(target):
         arrays = [abstract(value, sharding) for value in values]
         traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
-        with profiles_kept() as regions:
+        with recorded_regions() as regions:
             stage = traced.lower(lowering_platforms=("cuda",))
         signature = _signature(names, arrays, stage)
     text = "" if locations else stage.as_text()
@@ -104,7 +104,10 @@ def lower(
 def _callee(
     function: Callable[..., Any], names: list[str] | None, static: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return a function of positional arrays; its name is the same for every kernel."""
+    """Return a function of positional arrays.
+
+    Its name is in the module's text, and so in the key: it is the same for every kernel.
+    """
 
     def main(*arrays: Any) -> Any:
         if names is None:
@@ -117,7 +120,7 @@ def _callee(
 def _placed(
     function: Callable[..., Any], mesh: Mesh, devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Any]:
-    """Return the function as one device runs it, and where its arrays lie."""
+    """Return the function as a single device runs it, and the sharding of its arrays."""
     import jax
 
     if not mesh:
@@ -133,7 +136,7 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
 
     here, there = jax.default_device(devices[0]), devices_present(devices)
     wide = keep_64_bits() if _needs_x64(args) else contextlib.nullcontext()
-    with source_locations(kept=locations), here, there, wide:
+    with source_locations(enabled=locations), here, there, wide:
         yield
 
 
@@ -142,23 +145,23 @@ def _needs_x64(args: Args) -> bool:
 
 
 @contextlib.contextmanager
-def _one_architecture(target: Target) -> Iterator[None]:
-    """Check that Mosaic will lower for the architecture that was asked for.
+def _for_architecture(target: Target) -> Iterator[None]:
+    """Check that Mosaic will lower for the requested architecture.
 
-    Mosaic answers sm_90 where it cannot tell, and registers its assembler pass once a process for
-    the architecture of the first kernel.
+    Mosaic assumes sm_90 where it cannot tell, and registers its assembler pass once per process,
+    for the architecture of the first kernel.
     """
-    found = inferred_architecture()
-    if found is None:
+    inferred = inferred_architecture()
+    if inferred is None:
         raise CompileError("this JAX version does not say for which architecture Mosaic lowers")
-    major, minor = found
+    major, minor = inferred
     if (major, minor) != (target.major, target.minor):
         raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
     if claimed != target.arch:
         raise CompileError(
             f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
-            hint="Mosaic GPU takes one architecture a process: pass isolated=True.",
+            hint="Mosaic GPU compiles for one architecture per process: pass isolated=True.",
         )
     adapt(target.major)
     yield
@@ -249,9 +252,9 @@ def _check_names(
 ) -> None:
     kinds = {parameter.kind for parameter in parameters.values()}
     name = _name(function)
-    given = [*args, *static]
+    passed = [*args, *static]
     if inspect.Parameter.VAR_KEYWORD not in kinds:
-        for key in given:
+        for key in passed:
             if key not in parameters:
                 raise SpecError(
                     f"{name} has no parameter {key!r}.", hint=suggestion(key, parameters)
@@ -261,7 +264,7 @@ def _check_names(
         for parameter in parameters.values()
         if parameter.default is inspect.Parameter.empty
         and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        and parameter.name not in given
+        and parameter.name not in passed
     ]
     if missing:
         raise SpecError(
@@ -279,6 +282,6 @@ def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signat
     outputs: list[Binding] = []
     output_tree = bind(stage.out_info, "out", outputs)
     input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
-    told = isinstance(input_tree, list) or arrays_tell_order(input_tree)
-    parameters = () if told else tuple(input_tree)
+    implied = isinstance(input_tree, list) or arrays_tell_order(input_tree)
+    parameters = () if implied else tuple(input_tree)
     return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree, parameters)

@@ -1,8 +1,8 @@
-"""Check who assembled: the cubins must be from the assembler that the toolchain's record names.
+"""Check that the cubins come from the assembler that the toolchain's record names.
 
 XLA and Mosaic GPU look for an assembler themselves: in the current folder, on PATH, in the usual
-folders of CUDA; and they may take a library for it (`nvjitlink`). What has compiled in this process
-before may have chosen already. So nothing is believed but the cubin, which names its tools.
+folders of CUDA; and they may use a library instead (`nvjitlink`). What was compiled in this process
+before may have decided already. So only the cubin itself is trusted, which names its tools.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pallasc.compiler.executable.translate import Translation
 from pallasc.compiler.toolchain import nvjitlink
@@ -24,7 +23,7 @@ class OtherAssemblerError(ToolError):
     """Another assembler than that of the toolchain's record made a kernel."""
 
 
-def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, Any]) -> None:
+def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, object]) -> None:
     """Check that the assembler made every cubin.
 
     Args:
@@ -33,7 +32,7 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, Any
         record: what the artifact will say of its toolchain.
 
     Raises:
-        OtherAssemblerError: something else made one.
+        OtherAssemblerError: another tool made a cubin.
     """
     version = str(record.get("ptxas") or tool_version(ptxas))
     launches = [step for step in translation.steps if isinstance(step, Launch)]
@@ -43,13 +42,13 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, Any
             raise OtherAssemblerError(
                 f"{kernel} was assembled by {maker}{_where(maker)}, not by ptxas {version}, "
                 f"{ptxas}.",
-                hint="It was chosen before, by what this process had loaded or compiled: modules "
+                hint="Something that this process had loaded or compiled before chose it: modules "
                 "of kernels must not compile when they are imported.",
             )
 
 
 def _where(maker: str) -> str:
-    """Return which file that is, as far as can be told, in brackets."""
+    """Return the file of an assembler in brackets, "" where it is unknown."""
     name, _, version = maker.partition(" ")
     if name == "ptxas":
         folders = os.environ.get("PATH", "").split(os.pathsep)

@@ -1,7 +1,7 @@
-"""Functions of other modules, replaced for a while and in this thread alone.
+"""Functions of other modules, replaced for a while and for this thread alone.
 
-JAX has no switch for some of what compiling ahead of time needs. One thread at a time replaces
-anything; for the others, who may compute with JAX meanwhile, all stays as it is.
+JAX has no switch for some of what compiling ahead of time needs. One thread at a time may replace
+functions; the others, which may compute with JAX meanwhile, still call the original ones.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 @contextlib.contextmanager
-def replaced(module: Any, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Put these functions in the place of a module's own, by name.
+def patched(module: Any, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Replace functions of a module by name while the context lasts.
 
     Raises:
-        AttributeError: the module has none of such a name.
+        AttributeError: the module has no function of a name.
     """
     with _ONE_AT_A_TIME:
         before = {name: getattr(module, name) for name in functions}

@@ -1,9 +1,8 @@
-"""Keep what a profiled kernel measures where the runtime finds it, instead of calling back.
+"""Leave a profiled kernel's measurements where the runtime finds them, instead of calling back.
 
 With `CompilerParams(profile_space=…)` JAX gives a kernel one more result and appends a callback to
-the host that writes it to a file. No cubin can call back; so the callback is left out here, and
-what it would have known of the result is kept (`profiles`). A kernel is recognised by the hash that
-JAX gives it.
+the host that writes it to a file. A cubin cannot call back, so the callback is left out, and what
+it needs to read the result is recorded (`Regions`). A kernel is recognised by JAX's hash of it.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pallasc.compiler.executable.profiles import Regions
-from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.executable.mosaic_kernel import Regions
+from pallasc.compiler.lowering.patches import patched
 from pallasc.errors import CompileError
 
 _CALLBACK = "dump_profile"
 
 
 @contextlib.contextmanager
-def profiles_kept() -> Iterator[list[Regions]]:
+def recorded_regions() -> Iterator[list[Regions]]:
     """Leave the callbacks of profiled kernels out of what is lowered meanwhile.
 
     Yields:
-        The list that their regions are put into.
+        The list that their regions are added to.
     """
     import jax
     from jax.experimental.mosaic.gpu import core
@@ -33,7 +32,7 @@ def profiles_kept() -> Iterator[list[Regions]]:
     mosaic: Any = core
     debug: Any = jax.debug
     lower_call, callback = mosaic._mosaic_gpu_lowering_rule, debug.callback
-    found: list[Regions] = []
+    recorded: list[Regions] = []
     hashes: list[str] = []
 
     def lowered(*args: Any, **kwargs: Any) -> Any:
@@ -44,14 +43,14 @@ def profiles_kept() -> Iterator[list[Regions]]:
     def called_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if getattr(function, "__name__", "") != _CALLBACK or not _is_mosaic(function):
             return callback(function, *args, **kwargs)
-        _add(found, _regions(function, hashes))
+        _add(recorded, _regions(function, hashes))
         return None
 
     with (
-        replaced(mosaic, {"_mosaic_gpu_lowering_rule": lowered}),
-        replaced(debug, {"callback": called_back}),
+        patched(mosaic, {"_mosaic_gpu_lowering_rule": lowered}),
+        patched(debug, {"callback": called_back}),
     ):
-        yield found
+        yield recorded
 
 
 def _is_mosaic(function: Callable[..., Any]) -> bool:
@@ -70,8 +69,9 @@ def _kernel_hash(results: Any) -> str:
 
 
 def _regions(function: Callable[..., Any], hashes: list[str]) -> Regions:
-    known = inspect.getclosurevars(function).nonlocals
-    spec, lowering = known.get("prof_spec"), known.get("lowering_result")
+    # The callback's closure is the only place where JAX has both when it calls back.
+    closure = inspect.getclosurevars(function).nonlocals
+    spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
     if spec is None or lowering is None or not hashes:
         raise CompileError("this JAX version profiles kernels in a way that is not known here")
     words = int(spec.entries_per_warpgroup)
@@ -80,12 +80,12 @@ def _regions(function: Callable[..., Any], hashes: list[str]) -> Regions:
     return Regions(hashes[0], words, traces, tuple(names))
 
 
-def _add(found: list[Regions], regions: Regions) -> None:
-    for other in found:
+def _add(recorded: list[Regions], regions: Regions) -> None:
+    for other in recorded:
         if other.kernel == regions.kernel and other != regions:
             raise CompileError(
                 "two profiled kernels are the same but for the names of their regions",
                 hint="Give the regions of both the same names.",
             )
-    if regions not in found:
-        found.append(regions)
+    if regions not in recorded:
+        recorded.append(regions)

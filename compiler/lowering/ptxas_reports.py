@@ -1,12 +1,12 @@
-"""What the assembler says while it assembles for Mosaic: where kernels spill.
+"""The assembler's warnings about spills, from when it assembles for Mosaic.
 
-Mosaic starts the first `ptxas` on PATH with `--warn-on-spills` and keeps the cubin alone. So a
-small script of that name stands in front of it, which runs the assembler as it is told to and keeps
-what that writes to its standard error output, under the digest of the cubin. `-v` would say the
-same and more, but options are written into the cubin.
+Mosaic starts the first `ptxas` on PATH with `--warn-on-spills` and keeps only the cubin. So a small
+script of that name comes first on PATH; it runs the assembler with the same arguments and saves its
+standard error output under the digest of the cubin. `-v` would tell more, but ptxas writes its
+options into the cubin.
 
-Where the script does not run (no shell, a file system that runs nothing), Mosaic takes the next
-`ptxas` on PATH, which is the assembler itself, and there are no reports.
+Where the script cannot run (no shell, a file system mounted noexec), Mosaic takes the next `ptxas`
+on PATH, which is the assembler itself, and there are no reports.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ if [ -s "$said" ]; then cat "$said" >&2; fi
 sha256sum "$3" >"$said.cubin" 2>/dev/null
 exit $code
 """
-_DIGEST_LETTERS = 64
+_DIGEST_LENGTH = 64
 _path_lock = threading.Lock()
 
 
 class Reports:
-    """The reports of one process, as far as it has started the assembler through `folder`.
+    """The reports of a process that starts the assembler through `folder`.
 
     Args:
         ptxas: the assembler.
-        folder: gets the script, and the reports in a folder below; it stays the caller's.
+        folder: for the script, and for the reports in a folder below; the caller removes it.
 
     Attributes:
-        process: the one that starts the assembler.
+        process: the id of the process that starts the assembler.
     """
 
     def __init__(self, ptxas: Path, folder: Path) -> None:
         self.folder = folder
-        self._said = folder / "said"
-        self._said.mkdir()
+        self._reports = folder / "said"
+        self._reports.mkdir()
         script = folder / "ptxas"
-        places = {"folder": shlex.quote(str(self._said)), "ptxas": shlex.quote(str(ptxas))}
+        places = {"folder": shlex.quote(str(self._reports)), "ptxas": shlex.quote(str(ptxas))}
         script.write_text(_SCRIPT.format(**places), encoding="utf-8")
         script.chmod(0o755)
         self.process = os.getpid()
-        self._known: dict[str, str] = {}
+        self._by_digest: dict[str, str] = {}
 
     def of(self, cubin: bytes) -> str | None:
-        """Return what the assembler said of a cubin of this process, None where that is unknown."""
+        """Return what the assembler wrote about a cubin of this process, None if unknown."""
         self._read()
-        return self._known.get(hashlib.sha256(cubin).hexdigest())
+        return self._by_digest.get(hashlib.sha256(cubin).hexdigest())
 
     def _read(self) -> None:
         """Take in the reports that are complete."""
         with contextlib.suppress(OSError):
-            for place in self._said.glob(f"{self.process}-*.cubin"):
-                digest = place.read_text(encoding="utf-8")[:_DIGEST_LETTERS]
+            for place in self._reports.glob(f"{self.process}-*.cubin"):
+                digest = place.read_text(encoding="utf-8")[:_DIGEST_LENGTH]
                 report = place.with_suffix("")
-                if len(digest) == _DIGEST_LETTERS:
-                    self._known[digest] = report.read_text(encoding="utf-8", errors="replace")
+                if len(digest) == _DIGEST_LENGTH:
+                    self._by_digest[digest] = report.read_text(encoding="utf-8", errors="replace")
                     place.unlink()
                     report.unlink()
 

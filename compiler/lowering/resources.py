@@ -1,9 +1,9 @@
-"""What each kernel takes: from its cubin, and where it spills from the assembler's report.
+"""The resources of each kernel: from its cubin, and spills from the assembler's report.
 
-Registers, stack, shared memory and barriers stand in the cubin. Spills do not, but they live in the
-stack frame: without one there are none. With one, what the assembler said when it made the cubin
-has them; where that was not heard, the kernel's PTX is assembled once more with `-v` (its options
-are those of XLA: `-O3`, line information).
+Registers, stack, shared memory and barriers are in the cubin. Spills are not, but they live in the
+stack frame: without a frame there are none. With a frame, the assembler's warnings tell them; where
+there are no warnings, the kernel's PTX is assembled once more with `-v` and XLA's options (`-O3`,
+line information).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SPILLED = re.compile(
     r"Registers are spilled to local memory in function '(?P<name>[^']+)', "
     r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
 )
-"""What `--warn-on-spills` makes ptxas say."""
+"""A warning of `ptxas --warn-on-spills`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spills:
-    """The line that `ptxas -v` prints of one function, in bytes of a thread."""
+    """What `ptxas -v` prints about a function, in bytes per thread."""
 
     stack_bytes: int
     store_bytes: int
@@ -52,9 +52,9 @@ def parse_report(text: str) -> dict[str, Spills]:
 
 
 def parse_warnings(text: str, name: str, stack_bytes: int) -> Spills:
-    """Return the spills of a function; `ptxas --warn-on-spills` speaks only of those that do."""
-    found = next((match for match in _SPILLED.finditer(text) if match["name"] == name), None)
-    stores, loads = (int(found["stores"]), int(found["loads"])) if found else (0, 0)
+    """Return the spills of a function; `ptxas --warn-on-spills` names only functions that spill."""
+    spills = next((match for match in _SPILLED.finditer(text) if match["name"] == name), None)
+    stores, loads = (int(spills["stores"]), int(spills["loads"])) if spills else (0, 0)
     return Spills(stack_bytes, stores, loads)
 
 
@@ -65,14 +65,14 @@ def kernel_resources(
 
     PTX is added to the translation's blobs.
     """
-    found: dict[tuple[str, str], KernelResources] = {}
+    kernels: dict[tuple[str, str], KernelResources] = {}
     for step in translation.steps:
         if isinstance(step, Launch):
             key = (step.cubin, step.kernel)
-            known = found.get(key) or _resources(step, translation, ptxas, arch, reports)
-            most = max(known.dynamic_smem_bytes, step.dynamic_smem_bytes)
-            found[key] = replace(known, dynamic_smem_bytes=most)
-    return list(found.values())
+            kernel = kernels.get(key) or _resources(step, translation, ptxas, arch, reports)
+            most = max(kernel.dynamic_smem_bytes, step.dynamic_smem_bytes)
+            kernels[key] = replace(kernel, dynamic_smem_bytes=most)
+    return list(kernels.values())
 
 
 def _resources(
@@ -83,13 +83,13 @@ def _resources(
     ptx = cubin.ptx.encode()
     spills: Spills | None = Spills(0, 0, 0)
     if kernel.stack_bytes:
-        said = reports.of(translation.blobs[step.cubin]) if reports and ptx else None
-        if said is not None:
-            spills = parse_warnings(said, step.kernel, kernel.stack_bytes)
+        report = reports.of(translation.blobs[step.cubin]) if reports and ptx else None
+        if report is not None:
+            spills = parse_warnings(report, step.kernel, kernel.stack_bytes)
         else:
             spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
         if spills and spills.stack_bytes != kernel.stack_bytes:
-            spills = None  # another code came out, so its spills are not this kernel's
+            spills = None  # the code differs, so its spills are not this kernel's
     if ptx:
         translation.blobs[digest(ptx)] = ptx
     return KernelResources(
@@ -108,7 +108,7 @@ def _resources(
 
 
 def _assemble(ptx: bytes, ptxas: Path, arch: str) -> dict[str, Spills]:
-    """Assemble `ptx` for the sake of the report; nothing where that fails."""
+    """Assemble `ptx` for its report; empty where that fails."""
     with tempfile.TemporaryDirectory(prefix="pallasc-ptxas-") as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_bytes(ptx)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.lowering.patches import patched
 from pallasc.errors import CompileError, ToolError
 from pallasc.specs.gpus import Target
 
@@ -65,7 +65,7 @@ def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
 
     Raises:
         ToolError: JAX does not offer its CUDA plugin in this process.
-        CompileError: the device does not report the architecture that was asked for.
+        CompileError: the device does not report the architecture requested.
     """
     from jax.experimental import topologies
 
@@ -89,14 +89,14 @@ def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def devices_present(devices: Sequence[Any]) -> Iterator[None]:
-    """Let JAX say that these are the devices of the machine, as they are where the kernel runs.
+    """Let JAX report these devices as the devices of the machine, as where the kernel runs.
 
     Kernels ask for their number and their properties while they are traced, and Mosaic asks whether
-    one process has them all. Who asks for the devices of another platform gets those.
+    one process has them all. A question about another platform is answered by JAX.
     """
     import jax
 
-    answers: dict[str, Any] = {
+    answers: dict[str, object] = {
         "default_backend": "gpu",
         "device_count": len(devices),
         "devices": list(devices),
@@ -104,11 +104,11 @@ def devices_present(devices: Sequence[Any]) -> Iterator[None]:
         "local_devices": list(devices),
     }
     asked = {name: _answering(answer, getattr(jax, name)) for name, answer in answers.items()}
-    with replaced(jax, asked):
+    with patched(jax, asked):
         yield
 
 
-def _answering(answer: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+def _answering(answer: object, otherwise: Callable[..., Any]) -> Callable[..., Any]:
     def ask(*args: Any, **kwargs: Any) -> Any:
         platforms = {value for value in (*args, *kwargs.values()) if isinstance(value, str)}
         if platforms <= _PLATFORMS:

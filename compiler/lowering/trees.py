@@ -7,6 +7,7 @@ plan, whose grammar `runtime/matching/trees` has.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pallasc.specs.nodes import static_text
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A pytree node that was there, taken apart by one level.
+    """An existing pytree node, taken apart by one level.
 
     Attributes:
         structure: JAX's, of this level.
@@ -36,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class BuiltNode:
-    """A pytree node that a call gives.
+    """A pytree node that a call returns.
 
     Attributes:
         called: what the spec calls it.
@@ -46,7 +47,7 @@ class BuiltNode:
 
     called: str
     function: Callable[..., Any]
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
 
 def leaves(tree: Any) -> Iterator[ArraySpec]:
@@ -54,16 +55,16 @@ def leaves(tree: Any) -> Iterator[ArraySpec]:
     if isinstance(tree, ArraySpec):
         yield tree
         return
-    held: Any = ()
+    items: Any = ()
     if isinstance(tree, Node):
-        held = tree.children
+        items = tree.children
     elif isinstance(tree, BuiltNode):
-        held = tree.arguments.values()
+        items = tree.arguments.values()
     elif isinstance(tree, Mapping):
-        held = tree.values()
+        items = tree.values()
     elif isinstance(tree, list | tuple):
-        held = tree
-    for item in held:
+        items = tree
+    for item in items:
         yield from leaves(item)
 
 
@@ -119,7 +120,7 @@ def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
 
 
 def _built(node: BuiltNode, sharding: Any) -> Any:
-    """Return what a call gives: it is traced, so that it may look at its arrays, and compute."""
+    """Return what a call returns; it is traced, so it may look at its arrays and compute."""
     import jax
 
     arrays = list(leaves(node))
@@ -134,16 +135,16 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
             if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
                 where = jax.tree_util.keystr(path)
                 raise SpecError(
-                    f"{node.called} gives a {type(made).__name__} whose {where or 'value'} is "
+                    f"{node.called} returns a {type(made).__name__} whose {where or 'value'} is "
                     f"{leaf!r}, which is neither an array nor a pytree node."
                 )
         return made
 
     made = jax.eval_shape(make, *(_struct(array, None) for array in arrays))
-    kept = iter(layouts)
+    in_order = iter(layouts)
     return jax.tree_util.tree_map(
         lambda leaf: _laid_out(
-            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), next(kept)
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), next(in_order)
         ),
         made,
     )
@@ -175,25 +176,25 @@ def is_node(value: Any) -> bool:
     return not jax.tree_util.all_leaves([value])
 
 
-def bind(tree: Any, path: str, found: list[Binding], *, is_input: bool = False) -> Any:
+def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = False) -> Any:
     """Number the leaves of a pytree of JAX in JAX's order; return it with numbers for leaves.
 
     Args:
         tree: arrays, or what stands for them, in containers and nodes.
-        path: what its first level is called.
-        found: gets a binding for each array, whose `buffer` is the leaf's number.
-        is_input: name the children of nodes as their type does, and keep its static data.
+        path: the name of its first level.
+        bindings: a binding is added for each array, whose `buffer` is the leaf's number.
+        is_input: name the children of nodes as their type does, and include its static data.
     """
     if tree is None:
         return None
     if not is_node(tree):
         layout = _layout(tree) if is_input else None
         dtype = parse_dtype(str(tree.dtype)).name
-        found.append(Binding(path, dtype, tuple(tree.shape), len(found), layout))
-        return len(found) - 1
+        bindings.append(Binding(path, dtype, tuple(tree.shape), len(bindings), layout))
+        return len(bindings) - 1
 
     def bound(key: Any, item: Any) -> Any:
-        return bind(item, f"{path}.{key}", found, is_input=is_input)
+        return bind(item, f"{path}.{key}", bindings, is_input=is_input)
 
     if isinstance(tree, dict):
         # JAX sorts the keys of every dictionary but an ordered one.
@@ -219,8 +220,20 @@ def _layout(struct: Any) -> tuple[int, ...] | None:
     return settled_layout(tuple(reversed(major_to_minor)), struct.shape)
 
 
-def arrays_tell_order(trees: Mapping[str, Any]) -> bool:
-    """Tell whether all that hold arrays come before those that hold none."""
+def bytes_in_layout(data: bytes, shape: Sequence[int], layout: Sequence[int]) -> bytes:
+    """Return the bytes of a row-major array in a layout, which lists dimensions from the minor one.
+
+    Raises:
+        ImportError: numpy is not installed.
+    """
+    import numpy
+
+    items = numpy.frombuffer(data, f"V{len(data) // max(1, math.prod(shape))}").reshape(shape)
+    return items.transpose(tuple(reversed(layout))).tobytes()
+
+
+def arrays_tell_order(trees: Mapping[str, object]) -> bool:
+    """Tell whether all trees that hold arrays come before those that hold none."""
     holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
     return holds == sorted(holds, reverse=True)
 

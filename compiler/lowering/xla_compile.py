@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.lowering.patches import patched
 
 _NO_LIBRARY = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
 """XLA assembles with a library inside the process wherever it can load one; JAX 0.10 does not."""
@@ -29,7 +29,7 @@ class _Call(NamedTuple):
 
 
 class _Prepared(BaseException):
-    """Carries the call out of JAX; nothing on the way may take it for a failure."""
+    """Carries the call out of JAX; a `BaseException`, so that JAX does not handle it."""
 
     def __init__(self, call: _Call) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def compile_module(
 
     Args:
         stage: the lowered function.
-        toolkit: the CUDA toolkit whose assembler and device library XLA takes; without one, JAX's.
+        toolkit: the CUDA toolkit whose assembler and device library XLA takes; None for JAX's.
         elsewhere: compiles a prepared call; by default this process does.
 
     Raises:
@@ -55,12 +55,12 @@ def compile_module(
     call = _prepare(stage, options)
     if elsewhere is not None:
         return elsewhere(call)
-    more = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
+    callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
     executable = call.backend.compile(
         call.module,
         executable_devices=call.executable_devices,
         compile_options=call.options,
-        **more,
+        **callbacks,
     )
     serialized: bytes = executable.serialize()
     return serialized
@@ -73,7 +73,7 @@ def _prepare(stage: Any, options: dict[str, str]) -> _Call:
         raise _Prepared(_Call(*arguments))
 
     try:
-        with replaced(compiler, {"compile_or_get_cached": stop}):
+        with patched(compiler, {"compile_or_get_cached": stop}):
             stage.compile(compiler_options=options)
     except _Prepared as prepared:
         return prepared.call

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.compiler.lowering.device_library import TOOLKIT
-from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.failures import exit_in_words
@@ -85,7 +85,7 @@ class XlaProcess:
 
         library: Any = mosaic_gpu
         asked = {"_get_ptxas_isa_version": lambda: self._ask("isa")}
-        with replaced(library._mosaic_gpu_ext, asked):
+        with patched(library._mosaic_gpu_ext, asked):
             yield
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ ERRORS = {
     "second architecture": (
         "CompileError", 1,
         "this process compiles for sm_90a and cannot compile for sm_80 as well\n"
-        "  Mosaic GPU takes one architecture a process: pass isolated=True.",
+        "  Mosaic GPU compiles for one architecture per process: pass isolated=True.",
     ),
     "not an array": (
         "SpecError", 2,

@@ -86,7 +86,7 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
         ("set", "array 0 is a set, which is not an array."),
         ("failing call", "$call 'QArray' failed: ValueError: qvalue has 1 dimensions"),
         ("call that gives a number",
-         "$call 'QArray' gives a QArray whose .scale is 1.5, which is neither an array nor a "
+         "$call 'QArray' returns a QArray whose .scale is 1.5, which is neither an array nor a "
          "pytree node."),
         ("call of nothing", "$call 'pytrees:QAray': pytrees has no 'QAray'."),
         ("pair isolated",
@@ -158,7 +158,7 @@ def test_a_call_of_another_module_counts_as_a_source(project: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scale": 2.5}, "$call 'pytrees.py:QArray' gives a QArray whose .scale is 2.5, which"),
+        ({"scale": 2.5}, "$call 'pytrees.py:QArray' returns a QArray whose .scale is 2.5, which"),
         ({"scale": "one"}, "whose .scale is 'one', which is neither an array nor a pytree node"),
         ({"qvalue": "i4[128]"}, "$call 'pytrees.py:QArray' failed: ValueError: qvalue has 1"),
         ({"more": 1}, "got an unexpected keyword argument 'more'"),

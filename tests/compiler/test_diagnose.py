@@ -263,14 +263,15 @@ def test_output_below_python_is_captured_and_restored(capfd: pytest.CaptureFixtu
 
 
 def test_a_hint_says_what_jax_leaves_open() -> None:
-    message = "NameError: Found an unbound axis name: rows. To fix this, please call jax.shard_map."
+    unbound = NameError("Found an unbound axis name: rows. To fix this, please call jax.shard_map.")
     named = "The axes of a kernel are named in grid_names, cluster_names and thread_name"
-    assert hint(message, {}) == f"{named}; devices are declared in the spec: mesh: {{rows: 4}}."
-    assert hint(message, {"x": 2}) == f"{named}."
-    assert hint("NameError: no such name", {}) is None
-    message = "TypeError: Mesh.__init__() got an unexpected keyword argument 'scratch_shapes'"
-    assert hint(message, {}) == "This version of JAX calls it scratch_types."
-    assert hint(message.replace("scratch_shapes", "axis"), {}) is None
+    assert hint(unbound, {}) == f"{named}; devices are declared in the spec: mesh: {{rows: 4}}."
+    assert hint(unbound, {"x": 2}) == f"{named}."
+    assert hint(NameError("no such name"), {}) is None
+    message = "Mesh.__init__() got an unexpected keyword argument 'scratch_shapes'"
+    assert hint(TypeError(message), {}) == "This version of JAX calls it scratch_types."
+    assert hint(TypeError(message.replace("scratch_shapes", "axis")), {}) is None
+    assert hint(ValueError(message), {}) is None
 
 
 @pytest.mark.skipif(JAX < (0, 11), reason="until JAX 0.10 `pl.pallas_call` has Mosaic GPU")

@@ -154,7 +154,7 @@ def test_windows_come_with_their_bounds() -> None:
     [
         ("", 1, (8, 8), 1, "passes 1 arguments, the kernel takes 2"),
         (_buffer("x", 0) + _argument(0, "%x", 8), 1, (8,), 1, "by value contains an address"),
-        (_buffer("x", 0) + _argument(0, "%x", 4), 1, (8,), 1, "passes 4 bytes for one of 8"),
+        (_buffer("x", 0) + _argument(0, "%x", 4), 1, (8,), 1, "4 bytes for a parameter of 8"),
         ("", 0, (), 2, "k launches 2 kernels instead of one"),
         ("", 0, (), 0, "k launches 0 kernels instead of one"),
         (_TILED.replace("i64 128\nstore", "i64 136\nstore") + _argument(0, "%maps", 256), 1, (256,),

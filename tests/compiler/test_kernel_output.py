@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pallasc.compiler.lowering.kernel_output import (
-    LONGEST_LETTERS,
+    LONGEST_TEXT,
     formats,
     pack,
     printed_text,
@@ -37,8 +37,8 @@ def test_a_long_text_takes_little_and_loses_its_beginning() -> None:
     packed = pack(text)
     assert len(packed) < len(text) / 4
     kept = unpack(packed)
-    assert kept.startswith(f"[the first {len(text) - LONGEST_LETTERS} letters are left out]\n")
-    assert kept.endswith(text[-LONGEST_LETTERS:])
+    assert kept.startswith(f"[the first {len(text) - LONGEST_TEXT} letters are left out]\n")
+    assert kept.endswith(text[-LONGEST_TEXT:])
 
 
 def test_a_damaged_text_is_none() -> None:

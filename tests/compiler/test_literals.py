@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pallasc.compiler.executable.literals import literal_bytes
+from pallasc.compiler.executable.allocations import literal_bytes
 from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError
 

@@ -146,5 +146,7 @@ def test_one_process_compiles_for_one_architecture(tmp_path: Path, build_alone: 
     assert error["message"] == (
         "this process compiles for sm_90a and cannot compile for sm_80 as well"
     )
-    assert error["hint"] == "Mosaic GPU takes one architecture a process: pass isolated=True."
+    assert (
+        error["hint"] == "Mosaic GPU compiles for one architecture per process: pass isolated=True."
+    )
     assert error["exit_code"] == 1

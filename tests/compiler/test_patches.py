@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.patches import replaced
+from pallasc.compiler.lowering.patches import patched
 
 
 def _module() -> Any:
@@ -18,9 +18,9 @@ def _module() -> Any:
 def test_a_function_is_replaced_until_the_end() -> None:
     module = _module()
     own = module.name
-    with replaced(module, {"name": lambda: "mine"}):
+    with patched(module, {"name": lambda: "mine"}):
         assert (module.name(), module.other()) == ("mine", "another")
-        with replaced(module, {"name": lambda: "inner"}):
+        with patched(module, {"name": lambda: "inner"}):
             assert module.name() == "inner"
         assert module.name() == "mine"
     assert module.name is own
@@ -29,7 +29,7 @@ def test_a_function_is_replaced_until_the_end() -> None:
 def test_it_comes_back_after_an_error() -> None:
     module = _module()
     own = module.name
-    with pytest.raises(ValueError, match="half-way"), replaced(module, {"name": str}):
+    with pytest.raises(ValueError, match="half-way"), patched(module, {"name": str}):
         raise ValueError("half-way")
     assert module.name is own
 
@@ -37,7 +37,7 @@ def test_it_comes_back_after_an_error() -> None:
 def test_a_name_that_is_not_there_changes_nothing() -> None:
     module = _module()
     own = module.name
-    with pytest.raises(AttributeError), replaced(module, {"name": str, "missing": str}):
+    with pytest.raises(AttributeError), patched(module, {"name": str, "missing": str}):
         pytest.fail("it was entered")
     assert module.name is own
 
@@ -45,7 +45,7 @@ def test_a_name_that_is_not_there_changes_nothing() -> None:
 def test_other_threads_call_the_modules_own() -> None:
     module = _module()
     said: list[str] = []
-    with replaced(module, {"name": lambda: "mine"}):
+    with patched(module, {"name": lambda: "mine"}):
         other = threading.Thread(target=lambda: said.append(module.name()))
         other.start()
         other.join()
@@ -60,13 +60,13 @@ def test_one_thread_at_a_time_replaces_anything() -> None:
     said: list[str] = []
 
     def first() -> None:
-        with replaced(module, {"name": lambda: "first"}):
+        with patched(module, {"name": lambda: "first"}):
             entered.set()
             leave.wait(60)
             said.append(module.name())
 
     def second() -> None:
-        with replaced(module, {"name": lambda: "second"}):
+        with patched(module, {"name": lambda: "second"}):
             said.append(module.name())
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]

@@ -13,8 +13,7 @@ import pytest
 from pallasc.compiler.executable import translate as module
 from pallasc.compiler.executable.launch_parameters import check_signature
 from pallasc.compiler.executable.translate import translate
-from pallasc.compiler.executable.unknown_fields import refuse_unknown_fields
-from pallasc.compiler.executable.xla_schema import message_type
+from pallasc.compiler.executable.xla_schema import message_type, refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Kernel, Parameter, parse_cubin
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, Pointer
