@@ -71,7 +71,7 @@ def make(
         PallascError: it could not be made; `output` is as it was.
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.writer import replace_file
+    from pallasc.specs.user_files import replace_file
 
     try:
         data = _data(setting, root, say)

@@ -21,8 +21,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from pallasc.errors import SpecError
-from pallasc.specs.regular import read_regular
 from pallasc.specs.spelling import nearest, show, suggestion
+from pallasc.specs.user_files import read_regular
 
 _ATTRIBUTES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _MOST_BYTES = 16 * 2**20

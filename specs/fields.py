@@ -34,6 +34,21 @@ class Locator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FixedLocator:
+    """Everything stands in the same place."""
+
+    location: Location
+
+    def value(self, path: PathParts) -> Location:
+        """Return the place."""
+        return self.location
+
+    def key(self, path: PathParts) -> Location:
+        """Return the place."""
+        return self.location
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A value's position in a document, for messages.
 

@@ -31,16 +31,14 @@ History:
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pallasc.errors import SpecError
+from pallasc.specs.user_files import replace_file
 
 LOCK_FILE = Path("pallasc.lock")
 """Where the lock is, unless `--lock` names another file."""
@@ -162,21 +160,8 @@ def write_lock(path: Path, lock: Lock) -> None:
     Raises:
         SpecError: it cannot be written; the old one is still there.
     """
-    place = Path(os.path.realpath(path))  # a link stays a link
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                file.write(lock_text(lock).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be written: {error.strerror}.", hint="Give --lock another path."
-        ) from error
+    data = lock_text(lock).encode()
+    replace_file(path, data, make_folder=False, hint="Give --lock another path.")
 
 
 def compare(

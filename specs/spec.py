@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pallasc.errors import Location
@@ -160,12 +160,7 @@ class Variant:
     @property
     def id(self) -> str:
         """Return `matmul[m=1024,n=4096]@h100-sxm`: what people call it."""
-        params = ",".join(f"{key}={plain(value)}" for key, value in self.params)
-        return (
-            f"{self.name}[{params}]@{self.target.name}"
-            if params
-            else f"{self.name}@{self.target.name}"
-        )
+        return variant_id(self.name, self.params, self.target.name)
 
     def request(self) -> dict[str, object]:
         """Return all that decides the compilation as plain data, mappings sorted by key.
@@ -185,6 +180,12 @@ class Variant:
     def arrays(self) -> Iterator[tuple[str, ArraySpec]]:
         """Yield every array with its path, `a` or `cache.0`, in the order of the spec."""
         yield from _leaves(self.args, ())
+
+
+def variant_id(name: str, params: Iterable[tuple[str, Scalar]], target: str) -> str:
+    """Return what a variant is called: `matmul[m=1024,n=4096]@h100-sxm`."""
+    text = ",".join(f"{key}={plain(value)}" for key, value in params)
+    return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
 
 
 def plain_args(tree: Args | ArgTree, *, in_order: bool = False) -> Value:

@@ -119,7 +119,7 @@ def _merged(choices: Sequence[Choice]) -> bytes:
 def _write(output: Path, data: bytes, *, as_json: bool) -> None:
     from pallasc.cli.terminal.output import count, json_text
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.writer import replace_file
+    from pallasc.specs.user_files import replace_file
 
     replace_file(output, data)
     with open_bundle(data) as bundle:

@@ -106,7 +106,7 @@ def compare(bundle: Bundle, path: Path) -> list[Finding]:
         NotCachedError: there is no such file.
     """
     from pallasc.errors import NotCachedError
-    from pallasc.specs.bundle.agreement import compare_with_lock
+    from pallasc.specs.bundle.audit import compare_with_lock
     from pallasc.specs.lock import update_command
     from pallasc.specs.lock_reading import read_lock
 

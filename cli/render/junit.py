@@ -65,7 +65,7 @@ def write_junit(
     Raises:
         SpecError: it cannot be written.
     """
-    from pallasc.specs.bundle.writer import replace_file
+    from pallasc.specs.user_files import replace_file
 
     data = junit_xml(report, workspace_root(environment), error)
     try:

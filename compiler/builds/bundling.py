@@ -185,7 +185,7 @@ def _groups(
 def _write(groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]) -> tuple[Written, ...]:
     """Write all bundles; none before all of them are made."""
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.writer import replace_file
+    from pallasc.specs.user_files import replace_file
 
     made = [pack(_items(group.results)) for group in groups]
     written = []

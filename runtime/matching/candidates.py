@@ -8,8 +8,9 @@ from typing import Any
 
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.bundle.manifest import Array, variant_id
+from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.lazy import cached_property
+from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
 
 ArrayType = tuple[Any, ...]

@@ -12,6 +12,7 @@ Kinds of findings, with the severity of each:
 * `debug`: debug sections or PTX were left in (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
 * `provenance`: it was made from files that differ from the commit (warning)
+* `lock`: it lacks a variant of the lock file (note), or has another one or another artifact (error)
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.provenance import differing
 from pallasc.specs.bundle.signature import PublicKey
 from pallasc.specs.bundle.strip import debug_bytes
+from pallasc.specs.lock import Lock
 
 Severity = Literal["note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -220,3 +222,23 @@ def _cubin(content: bytes, users: Iterable[Entry]) -> Iterator[Finding]:
         if entry.arch.rstrip("af") != f"sm_{sm}":
             text = f"it is for {entry.arch}, and its cubin for sm_{sm}"
             yield Finding("error", "architecture", entry.id, text)
+
+
+def compare_with_lock(entries: Iterable[Entry], lock: Lock) -> list[Finding]:
+    """Return where entries and a lock file differ, the worst first.
+
+    What the entries lack is a note, because a bundle need not hold everything. Digests are of the
+    artifacts as they were compiled, before anything was left out.
+    """
+    left = dict(lock.variants)
+    findings = []
+    for entry in entries:
+        locked = left.pop(entry.id, None)
+        if locked is None:
+            text = "the lock file does not name it"
+            findings.append(Finding("error", "lock", entry.id, text))
+        elif locked.artifact != entry.digest:
+            text = f"the lock file has artifact {locked.artifact[:12]}, the bundle "
+            findings.append(Finding("error", "lock", entry.id, text + entry.digest[:12]))
+    findings += [Finding("note", "lock", name, "the bundle lacks it") for name in left]
+    return sort_findings(findings)

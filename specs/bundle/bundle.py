@@ -12,7 +12,7 @@ from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.artifacts.artifact import Artifact, ArtifactRecord
 from pallasc.specs.bundle.blobs import BlobRow, Kind
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
-from pallasc.specs.bundle.manifest import Entry, entry_key, is_name, variant_id
+from pallasc.specs.bundle.manifest import Entry, entry_key, is_name
 from pallasc.specs.bundle.provenance import Provenance, parse_provenance
 from pallasc.specs.bundle.reader import Reader
 from pallasc.specs.bundle.records import (
@@ -33,6 +33,7 @@ from pallasc.specs.bundle.signature import (
 from pallasc.specs.bundle.source import Source, open_source
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import DEFAULT_MODELS
+from pallasc.specs.spec import variant_id
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 

@@ -25,7 +25,7 @@ from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.spelling import plain
+from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
 from pallasc.specs.untrusted_json import as_list, as_object, as_text, as_whole, fault, parse_json
 
@@ -102,12 +102,6 @@ class Entry:
 def is_name(text: str) -> bool:
     """Tell whether a key can hold a text as the name of a kernel or target."""
     return bool(text) and text.isprintable()
-
-
-def variant_id(name: str, params: Iterable[tuple[str, Scalar]], target: str) -> str:
-    """Return what a variant is called: `matmul[m=1024,n=4096]@h100-sxm`."""
-    text = ",".join(f"{key}={plain(value)}" for key, value in params)
-    return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
 
 
 def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:

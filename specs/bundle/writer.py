@@ -7,13 +7,9 @@ for one kernel lies close together.
 from __future__ import annotations
 
 import os
-import secrets
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from pallasc.errors import SpecError
@@ -46,6 +42,7 @@ from pallasc.specs.bundle.items import Blob, Item, Packed, pack_item
 from pallasc.specs.bundle.manifest import Entry, content_digest, pack_entries
 from pallasc.specs.bundle.provenance import Provenance, pack_provenance
 from pallasc.specs.canonical import canonical_json
+from pallasc.specs.user_files import replace_file
 
 
 def write_bundle(
@@ -103,32 +100,6 @@ def build_bundle(
     ]
     content = content_digest((variant.entry, variant.shipped) for variant in variants)
     return body.finish(entries, content, origins)
-
-
-def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file in one step, and the folder that it is in; it keeps the mode that it has.
-
-    Raises:
-        SpecError: it cannot be written; what was there is still there.
-    """
-    place = Path(os.path.realpath(path))
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileNotFoundError):
-                temporary.chmod(stat.S_IMODE(place.stat().st_mode))
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be written: {error.strerror}.", hint="Give another path."
-        ) from error
 
 
 def _sorted(variants: Iterable[Packed]) -> list[Packed]:

@@ -17,11 +17,11 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.characters import HALF, HALF_HINT, joined
-from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.fields import FixedLocator, Place
 from pallasc.specs.loading.declare import SpecFile, kernel_place
 from pallasc.specs.loading.declare import declare as checked_spec
 from pallasc.specs.loading.modules import load_module, module_name
+from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import show, suggestion
 
@@ -235,28 +235,15 @@ def _collecting(collection: _Collection) -> Iterator[None]:
         _collections.remove(collection)
 
 
-@dataclass(frozen=True, slots=True)
-class _CallSite:
-    """Everything in a declaration stands where the decorator is called."""
-
-    location: Location
-
-    def value(self, path: PathParts) -> Location:
-        return self.location
-
-    def key(self, path: PathParts) -> Location:
-        return self.location
-
-
 def _declare(
     function: str | Callable[..., Any], fields: dict[str, object], location: Location, file: Path
 ) -> Spec:
-    at = Place(_CallSite(location))
+    at = Place(FixedLocator(location))  # of the decorator's call
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
     name = fields.get("name", own_name)
     if isinstance(name, str):
-        name = _whole(name, at)
+        name = _complete(name, at)
     at = kernel_place(at, name, entry)
     plain = {key: _plain(value, at.child(key), file) for key, value in fields.items()}
     return checked_spec({**plain, "name": name, "entry": entry}, at, SpecFile(str(file.parent)))
@@ -294,7 +281,7 @@ def spec_of(
 def _plain(value: object, at: Place, file: Path) -> object:
     """Return a field as YAML would have given it."""
     if type(value) is str:
-        return _whole(value, at)
+        return _complete(value, at)
     if value is None or type(value) in (int, float, bool):
         return value
     if isinstance(value, Ref):
@@ -321,14 +308,14 @@ def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[s
 def _text_key(key: object, at: Place) -> str:
     if type(key) is not str:
         raise at.error(f"a key must be text, got {key!r}.")
-    return _whole(key, at)
+    return _complete(key, at)
 
 
-def _whole(text: str, at: Place) -> str:
-    found = joined(text)
-    if found is None:
+def _complete(text: str, at: Place) -> str:
+    complete = join_surrogates(text)
+    if complete is None:
         raise at.error(f"{show(text)} {HALF}", HALF_HINT)
-    return found
+    return complete
 
 
 def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:

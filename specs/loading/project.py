@@ -11,30 +11,17 @@ own upwards.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import PathParts, Place
+from pallasc.specs.fields import FixedLocator, Place
 from pallasc.specs.loading.kernel_fields import VARIABLES_KIND
 from pallasc.specs.spec import Spec
 
 _FILE = "pyproject.toml"
 _TABLE = ("tool", "pallasc")
 _KEY = "env"
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """Everything stands somewhere in one file."""
-
-    location: Location
-
-    def value(self, path: PathParts) -> Location:
-        return self.location
-
-    def key(self, path: PathParts) -> Location:
-        return self.location
 
 
 def with_project(specs: Iterable[Spec]) -> list[Spec]:
@@ -85,5 +72,5 @@ def _declared(file: Path) -> tuple[str, ...]:
         table = inner if isinstance(inner, dict) else {}
     if _KEY not in table:
         return ()
-    at = Place(_File(where), (*_TABLE, _KEY))
+    at = Place(FixedLocator(where), (*_TABLE, _KEY))
     return VARIABLES_KIND.read(table[_KEY], at)

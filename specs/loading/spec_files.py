@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from pallasc.errors import SpecError
-from pallasc.specs.regular import check_regular
 from pallasc.specs.spelling import nearest
+from pallasc.specs.user_files import check_regular
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _DECLARING = ("declare", "kernel")

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.characters import HALF, HALF_HINT, joined
 from pallasc.specs.fields import PathParts
 from pallasc.specs.loading.yaml_nodes import (
     DEEPEST,
@@ -28,8 +27,8 @@ from pallasc.specs.loading.yaml_nodes import (
     Node,
     compose,
 )
-from pallasc.specs.regular import read_regular
 from pallasc.specs.spelling import show
+from pallasc.specs.user_files import read_regular
 
 MOST_BYTES = 8 * 2**20
 """Size of one file."""
@@ -40,6 +39,9 @@ _MOST_EXPLAINED = 2**18
 _LONGEST_NUMBER = 100
 _LONGEST_LINE = 1000
 """Characters of a line that is looked at for what may be wrong with it."""
+
+HALF = "holds half of a character, which cannot be written."
+HALF_HINT = "Write the character itself, or its number: \\U0001f600."
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
@@ -188,6 +190,20 @@ def _syntax_hint(text: str, line: int) -> str | None:
     return None
 
 
+def join_surrogates(text: str) -> str | None:
+    """Return text with surrogate pairs joined, None where half of a pair stands alone.
+
+    JSON escapes a character beyond 16 bits as two (RFC 8259, section 7); Python keeps bytes of a
+    file name that are not UTF-8 as halves.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return None
+
+
 class _Reader:
     """Turns nodes into data; counts values, so that aliases cannot multiply without end."""
 
@@ -268,13 +284,13 @@ class _Reader:
 
     def _scalar(self, node: Node) -> Any:
         if node.tag == TEXT:
-            return self._whole(node)
+            return self._complete(node)
         if node.tag != PLAIN:
             raise self._tag_error(node)
         return self._plain(node, node.value)
 
-    def _whole(self, node: Node) -> str:
-        text = joined(node.value)
+    def _complete(self, node: Node) -> str:
+        text = join_surrogates(node.value)
         if text is None:
             raise self._error(node, f"{show(node.value)} {HALF}", HALF_HINT)
         return text

@@ -17,8 +17,8 @@ from pallasc.specs.bundle.manifest import (
     content_digest,
     entry_key,
     pack_entries,
-    variant_id,
 )
+from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
 
 NAMES = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)

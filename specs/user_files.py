@@ -1,9 +1,12 @@
-"""Read files of the user's whole, when they are files and of a size that can be read."""
+"""Files of the user's: read if they are regular and of bounded size, replaced in one step."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
+from contextlib import suppress
+from pathlib import Path
 
 from pallasc.errors import SpecError
 
@@ -17,7 +20,7 @@ _KINDS = (
 
 
 def read_regular(file: str, *, most_bytes: int) -> bytes:
-    """Return the content of a regular file; anything else is neither opened nor waited for.
+    """Return the content of a regular file; nothing else is opened, as it might block.
 
     Raises:
         SpecError: there is no such file, it is something else, it is larger than `most_bytes`, or
@@ -28,7 +31,7 @@ def read_regular(file: str, *, most_bytes: int) -> bytes:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         descriptor = os.open(file, flags)
         with open(descriptor, "rb") as stream:
-            # It may have become something else since it was looked at.
+            # It may have become something else since it was checked.
             _check_kind(file, os.fstat(descriptor))
             content = stream.read(most_bytes + 1)
     except FileNotFoundError:
@@ -45,7 +48,7 @@ def check_regular(file: str) -> None:
 
     Raises:
         SpecError: it is a directory, a named pipe, a socket or a device.
-        OSError: it cannot be looked at.
+        OSError: its status cannot be read.
     """
     _check_kind(file, os.stat(file))
 
@@ -54,3 +57,40 @@ def _check_kind(file: str, status: os.stat_result) -> None:
     for is_kind, name in _KINDS:
         if is_kind(status.st_mode):
             raise SpecError(f"{file}: this is {name}, not a file.")
+
+
+def replace_file(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    make_folder: bool = True,
+    hint: str = "Give another path.",
+) -> None:
+    """Write a file in one step; it keeps its mode, and a link stays a link.
+
+    Args:
+        path: the file.
+        data: its new content.
+        make_folder: make the folder that it is in.
+        hint: of the error.
+
+    Raises:
+        SpecError: it cannot be written, and its old content is still there.
+    """
+    place = Path(os.path.realpath(path))
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    try:
+        if make_folder:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileNotFoundError):
+                temporary.chmod(stat.S_IMODE(place.stat().st_mode))
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be written: {error.strerror}.", hint=hint) from error
