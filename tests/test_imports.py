@@ -51,7 +51,6 @@ _SUBFOLDERS = {
     "pallasc.specs.bundle": "bundle",
     "pallasc.specs.library": "library",
     "pallasc.runtime.adapters": "adapters",
-    "pallasc.runtime.matching.jax_nodes": "adapters",
 }
 
 # What the command line must never load into its own process.

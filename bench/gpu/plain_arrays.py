@@ -9,8 +9,7 @@ from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.device.devices import current_device, get_device
 from pallasc.runtime.device.driver import open_driver
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.runtime.matching.dialect import Dialect
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect
 
 
 class Array:
@@ -26,7 +25,6 @@ class Framework(Adapter):
     """What the runtime asks of a framework."""
 
     name = "an array"
-    has_fast_path = True
 
     def empty(
         self, shape: Any, dtype: str = "f32", device: int = 0, stream: int | None = None

@@ -12,7 +12,7 @@ from pallasc.errors import ArgumentError, ToolError
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import Device
-    from pallasc.runtime.matching.signature import Signature
+    from pallasc.runtime.matching.candidates import Signature
     from pallasc.specs.artifacts.plan import Binding
 
 

@@ -2,7 +2,7 @@
 
 What tracing is given are lists, tuples, dicts, `Node` and `BuiltNode` with `ArraySpec` in them.
 `abstract` turns that into what JAX traces, and `bind` turns pytrees of JAX into those of a launch
-plan, whose grammar `runtime/matching/trees` has.
+plan, whose grammar `runtime/matching/arguments` has.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_dtypes import element_strides, numpy_dtype, short_dtype
 from pallasc.runtime.device.devices import current_device
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
-from pallasc.runtime.matching.dialect import Dialect
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
 from pallasc.specs.dtypes import DTYPES
 
 
@@ -18,7 +17,6 @@ class CupyAdapter(Adapter):
 
     name = "a cupy array"
     has_pool = True
-    has_fast_path = True
 
     def __init__(self) -> None:
         import cupy

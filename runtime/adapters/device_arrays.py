@@ -9,11 +9,18 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
-from pallasc.runtime.device.devices import Device, active, get_device, is_open, outside_captures
+from pallasc.runtime.device.devices import (
+    Device,
+    active,
+    current_device,
+    get_device,
+    is_open,
+    outside_captures,
+)
 from pallasc.runtime.device.streams import own_stream
 from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
-from pallasc.specs.dtypes import parse_dtype
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
+from pallasc.specs.dtypes import DTYPES, parse_dtype
 from pallasc.specs.spelling import an
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
@@ -182,8 +189,6 @@ def _free(pointer: int, device: Device, uses: Uses) -> None:
 class OwnMemory(Adapter):
     """The part of an adapter that allocates, for arrays that come without an allocator."""
 
-    has_fast_path = True  # without a dialect: such arrays tell everything at once
-
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
         return DeviceArray(shape, dtype, device)
@@ -203,6 +208,25 @@ class DeviceArrayAdapter(OwnMemory):
         if not isinstance(array, DeviceArray):
             raise no_array(array)
         return array.view
+
+    def dialect(self) -> Dialect:
+        """Return how generated code asks for what a launch needs."""
+        return Dialect(
+            kind=DeviceArray,
+            other_kinds=frozenset(),
+            dtypes={dtype.name: dtype.name for dtype in DTYPES.values()},
+            dtype="{x}.dtype",
+            shape="{x}.shape",
+            layout="{x}.shape == {shape}",
+            device="{x}.device",
+            pointer="{x}.pointer",
+            stream="0",
+            current_device="_current_device()",
+            uses="{x}.uses",
+            empty=DeviceArray,
+            place="{x}.device",
+            values={"_current_device": current_device},
+        )
 
 
 def make_adapter() -> DeviceArrayAdapter:

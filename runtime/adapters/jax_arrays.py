@@ -15,13 +15,14 @@ from typing import Any
 from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
-from pallasc.runtime.calls.call import Call
-from pallasc.runtime.calls.launchable import Launchable
+from pallasc.runtime.calls.launch import launch_on_host
+from pallasc.runtime.calls.match import Call
 from pallasc.runtime.calls.program import lay_out
-from pallasc.runtime.matching.arguments import MISSING
+from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.matching.arguments import MISSING, unflatten
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.runtime.matching.candidates import ArrayType, array_type
-from pallasc.runtime.matching.trees import unflatten
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spelling import an
@@ -54,7 +55,7 @@ class JaxAdapter(Adapter):
         """
         import jax
 
-        name = call.kernel.name
+        name = call.variants.name
         if call.out is not MISSING and not call.allocates:
             raise ArgumentError(
                 f"{name}: out cannot be given with JAX arrays, which are never written into.",
@@ -62,22 +63,23 @@ class JaxAdapter(Adapter):
             )
         if call.stream is not None:
             raise ArgumentError(f"{name}: inside JAX the stream is XLA's and cannot be given.")
-        for array, binding in zip(call.arrays, call.kernel.signature.inputs, strict=True):
+        for array, binding in zip(call.arrays, call.variants.signature.inputs, strict=True):
             if not isinstance(array, jax.Array):
                 raise ArgumentError(
                     f"{name}: {binding.path} is {an(type(array).__name__)} among JAX arrays.",
                     hint="Convert it with jax.numpy.asarray.",
                 )
         if any(isinstance(array, jax.core.Tracer) for array in call.arrays):
-            return _traced(call.kernel, *call.arrays)
+            return _traced(call.variants, *call.arrays)
         if all(_is_on_host(array) for array in call.arrays):
             # What hinders the launch is said here, and not by JAX around the callback's error.
-            kernel, arrays = call.kernel, call.arrays
+            kernel, arrays = call.variants, call.arrays
             kernel.route(None, _types(kernel, arrays))
         # Kept with the kernel, so that JAX traces once for each set of shapes.
-        function = vars(call.kernel).get("_jax_function")
+        variants = call.variants
+        function = vars(variants).get("_jax_function")
         if function is None:
-            function = vars(call.kernel)["_jax_function"] = jax.jit(partial(_traced, call.kernel))
+            function = vars(variants)["_jax_function"] = jax.jit(partial(_traced, variants))
         return function(*call.arrays)
 
 
@@ -86,7 +88,7 @@ def _is_on_host(array: Any) -> bool:
     return all(device.platform == "cpu" for device in array.devices())
 
 
-def _traced(kernel: Launchable, *arrays: Any) -> Any:
+def _traced(kernel: Variants, *arrays: Any) -> Any:
     """Return the results of the callback in a traced function."""
     from jax.experimental.buffer_callback import buffer_callback
 
@@ -120,7 +122,7 @@ def _traced(kernel: Launchable, *arrays: Any) -> Any:
     return unflatten(signature.output_tree, leaves)
 
 
-def _types(kernel: Launchable, arrays: Sequence[Any]) -> list[ArrayType]:
+def _types(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
     """Return the types of arrays; as XLA lays them out as is asked, their layouts are a variant's.
 
     A variant whose arrays are row-major goes first.
@@ -140,7 +142,7 @@ def _in_memory(array: Any, binding: Binding) -> Any:
     return array.transpose(tuple(reversed(binding.layout)))
 
 
-def _load(kernel: Launchable, types: Sequence[ArrayType]) -> None:
+def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
     """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
 
     What hinders it is for the callback to say: the function may be traced for other devices.
@@ -174,7 +176,7 @@ def _result(name: str, binding: Binding) -> Any:
     return jax.ShapeDtypeStruct(binding.shape, dtype)
 
 
-def _workspace_bytes(kernel: Launchable, types: Sequence[ArrayType]) -> int:
+def _workspace_bytes(kernel: Variants, types: Sequence[ArrayType]) -> int:
     """Return the bytes for temporaries that any variant for these arrays needs."""
     return max(
         (
@@ -217,7 +219,7 @@ def _guarded(name: str, callback: Any) -> Any:
 
 
 def _launch(
-    kernel: Launchable,
+    kernel: Variants,
     context: Any,
     types: Sequence[ArrayType],
     arrays: Any,
@@ -237,19 +239,16 @@ def _launch(
 
 
 def _launch_on_host(
-    kernel: Launchable, types: Sequence[ArrayType], arrays: Any, results: Any
+    kernel: Variants, types: Sequence[ArrayType], arrays: Any, results: Any
 ) -> None:
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy
-
-    from pallasc.runtime.calls.host import run_on_host
-    from pallasc.runtime.device.devices import current_device
 
     inputs = [numpy.asarray(buffer) for buffer in arrays]
     outputs = [numpy.asarray(buffer) for buffer in results]
     for array in (*inputs, *outputs):
         check_unpacked(array.dtype)
-    run_on_host(kernel.route(current_device(), types), inputs, outputs)
+    launch_on_host(kernel.route(current_device(), types), inputs, outputs)
 
 
 def _view(buffer: Any) -> ArrayView:

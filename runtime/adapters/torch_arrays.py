@@ -8,8 +8,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.calls.tracing import TRACED
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, no_array
-from pallasc.runtime.matching.dialect import Dialect
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
 from pallasc.specs.dtypes import ALIASES, DTYPES
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
@@ -68,7 +67,6 @@ class TorchAdapter(Adapter):
 
     name = "a torch tensor"
     has_pool = True
-    has_fast_path = True
 
     def __init__(self) -> None:
         import torch

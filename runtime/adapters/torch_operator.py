@@ -13,20 +13,19 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.calls.fast_path import parameter_names
 from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.launchable import Launchable
+from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.matching.arguments import flatten, input_names, is_flat
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
-from pallasc.runtime.matching.signature import input_names
-from pallasc.runtime.matching.trees import flatten, is_flat
 from pallasc.specs.arrays import layout_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
-# Kernel, library and operator by name. A library is gone with its object, and its operators too.
-_registered: dict[str, tuple[Launchable, Any, Any]] = {}
+# Variants, library and operator by name. A library is gone with its object, and its operators too.
+_registered: dict[str, tuple[Variants, Any, Any]] = {}
 
 
-def register(kernel: Launchable, forms: Forms[Any] | None, name: str) -> Any:
+def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
     """Register a kernel as `namespace::name` and return the operator; once more, return it again.
 
     Raises:
@@ -71,7 +70,7 @@ def _taken(name: str, what: str) -> ArgumentError:
 class _Operator:
     """The functions behind one operator; a parameter that is None in some variants is optional."""
 
-    def __init__(self, kernel: Launchable, forms: Forms[Any] | None) -> None:
+    def __init__(self, kernel: Variants, forms: Forms[Any] | None) -> None:
         self._kernel = kernel
         order: Sequence[str | None] = [name for name, _ in input_names(kernel.signature)]
         optional: Sequence[str] = ()
@@ -173,7 +172,7 @@ class _Form:
         is_flat: all arrays lie in parameters of their own.
     """
 
-    def __init__(self, kernel: Launchable) -> None:
+    def __init__(self, kernel: Variants) -> None:
         self.kernel = kernel
         self.signature = kernel.signature
         trees = input_names(self.signature)

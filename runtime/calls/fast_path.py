@@ -15,19 +15,17 @@ from typing import Any
 
 from pallasc.runtime.calls.routes import Route
 from pallasc.runtime.calls.tracing import skip_frames, untraced
-from pallasc.runtime.device.devices import device_count
+from pallasc.runtime.device.devices import device_count, get_device
 from pallasc.runtime.device.driver import ODD_ANSWERS
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
-from pallasc.runtime.matching.arguments import MISSING
-from pallasc.runtime.matching.arrays import FOREIGN_ERRORS
-from pallasc.runtime.matching.dialect import Dialect
-from pallasc.runtime.matching.signature import input_names
-from pallasc.runtime.matching.trees import children_of, is_flat
+from pallasc.runtime.device.uses import number_of
+from pallasc.runtime.matching.arguments import MISSING, children_of, input_names, is_flat
+from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, Dialect
 from pallasc.specs.artifacts.plan import Binding
 
 Function = Callable[..., Any]
 
-BUILTINS: Mapping[str, Any] = {
+BUILTINS: Mapping[str, object] = {
     "_type": type,
     "_len": len,
     "_sequences": (tuple, list),
@@ -67,9 +65,9 @@ def parameter_names(names: Sequence[str | None]) -> list[str]:
     ]
 
 
-def compile_function(source: Sequence[str], values: Mapping[str, Any], name: str) -> Function:
+def compile_function(source: Sequence[str], values: Mapping[str, object], name: str) -> Function:
     """Return the function `_front` that lines of code define, under another name."""
-    scope = dict(values)
+    scope: dict[str, Any] = dict(values)
     exec(compile("\n".join(source), f"<pallasc {name}>", "exec"), scope)
     made: Function = scope["_front"]
     made.__name__ = made.__qualname__ = name
@@ -128,7 +126,7 @@ class _Writer:
         self.trees = [tree for _, tree in trees]
         self.parameters = parameter_names([name for name, _ in trees])
         self.results = [f"_result{n}" for n in range(len(self.signature.results))]
-        self.values: dict[str, Any] = {
+        self.values: dict[str, object] = {
             **dialect.values,
             "_Kind": dialect.kind,
             "_kinds": dialect.other_kinds,
@@ -141,6 +139,9 @@ class _Writer:
             "_success": success,
             "_empty": dialect.empty,
             "_stream_handle": stream_handle,
+            "_device": get_device,
+            "_number_of": number_of,
+            "_launch_noted": route.launch_noted,
         }
 
     def is_possible(self) -> bool:
@@ -148,10 +149,12 @@ class _Writer:
         flat = all(tree is None or type(tree) is int for tree in self.trees) and is_flat(
             self.signature.output_tree
         )
-        known = all(one.dtype in self.dialect.dtypes for one in self.signature.passed)
-        has_layouts = any(one.layout is not None for one in self.signature.inputs)
+        known = all(array.dtype in self.dialect.dtypes for array in self.signature.passed)
+        has_layouts = any(array.layout is not None for array in self.signature.inputs)
         if has_layouts and not self.dialect.strided:
             return False
+        if self.dialect.uses and self.route.workspace_bytes:
+            return False  # temporaries come from the driver, in the order of the stream
         return flat and known and bool(self.signature.inputs)
 
     def function(self, kind: str) -> Function:
@@ -271,24 +274,30 @@ class _Writer:
         stream = ask.stream.format(d="_d")
         if is_into:
             stream += " if stream is None else _stream_handle(stream)"
-        lines = [f"_s = {stream}"]
-        if not is_into:
-            lines += self._allocations(inputs[0])
         new = [] if is_into else list(self.results)
+        allocations = [] if is_into else self._allocations(inputs[0])
         if self.route.workspace_bytes:
             self.values["_workspace_shape"] = (self.route.workspace_bytes,)
             self.values["_bytes"] = ask.dtypes["u8"]
             place = ask.place.format(x=inputs[0])
-            lines.append(f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={place})")
+            allocations.append(
+                f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={place})"
+            )
             new.append("_workspace")
         key = ["_s", "_d", *places, *(ask.pointer.format(x=name) for name in new)]
         out = self._returned(inputs, is_into)
-        return [
-            *lines,
+        lines = [
+            *allocations,
             *(self._own_context() if device_count() > 1 else []),
             f"_key = ({', '.join(key)})",
             "_plan = _plans.get(_key) or _bind(_key)",
             "if _plan is not None:",
+        ]
+        if ask.uses:
+            return [f"_s = {stream}", *self._in_order(inputs, lines, out, is_into)]
+        return [
+            f"_s = {stream}",
+            *lines,
             *self._marks(inputs, is_into),
             "    try:",
             "        _answer = _plan()",
@@ -297,6 +306,31 @@ class _Writer:
             "    if _answer[0] is _success:",
             f"        return {out}",
             f"    return _retry(_key, _plan, _answer, {out})",
+        ]
+
+    def _in_order(
+        self, inputs: Sequence[str], lines: Sequence[str], out: str, is_into: bool
+    ) -> list[str]:
+        """Return the launch of arrays that know their uses, where no other stream uses them."""
+        written = [number in self.signature.updated for number in range(len(inputs))]
+        given = [*inputs, *(self._given_results(inputs)[2] if is_into else [])]
+        uses = [self.dialect.uses.format(x=name) for name in given]
+        writes = [*written, *[True] * (len(given) - len(inputs))]
+        waits = [
+            f"{memory}.before(_n, writes={written})"
+            for memory, written in zip(uses, writes, strict=True)
+        ]
+        if not is_into:
+            uses += [self.dialect.uses.format(x=name) for name in self.results]
+            writes += [True] * len(self.results)
+        noted = "".join(
+            f"({memory}, {written}), " for memory, written in zip(uses, writes, strict=True)
+        )
+        return [
+            "_n = _number_of(_device(_d), _s)",
+            f"if not ({' or '.join(waits)}):",
+            *(f"    {line}" for line in lines),
+            f"        return _launch_noted(_key, _plan, _n, ({noted}), {out})",
         ]
 
     def _marks(self, inputs: Sequence[str], is_into: bool) -> list[str]:

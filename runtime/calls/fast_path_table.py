@@ -13,22 +13,21 @@ from pallasc.runtime.calls.fast_path import (
     make_fronts,
     parameter_names,
 )
-from pallasc.runtime.calls.fast_path_mixed import MixedFront
 from pallasc.runtime.calls.routes import Route
-from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.dialect import Dialect
-from pallasc.runtime.matching.signature import Signature, input_names
+from pallasc.runtime.matching.arguments import input_names
+from pallasc.runtime.matching.arrays import Dialect
+from pallasc.runtime.matching.candidates import Candidate, Signature
 
 
 class FrontTable:
     """The functions that later calls of one kernel go through.
 
-    There is a way for arrays of any framework (`fast_path_mixed`). A framework with a dialect gets
-    generated functions in front of it, the framework met last in front of the others.
+    Each framework with a dialect gets generated functions, the framework met last in front of the
+    others.
 
     Args:
         variants: all variants of the kernel.
-        call, into: the slow paths.
+        slow: the slow paths, for "call" and "into".
         success: the driver's code for it.
         checks: as in `make_fronts`.
     """
@@ -36,61 +35,34 @@ class FrontTable:
     def __init__(
         self,
         variants: Sequence[Candidate],
+        slow: Mapping[str, Function],
+        success: object,
         *,
-        call: Function,
-        into: Function,
-        success: Any,
         checks: bool,
     ) -> None:
         self._variants = variants
-        self._mixed = MixedFront({"call": call, "into": into}, success)
-        self._options: dict[str, Any] = {"success": success, "checks": checks}
-        self._added: set[Route] = set()
+        self._success = success
+        self._checks = checks
         self._tables: dict[type, _DialectTable] = {}
-        self._head: dict[str, Function] = {"call": self._mixed.call, "into": self._mixed.into}
+        self._head = slow
 
-    def add(self, route: Route, dialect: Dialect | None) -> Fronts | None:
-        """Return the functions to call from now on, None where nothing changes."""
-        binds = self._is_alone(route)
-        is_first = not self._added
-        if route not in self._added:
-            self._added.add(route)
-            self._mixed.add(route, binds=binds)
-        if dialect is not None:
-            table = self._tables.get(dialect.kind)
-            if table is None:
-                table = _DialectTable(self._variants, dialect, self._head, **self._options)
-                self._tables[dialect.kind] = table
-                self._head = table.slow_ways()
-            made = table.add(route, binds=binds)
-            if made is not None:
-                return made if table is list(self._tables.values())[-1] else None
-        return _passing_on(route.signature, self._head) if is_first else None
+    def add(self, route: Route, dialect: Dialect, *, binds: bool) -> Fronts | None:
+        """Return the functions to call from now on, None where nothing changes.
 
-    def _is_alone(self, route: Route) -> bool:
-        """Tell whether no variant outside a route takes arrays of the same types."""
-        arrays = route.candidates[0].arrays
-        return all(
-            one.arrays != arrays or any(one is own for own in route.candidates)
-            for one in self._variants
-        )
-
-
-def _passing_on(signature: Signature, ways: Mapping[str, Function]) -> Fronts:
-    """Return functions with the kernel's parameters that only pass them on."""
-    names = parameter_names([name for name, _ in input_names(signature)])
-    listed = "".join(f"{name}, " for name in names)
-
-    def made(kind: str) -> Function:
-        out, slow_out = ("out=_MISSING, ", "out") if kind == "into" else ("", "_MISSING")
-        source = [
-            f"def _front({''.join(f'{name}=_MISSING, ' for name in names)}*_more, {out}"
-            "stream=None, **_params):",
-            f"    return _slow(({listed}), _more, {slow_out}, stream, _params)",
-        ]
-        return compile_function(source, {**BUILTINS, "_slow": ways[kind]}, kind)
-
-    return Fronts(made("into"), made("call"))
+        Args:
+            route: a route of the kernel.
+            dialect: the framework of its arrays.
+            binds: no other route takes arrays of these types: new addresses are for this one too.
+        """
+        table = self._tables.get(dialect.kind)
+        if table is None:
+            table = _DialectTable(
+                self._variants, dialect, self._head, self._success, checks=self._checks
+            )
+            self._tables[dialect.kind] = table
+            self._head = table.slow_ways()
+        fronts = table.add(route, binds=binds)
+        return fronts if table is list(self._tables.values())[-1] else None
 
 
 class _DialectTable:
@@ -111,8 +83,8 @@ class _DialectTable:
         variants: Sequence[Candidate],
         dialect: Dialect,
         slow: Mapping[str, Function],
+        success: object,
         *,
-        success: Any,
         checks: bool,
     ) -> None:
         self._dialect = dialect
@@ -209,14 +181,15 @@ class _DialectTable:
 
 def _questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
     """Return what to look at: number of an array, and `shape` or `dtype`, where variants differ."""
-    found = []
-    for leaf, types in enumerate(zip(*(one.arrays for one in variants), strict=False)):
-        dtypes, shapes = ({one[part] for one in types} for part in (0, 1))
-        found += [(leaf, "shape")] * (len(shapes) > 1) + [(leaf, "dtype")] * (len(dtypes) > 1)
-    return found
+    questions = []
+    rows = zip(*(variant.arrays for variant in variants), strict=False)
+    for leaf, types in enumerate(rows):
+        dtypes, shapes = ({array[part] for array in types} for part in (0, 1))
+        questions += [(leaf, "shape")] * (len(shapes) > 1) + [(leaf, "dtype")] * (len(dtypes) > 1)
+    return questions
 
 
 def _differ_in_layout(variants: Sequence[Candidate]) -> bool:
-    """Tell whether layouts tell variants apart: arrays of any framework find theirs."""
-    layouts = {tuple(one.layout for one in variant.facts.inputs) for variant in variants}
+    """Tell whether layouts tell variants apart: no expression of a dialect asks for those."""
+    layouts = {tuple(array.layout for array in variant.facts.inputs) for variant in variants}
     return len(layouts) > 1

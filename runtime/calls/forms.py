@@ -15,14 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.calls.fast_path import BUILTINS, Function, compile_function, parameter_names
-from pallasc.runtime.calls.launchable import Launchable
+from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.matching.arguments import input_names
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.runtime.matching.selection import may_run, several_fit
-from pallasc.runtime.matching.signature import input_names
 from pallasc.specs.artifacts.plan import tree_leaves
 from pallasc.specs.canonical import canonical_json
 
-K = TypeVar("K", bound=Launchable)
+K = TypeVar("K", bound=Variants)
 """The class of a kernel."""
 
 _MOST_SHOWN = 5
@@ -75,7 +75,7 @@ class Forms(Generic[K]):
         self.kernels = tuple(kernels)
         self._types = types
 
-    def choose(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> K:
+    def choose(self, arrays: Sequence[Any], named: Mapping[str, object]) -> K:
         """Return the kernel whose form arguments have.
 
         Raises:
@@ -87,7 +87,7 @@ class Forms(Generic[K]):
         for form in self.kernels:
             try:
                 leaves, params = form.bind(arrays, named)
-                fitting.append(_Fitting(form, form.variant(**params) if params else form, leaves))
+                fitting.append(_Fitting(form, form.with_params(params) if params else form, leaves))
             except ArgumentError as error:
                 reasons.append((form, error))
         if len(fitting) > 1:
@@ -135,7 +135,7 @@ class Forms(Generic[K]):
             trees = input_names(kernel.signature)
             if any(name is None for name, _ in trees):
                 return None
-            orders.append(_told(kernel))
+            orders.append(_order(kernel))
         found: list[str] = []
         for order in sorted(orders, key=len, reverse=True):
             found += [name for name in order if name not in found]
@@ -185,7 +185,7 @@ class Forms(Generic[K]):
         return {str(name) for name, tree in trees if any(True for _ in tree_leaves(tree))}
 
 
-def _told(kernel: Launchable) -> list[str]:
+def _order(kernel: Variants) -> list[str]:
     """Return the parameters whose order a form tells: without arrays at the end, it does not."""
     trees = input_names(kernel.signature)
     if kernel.signature.parameters:
@@ -230,7 +230,7 @@ def _front(
     return compile_function(source, {**BUILTINS, **forms, "_slow": slow}, kind)
 
 
-def _example(kernel: Launchable) -> str:
+def _example(kernel: Variants) -> str:
     first = kernel.variants[0].id
     others = len(kernel.variants) - 1
     return f"{first} and {others} more" if others else first

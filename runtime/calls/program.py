@@ -19,8 +19,7 @@ from pallasc.runtime.device.loading import launch_config, ready_function
 from pallasc.runtime.device.memory import align, upload
 from pallasc.runtime.device.parameters import ParameterBlocks
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, across_contexts
-from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.signature import Signature
+from pallasc.runtime.matching.candidates import Candidate, Signature
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan, Step
 
@@ -40,7 +39,7 @@ def load_program(candidate: Candidate, device: Device) -> Program:
         programs: dict[int, Program] = process_state.now.programs.setdefault(candidate.artifact, {})
         if device.ordinal not in programs:
             try:
-                programs[device.ordinal] = Program(candidate.id, candidate.artifact, device)
+                programs[device.ordinal] = Program(candidate, device)
             except CorruptError as error:
                 raise CorruptError(f"{candidate.id}: {error.message}", hint=error.hint) from error
         return programs[device.ordinal]
@@ -55,8 +54,7 @@ class Program:
     """A variant on a device: kernels loaded, constants uploaded, tensor maps prepared.
 
     Args:
-        name: what the variant is called.
-        artifact: what was compiled.
+        candidate: the variant.
         device: where it shall run.
 
     Attributes:
@@ -68,20 +66,21 @@ class Program:
         DeviceError: the device cannot run it.
     """
 
-    def __init__(self, name: str, artifact: Artifact, device: Device) -> None:
-        self.name = name
+    def __init__(self, candidate: Candidate, device: Device) -> None:
+        artifact = candidate.artifact
+        self.name = candidate.id
         self.device = device
         self._driver = open_driver()
         self._plan = artifact.plan
-        self._signature = Signature.of(self._plan)
-        self._steps = [one for one in self._plan.steps if isinstance(one, Launch) or one.size]
+        self._signature = candidate.signature
+        self._steps = [step for step in self._plan.steps if isinstance(step, Launch) or step.size]
         launches = self._plan.launches
         self._functions = [
             ready_function(self._driver, artifact, launch, device) for launch in launches
         ]
         self._blocks = ParameterBlocks(self._driver, launches)
-        self._constants = _upload_constants(name, artifact, device)
-        self._temporaries, self.workspace_bytes = lay_out(artifact.plan)
+        self._constants = _upload_constants(self.name, artifact, device)
+        self._temporaries, self.workspace_bytes = lay_out(self._plan)
         self._configs: dict[int, list[Any]] = {}
 
     def bind(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> BoundPlan:
@@ -136,8 +135,8 @@ class Program:
     def beside_contexts(self, plan: BoundPlan, stream: int) -> BoundPlan:
         """Return a plan like `in_context`, for threads that may have a context of their own.
 
-        A default stream is another one in each context: where the program has made a context of
-        this GPU current, its default stream and that of the device's context wait for each other.
+        Each context has a default stream of its own: where the program has made a context of this
+        GPU current, its default stream and that of the device's context wait for each other.
         """
         inside = self.in_context(plan)
         if stream > DEFAULT_STREAMS:
@@ -194,7 +193,7 @@ class Program:
 
     def _prepare_stream(self, stream: int) -> list[Any]:
         _check_stream(stream, self.device)
-        configs = [launch_config(self._driver, one, stream) for one in self._plan.launches]
+        configs = [launch_config(self._driver, launch, stream) for launch in self._plan.launches]
         if len(self._configs) >= _MOST_STREAMS:
             self._configs.clear()
         self._configs[stream] = configs
@@ -238,7 +237,7 @@ def _in_order(
 
 def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tuple[int, int]]:
     """Return the buffers of constants and their addresses on the device."""
-    found = []
+    addresses = []
     for number, buffer in enumerate(artifact.plan.buffers):
         if buffer.digest is not None:
             data = artifact.blob(buffer.digest)
@@ -247,8 +246,8 @@ def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tup
                     f"constant {number} of {name} has {len(data)} bytes, not {buffer.size}"
                 )
             what = f"the constants of {name} do not fit into {device}"
-            found.append((number, upload(device, buffer.digest, data, what)))
-    return found
+            addresses.append((number, upload(device, buffer.digest, data, what)))
+    return addresses
 
 
 def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
@@ -262,7 +261,7 @@ def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
 
 
 def _check_stream(stream: int, device: Device) -> None:
-    """Check that a stream belongs to the device; 0 to 2 stand for the default ones."""
+    """Check that a stream belongs to the device; 0 to 2 stand for default streams."""
     if stream in (0, 1, 2):
         return
     with active(device) as driver:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from pallasc.errors import ArgumentError, DeviceError
+from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.calls.program import (
     BoundPlan,
     Program,
@@ -25,15 +26,15 @@ from pallasc.runtime.device.devices import (
 from pallasc.runtime.device.driver import open_driver
 from pallasc.runtime.device.memory import temporary
 from pallasc.runtime.device.streams import DEFAULT_STREAMS
+from pallasc.runtime.device.uses import Uses, note_uses
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import select
-from pallasc.runtime.matching.signature import Signature
 
 MOST_PLANS = 1024
 """Bound plans that a route keeps; one more, and all are dropped."""
 
 _WRONG_CONTEXT = frozenset({201, 400})
-"""None is current, or one that the stream or the function is not of."""
+"""No context is current, or another than that of the stream or the function."""
 
 PlanKey = tuple[int, ...]
 """Stream, device, then the addresses of inputs, results and, if there is one, the workspace.
@@ -57,9 +58,9 @@ class Route:
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = tuple(candidates)
         self.name = candidates[0].name
-        self.signature = Signature.of(candidates[0].artifact.plan)
+        self.signature = candidates[0].signature
         self.plans: dict[PlanKey, BoundPlan] = {}
-        self.workspace_bytes = max(lay_out(one.artifact.plan)[1] for one in candidates)
+        self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
         self._programs: dict[int, Program] = {}
         process_state.now.routes.add(self)
 
@@ -70,14 +71,14 @@ class Route:
             SelectionError: no variant can run there.
             DeviceError: it cannot be loaded, or the stream is being captured.
         """
-        found = self._programs.get(ordinal)
-        if found is None:
+        program = self._programs.get(ordinal)
+        if program is None:
             device = get_device(ordinal)
-            chosen = select(self.candidates, device)
-            if stream is not None and not is_loaded(chosen, device):
+            variant = select(self.candidates, device)
+            if stream is not None and not is_loaded(variant, device):
                 self._check_capture(device, stream)
-            found = self._programs[ordinal] = load_program(chosen, device)
-        return found
+            program = self._programs[ordinal] = load_program(variant, device)
+        return program
 
     def bind(self, key: PlanKey) -> BoundPlan:
         """Return a new plan for a key, and keep it.
@@ -106,7 +107,7 @@ class Route:
         return plan
 
     def try_bind(self, key: PlanKey) -> BoundPlan | None:
-        """Return a new plan for a key, None where an argument is wrong: a call finds words for it.
+        """Return a new plan for a key, None where an argument is wrong: the slow path reports it.
 
         Raises:
             DeviceError: as `bind` does.
@@ -142,7 +143,7 @@ class Route:
         return out
 
     def explain(self, key: PlanKey, plan: BoundPlan, error: Exception) -> DeviceError:
-        """Return the error for what a plan raised instead of answering."""
+        """Return the error for what a plan raised instead of returning an answer."""
         return self.program(_ordinal(key[1])).explain(plan, error)
 
     def launch(self, key: PlanKey) -> None:
@@ -154,8 +155,40 @@ class Route:
         stream, ordinal, *addresses = key
         if stream <= DEFAULT_STREAMS and current_device() != ordinal:
             key = (stream, ~ordinal, *addresses)
-        plan = self.plans.get(key) or self.bind(key)
-        result = self.program(ordinal).run(plan)
+        self._run(key, self.plans.get(key) or self.bind(key))
+
+    def launch_noted(
+        self,
+        key: PlanKey,
+        plan: BoundPlan,
+        number: int,
+        uses: Sequence[tuple[Uses, bool]],
+        out: Any,
+    ) -> Any:
+        """Launch a plan with arrays that know their uses, note it with them, and return `out`.
+
+        Args:
+            key: where, and with which arrays.
+            plan: what is launched.
+            number: the stream's, see `number_of`.
+            uses: of each array, and whether it is written.
+            out: what is returned.
+
+        Raises:
+            DriverError: as `retry` does.
+        """
+        device = get_device(_ordinal(key[1]))
+        try:
+            self._run(key, plan)
+        except PallascError:
+            with suppress(PallascError):  # of several steps some may be in the stream
+                note_uses(device, key[0], number, uses)
+            raise
+        note_uses(device, key[0], number, uses)
+        return out
+
+    def _run(self, key: PlanKey, plan: BoundPlan) -> None:
+        result = self.program(_ordinal(key[1])).run(plan)
         if int(result[0]):
             self.retry(key, plan, result, None)
 
@@ -179,7 +212,7 @@ class Route:
                 self.launch((*key, address))
 
     def forget(self) -> None:
-        """Drop everything that was made in the process that this one was forked from."""
+        """Drop everything that was made in the process that this process was forked from."""
         self.plans.clear()
         self._programs.clear()
 
@@ -197,7 +230,7 @@ def _ordinal(place: int) -> int:
 
 
 def _is_own(context: int, device: Device) -> bool:
-    """Tell whether the current context is one of a device that the program has made itself."""
+    """Tell whether the current context is one that the program has made on the device itself."""
     return context != int(device.context) and current_device() == device.ordinal
 
 

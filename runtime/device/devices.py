@@ -109,7 +109,7 @@ def current_device() -> int:
 
 
 def device_of(pointer: int) -> int:
-    """Return the ordinal of the GPU whose memory lies at an address; of 0, the current one.
+    """Return the ordinal of the GPU whose memory lies at an address; for 0, the current GPU.
 
     Raises:
         DriverError: no GPU has memory there.
@@ -123,7 +123,7 @@ def device_of(pointer: int) -> int:
 
 
 def is_open(device: Device) -> bool:
-    """Tell whether a device is one of this process: after a fork none is."""
+    """Tell whether a device belongs to this process; none does in the child of a fork."""
     return process_state.now.devices.get(device.ordinal) is device
 
 
@@ -183,7 +183,7 @@ def outside_captures(driver: Driver) -> Iterator[None]:
 def is_legacy_blocked(driver: Driver) -> bool:
     """Tell whether the default stream of the current context waits for a stream that is captured.
 
-    Whatever is put into it meanwhile fails and ends that capture, which asking does not.
+    Work that is put into it meanwhile fails and ends that capture; asking does not.
     """
     code, _ = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(0))
     return int(code) == _CAPTURE_IMPLICIT
@@ -198,7 +198,7 @@ def device_ordinal(device: Any) -> int:
     Objects are those of torch, cupy, cuda.core and JAX; None is the current device.
 
     Raises:
-        ArgumentError: it is none of them.
+        ArgumentError: it is something else.
     """
     if device is None:
         return current_device()

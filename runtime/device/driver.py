@@ -27,7 +27,7 @@ ODD_ANSWERS = (ValueError, RuntimeError)
 _INIT_REASONS = {
     3: "it is shutting down, or this process was forked after it was opened",
     100: "it finds no GPU",
-    101: "it finds no GPU of a number in CUDA_VISIBLE_DEVICES",
+    101: "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
     802: "the GPUs are not ready yet",
     803: "its library does not match the kernel module that is loaded",
     804: "a library for forward compatibility does not support this GPU",
@@ -51,7 +51,7 @@ _EARLIER = "It comes from an earlier asynchronous error: this process cannot use
 _HINTS = {
     1: "An argument is out of the driver's range.",
     2: "Free GPU memory, or use smaller arrays.",
-    201: "Make a device of this thread current, or pass the stream of one.",
+    201: "Make a device current in this thread, or pass a stream of a device.",
     209: "The cubin is for another GPU: compile for this one.",
     708: "Set its flags before anything uses the GPU.",
     709: "The context was destroyed or reset: keep it for as long as kernels are called.",
@@ -80,12 +80,12 @@ class Driver:
         self.as_it_is = nullcontext(self)
 
     def call(self, function: str, *arguments: Any, what: str) -> Any:
-        """Call a function of the driver; return what it gives, a tuple where that is several.
+        """Call a function of the driver; return its result, a tuple where it has several.
 
         Args:
             function: its name, `cuLibraryLoadData`.
             arguments: what it takes.
-            what: what is not possible where it fails: "the cubin cannot be loaded".
+            what: what an error says first: "the cubin cannot be loaded".
 
         Raises:
             DriverError: it answers with an error.
@@ -132,7 +132,7 @@ def open_driver() -> Driver:
 
     Raises:
         DeviceError: there is no driver, it is too old or cannot start, or this process was forked
-            from one that had opened it.
+            from a process that had opened it.
     """
     state = process_state.now
     if state.is_forked:
@@ -196,7 +196,7 @@ def _bindings() -> Any:
 
 
 def _version(bindings: Any) -> int:
-    """Return the driver API; the first call is the one that looks for the library."""
+    """Return the driver API; cuda-bindings looks for the library at this first call."""
     try:
         code, version = bindings.cuDriverGetVersion()
     except (RuntimeError, OSError) as error:

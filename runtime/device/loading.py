@@ -129,7 +129,9 @@ def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> Non
 
 
 def _compare(launch: Launch, sizes: Sequence[int], source: str) -> None:
-    passed = [one.size if isinstance(one, Bytes) else 8 for one in launch.parameters]
+    passed = [
+        parameter.size if isinstance(parameter, Bytes) else 8 for parameter in launch.parameters
+    ]
     if passed != list(sizes):
         raise CorruptError(
             f"the plan passes parameters of {passed} bytes to {launch.kernel}, and {source} "

@@ -85,15 +85,15 @@ _Key = tuple[int, int, int]
 
 
 def _key(device: Device, stream: int) -> _Key:
-    """Return what names a stream in this process: one handle means another in each thread."""
+    """Return what names a stream in this process: handle 2 is another stream in each thread."""
     return device.ordinal, stream, threading.get_ident() if stream == THREAD_STREAM else 0
 
 
 def _turn_with_workspace(device: Device, key: _Key, size_bytes: int, what: str) -> Iterator[int]:
-    """Give the memory of a stream, behind what used it before.
+    """Give the memory of a stream, after what used it before.
 
-    The handle may be that of a new stream, which does not wait for an old one of that handle. A
-    graph has memory of its own: it may run beside the stream that it was captured in.
+    The handle may be that of a new stream, which does not wait for an old stream with that handle.
+    A graph has memory of its own: it may run beside the stream that it was captured in.
     """
     graph = capture_number(device, key[1])
     if graph:

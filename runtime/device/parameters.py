@@ -1,30 +1,40 @@
 """The memory that launches read their parameters from: one block a plan, filled once.
 
-Tensor maps are encoded for the first block; later ones get a copy with other addresses, which costs
-a third.
-
 A block holds, for all launches of a plan together: the arrays of pointers to parameters that
 `kernelParams` asks for, the pointers that are passed, and the parameters passed by value, each at
 a multiple of 128 bytes, with their tensor maps encoded in place.
+
+Tensor maps are encoded for the first block, through the driver's function pointers into memory of
+our own: `CUtensorMap` must lie at a multiple of 64 bytes (128 in the headers of CUDA 13), which
+objects of cuda.bindings often do not. Later blocks get a copy with other addresses, which costs a
+third. Numbers are those of the enumerations `CUtensorMap…` in cuda.h.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.runtime.device.driver import Driver
-from pallasc.runtime.device.tensor_maps import (
-    MAP_ALIGNMENT,
-    Encode,
-    encoder_name,
-    make_encoder,
-    make_replacer,
-)
-from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Launch, Pointer
+from pallasc.errors import CorruptError, DeviceError
+from pallasc.runtime.device.driver import Driver, version_text
+from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Im2col, Launch, Pointer, TensorMap
+from pallasc.specs.artifacts.tensor_maps import broken_rule
+
+_MAP_ALIGNMENT = 128
+
+_DTYPES = {
+    "uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5, "float16": 6,
+    "float32": 7, "float64": 8, "bfloat16": 9,
+}  # fmt: skip
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
+_INTERLEAVES = {0: 0, 16: 1, 32: 2}
+
+_Encode = Callable[[int, int], int]
+"""Writes a tensor map: (where, address of the array) -> the driver's code."""
 
 _BLOCKS_AT_A_TIME = 16
 
@@ -36,7 +46,7 @@ class _Map:
     at: int
     buffer: int
     offset: int
-    encode: Encode
+    encode: _Encode
     function: str
     kernel: str
     is_aligned: bool
@@ -58,10 +68,10 @@ class ParameterBlocks:
         self.starts: list[int] = []
         counts = [len(launch.parameters) for launch in launches]
         passed = [
-            (one.buffer, one.offset)
+            (parameter.buffer, parameter.offset)
             for launch in launches
-            for one in launch.parameters
-            if isinstance(one, Pointer)
+            for parameter in launch.parameters
+            if isinstance(parameter, Pointer)
         ]
         self._passed = tuple(passed)
         words = 8 * (sum(counts) + len(passed))
@@ -72,19 +82,19 @@ class ParameterBlocks:
         pointer_at = 8 * sum(counts)
         for launch in launches:
             self.starts.append(8 * len(self._targets))
-            for one in launch.parameters:
-                if isinstance(one, Pointer):
+            for parameter in launch.parameters:
+                if isinstance(parameter, Pointer):
                     self._targets.append(pointer_at)
                     pointer_at += 8
-                elif isinstance(one, Bytes):
+                elif isinstance(parameter, Bytes):
                     self._targets.append(self._values_at + len(values))
-                    values += self._value(one, self._targets[-1], launch.kernel)
+                    values += self._value(parameter, self._targets[-1], launch.kernel)
         self._values = bytes(values)
         gap = self._values_at - words
         self._layout = struct.Struct(f"={words // 8}Q{gap}x{len(values)}s")
         # The same with its tensor maps encoded, once that has been done for a first block.
         self._encoded: bytes | None = None
-        self._replace = make_replacer(driver) if self._maps else None
+        self._replace = _make_replacer(driver) if self._maps else None
         self._free: list[tuple[Any, int, int]] = []
 
     def _value(self, parameter: Bytes, start: int, kernel: str) -> bytes:
@@ -94,10 +104,10 @@ class ParameterBlocks:
                     start + offset,
                     tensor_map.buffer,
                     tensor_map.offset,
-                    make_encoder(self._driver, tensor_map, kernel),
-                    encoder_name(tensor_map),
+                    _make_encoder(self._driver, tensor_map, kernel),
+                    _encoder_name(tensor_map),
                     kernel,
-                    (start + offset) % MAP_ALIGNMENT == 0,
+                    (start + offset) % _MAP_ALIGNMENT == 0,
                 )
             )
         return bytes.fromhex(parameter.data).ljust(_align(parameter.size), b"\0")
@@ -125,27 +135,31 @@ class ParameterBlocks:
         """Let the tensor maps of a block describe buffers at these addresses."""
         replace = self._replace
         if not are_encoded or replace is None:
-            for one in self._maps:
-                self._encode(one, base + one.at, addresses[one.buffer] + one.offset)
+            for tensor_map in self._maps:
+                self._encode(
+                    tensor_map,
+                    base + tensor_map.at,
+                    addresses[tensor_map.buffer] + tensor_map.offset,
+                )
             self._encoded = ctypes.string_at(base + self._values_at, len(self._values))
             return
-        for one in self._maps:
-            address = addresses[one.buffer] + one.offset
-            code = replace(base + one.at, address) if one.is_aligned else 1
+        for tensor_map in self._maps:
+            address = addresses[tensor_map.buffer] + tensor_map.offset
+            code = replace(base + tensor_map.at, address) if tensor_map.is_aligned else 1
             if code:
-                self._encode(one, base + one.at, address)
+                self._encode(tensor_map, base + tensor_map.at, address)
 
-    def _encode(self, one: _Map, where: int, address: int) -> None:
-        if one.is_aligned:
-            code = one.encode(where, address)
+    def _encode(self, tensor_map: _Map, where: int, address: int) -> None:
+        if tensor_map.is_aligned:
+            code = tensor_map.encode(where, address)
         else:
-            scratch = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+            scratch = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
             aside = _align(ctypes.addressof(scratch))
-            code = one.encode(aside, address)
+            code = tensor_map.encode(aside, address)
             ctypes.memmove(where, aside, MAP_BYTES)
         if code:
-            what = f"a tensor map of {one.kernel} cannot be encoded"
-            raise self._driver.error(code, one.function, what)
+            what = f"a tensor map of {tensor_map.kernel} cannot be encoded"
+            raise self._driver.error(code, tensor_map.function, what)
 
     def _take(self) -> tuple[Any, int, int]:
         """Return memory for a block: its owner, and the block's place in it and address."""
@@ -153,7 +167,7 @@ class ParameterBlocks:
             return self._free.pop()
         except IndexError:
             step = _align(max(1, self._layout.size))
-            owner = (ctypes.c_char * (step * _BLOCKS_AT_A_TIME + MAP_ALIGNMENT))()
+            owner = (ctypes.c_char * (step * _BLOCKS_AT_A_TIME + _MAP_ALIGNMENT))()
             start = ctypes.addressof(owner)
             gap = _align(start) - start
             places = range(gap, gap + step * _BLOCKS_AT_A_TIME, step)
@@ -163,4 +177,118 @@ class ParameterBlocks:
 
 
 def _align(size: int) -> int:
-    return -(-size // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    return -(-size // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+
+
+def _encoder_name(tensor_map: TensorMap) -> str:
+    """Return the function of the driver that encodes a tensor map."""
+    return "cuTensorMapEncodeTiled" if tensor_map.im2col is None else "cuTensorMapEncodeIm2col"
+
+
+def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode:
+    """Return the function that encodes a tensor map of a kernel, all but the two addresses fixed.
+
+    Raises:
+        CorruptError: the map breaks a rule of the driver.
+        DeviceError: the driver cannot encode it.
+    """
+    try:
+        broken = broken_rule(tensor_map)
+        if broken is not None:
+            raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
+        if tensor_map.im2col is None:
+            return _tiled(driver, tensor_map)
+        return _im2col(driver, tensor_map, tensor_map.im2col)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"a tensor map of the plan is damaged: {error!r}") from error
+
+
+def _make_replacer(driver: Driver) -> _Encode:
+    """Return the function that gives an encoded tensor map another address: (map, address)."""
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return kind(_address(driver, "cuTensorMapReplaceAddress"))
+
+
+def _tiled(driver: Driver, m: TensorMap) -> _Encode:
+    encode = _function(driver, _encoder_name(m))
+    dtype, rank = _int(_DTYPES[m.dtype]), _int(_rank(m, len(m.strides) + 1, len(m.box)))
+    dims, strides = _longs(m.dims), _longs(m.strides)
+    box, steps, modes = _ints(m.box), _ints(m.element_strides), _modes(m)
+
+    def write(where: int, address: int) -> int:
+        return encode(
+            _pointer(where), dtype, rank, _pointer(address), dims, strides, box, steps, *modes
+        )
+
+    return write
+
+
+def _im2col(driver: Driver, m: TensorMap, window: Im2col) -> _Encode:
+    encode = _function(driver, _encoder_name(m))
+    rank = _int(_rank(m, len(m.strides) + 1))
+    middle: tuple[Any, ...] = (
+        _longs(m.dims),
+        _longs(m.strides),
+        _ints(tuple(window["lower"])),
+        _ints(tuple(window["upper"])),
+        _int(window["channels_per_pixel"]),
+        _int(window["pixels_per_column"]),
+        _ints(m.element_strides),
+        *_modes(m),
+    )
+    dtype = _int(_DTYPES[m.dtype])
+
+    def write(where: int, address: int) -> int:
+        return encode(_pointer(where), dtype, rank, _pointer(address), *middle)
+
+    return write
+
+
+def _rank(m: TensorMap, *others: int) -> int:
+    """Return the rank; every list that the driver reads must have as many entries."""
+    rank = len(m.dims)
+    if not 1 <= rank <= 5 or any(other != rank for other in (*others, len(m.element_strides))):
+        raise ValueError(f"dims {m.dims} with lists of other lengths")
+    return rank
+
+
+def _modes(m: TensorMap) -> tuple[Any, ...]:
+    return tuple(
+        _int(value)
+        for value in (
+            _INTERLEAVES[m.interleave],
+            _SWIZZLES[m.swizzle],
+            _PROMOTIONS[m.l2_promotion],
+            int(m.nan_fill),
+        )
+    )
+
+
+def _function(driver: Driver, name: str) -> Callable[..., int]:
+    """Return the driver's function; it takes values that are ctypes objects already.
+
+    It holds the interpreter's lock: it only fills in 128 bytes.
+    """
+    return ctypes.PYFUNCTYPE(ctypes.c_int)(_address(driver, name))
+
+
+def _address(driver: Driver, name: str) -> int:
+    what = "a tensor map cannot be encoded"
+    address, status = driver.call("cuGetProcAddress", name.encode(), 12000, 0, what=what)
+    if not address or int(status):
+        raise DeviceError(
+            f"{what}: the driver for CUDA {version_text(driver.version)} has no {name}.",
+            hint="Install a newer NVIDIA driver.",
+        )
+    return int(address)
+
+
+_pointer, _int = ctypes.c_void_p, ctypes.c_uint32
+
+
+def _longs(values: tuple[int, ...]) -> Any:
+    return (ctypes.c_uint64 * max(1, len(values)))(*values)
+
+
+def _ints(values: tuple[int, ...]) -> Any:
+    return (ctypes.c_int32 * len(values))(*(ctypes.c_int32(value).value for value in values))

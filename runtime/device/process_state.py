@@ -19,7 +19,7 @@ class Forgetful(Protocol):
     """Something of a user's that lives on in the child, and holds handles of the driver."""
 
     def forget(self) -> None:
-        """Drop everything that was made in the process that this one was forked from."""
+        """Drop everything that was made in the process that this process was forked from."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +27,7 @@ class ProcessState:
     """Tables and lock of one process; each module of `device` and `calls` has tables of its own.
 
     Attributes:
-        is_forked: the driver was opened in the process that this one was forked from.
+        is_forked: the driver was opened in the process that this process was forked from.
         is_opening: a thread opens the driver at this moment.
         driver: the opened `Driver`, None before.
         lock: held while something is made that there is once: reentrant, since making a program

@@ -14,7 +14,7 @@ from pallasc.runtime.device.devices import Device, active, outside_captures
 from pallasc.runtime.device.driver import Driver, open_driver
 
 DEFAULT_STREAMS = 2
-"""Handles up to this are no streams of their own: 0 and 1 the default one, 2 the thread's."""
+"""Handles up to this are default streams: 0 and 1 that of the context, 2 that of the thread."""
 
 _MOST = 2**64 - 1
 
@@ -23,7 +23,7 @@ def stream_handle(stream: Any) -> int:
     """Return the handle of a stream: of torch, cupy, cuda.core, cuda.bindings, or a number.
 
     Raises:
-        ArgumentError: it is none of them.
+        ArgumentError: it is something else.
     """
     if type(stream) is int and 0 <= stream <= _MOST:
         return stream
@@ -70,7 +70,7 @@ _NON_BLOCKING = 1
 def own_stream(device: Device) -> int:
     """Return a stream of a device for work that the caller waits for; it is never destroyed.
 
-    The default stream is none for that: it cannot be used while streams of others are captured.
+    The default stream would not do: it cannot be used while streams of others are captured.
     """
     state = process_state.now
     stream = state.streams.get(device.ordinal)
@@ -85,15 +85,15 @@ def own_stream(device: Device) -> int:
 
 
 def is_same_stream(stream: int, other: int) -> bool:
-    """Tell whether two handles mean one stream: 0 and 1 both are the default one."""
+    """Tell whether two handles mean one stream: 0 and 1 are both the default stream."""
     return (stream or 1) == (other or 1)
 
 
 def wait_for(device: Device, stream: int, producer: int) -> None:
-    """Let a stream wait for what is in another one by now.
+    """Let a stream wait for what is in another stream by now.
 
     Raises:
-        DriverError: one of them does not exist.
+        DriverError: a stream does not exist.
     """
     what = f"stream {stream:#x} cannot wait for stream {producer:#x}"
     with active(device) as driver, _moment(driver, producer, what) as event:
@@ -104,8 +104,8 @@ def wait_for(device: Device, stream: int, producer: int) -> None:
 def across_contexts(device: Device, stream: int) -> Iterator[None]:
     """Order a default stream of a device's context with that of the context that is current.
 
-    What is put into the former meanwhile comes behind what is in the latter by now, and before what
-    gets there later. The handle means both: a default stream is another one in each context.
+    What is put into the former meanwhile runs after what is in the latter by now, and before what
+    gets there later. Both have the same handle: each context has a default stream of its own.
 
     Raises:
         DriverError: the driver cannot.

@@ -1,7 +1,8 @@
 """What memory is used for: its last write and the reads since then, in whichever streams.
 
-Kept are events, not streams: a stream may be destroyed before anybody asks, and its handle given to
-another one. Streams are told apart by the driver's numbers, which are never given twice.
+Events are recorded, and streams are not remembered: a stream may be destroyed before anybody asks,
+and a new one may get its handle. Streams are told apart by the driver's numbers, which are never
+given twice.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Moment:
         self._spare = spare
 
     def __del__(self) -> None:
-        # Whoever waits for an event waits for what it stood for then: reference, cuEventRecord.
+        # Recording an event anew does not change what a stream already waits for (cuEventRecord).
         self._spare.append(self.event)
 
 
 def number_of(device: Device, stream: int) -> int:
-    """Return what tells a stream of a device from all others, also from later ones.
+    """Return what tells a stream of a device from all others, later ones included.
 
     Raises:
         DriverError: there is no such stream.
@@ -107,7 +108,7 @@ def _unfinished(moments: Sequence[Moment]) -> list[Moment]:
     """Return those moments of one device whose work may not be over."""
     with active(moments[0].device) as driver, outside_captures(driver):
         ask = driver.bindings.cuEventQuery
-        return [one for one in moments if int(ask(one.event)[0]) != _SUCCESS]
+        return [moment for moment in moments if int(ask(moment.event)[0]) != _SUCCESS]
 
 
 def wait_for_default(device: Device, stream: int) -> None:
@@ -141,15 +142,17 @@ class Uses:
             writes: it writes; then it waits for reads as well as for the last write.
         """
         write = self._write
-        found = [] if write is None or write.number == number else [write]
+        others = [] if write is None or write.number == number else [write]
         if writes and self._reads:
-            found += [one for one in list(self._reads.values()) if one.number != number]
-        if not found:
-            return found
-        left = _unfinished(found)
-        if len(left) < len(found):
-            self._forget(set(found).difference(left))
-        return left
+            # A copy, because another thread may note a read meanwhile.
+            reads = list(self._reads.values())
+            others += [moment for moment in reads if moment.number != number]
+        if not others:
+            return others
+        unfinished = _unfinished(others)
+        if len(unfinished) < len(others):
+            self._forget(set(others).difference(unfinished))
+        return unfinished
 
     def note(self, moment: Moment, *, writes: bool) -> None:
         """Note work that has waited for what `before` gave."""
@@ -168,7 +171,23 @@ class Uses:
     def _forget(self, done: Collection[Moment]) -> None:
         if self._write in done:
             self._write = None
-        self._reads = {number: one for number, one in self._reads.items() if one not in done}
+        self._reads = {
+            number: moment for number, moment in self._reads.items() if moment not in done
+        }
+
+
+def note_uses(
+    device: Device, stream: int, number: int | None, uses: Sequence[tuple[Uses, bool]]
+) -> None:
+    """Note what is in a stream by now as uses of memory, each a write or not; not in a capture.
+
+    Raises:
+        DriverError: there is no such stream.
+    """
+    moment = record(device, stream, number) if uses else None
+    if moment is not None:
+        for memory, writes in uses:
+            memory.note(moment, writes=writes)
 
 
 def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:

@@ -1,15 +1,34 @@
-"""From what a caller wrote to arrays in the order of the signature, and parameters by name."""
+"""From what a caller wrote to arrays in the order of the signature, and parameters by name.
+
+Arguments are pytrees of a launch plan. A tree is a number (an array), None, a list of trees, or an
+object that names what it was:
+
+* `{"dict": {key: tree}}`, `{"tuple": [tree]}`
+* `{"namedtuple": name, "fields": {field: tree}}`; the fields are in the order of their arrays, and
+  `order` lists them where one without arrays goes before one with some
+* `{"node": name, "children": [tree]}` for a type that was registered with JAX. That of an argument
+  has `keys`, the names of its children, and may have `static`, its static data as text
+  (`specs/nodes.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import sys
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from pallasc.errors import ArgumentError
-from pallasc.runtime.matching.signature import Signature, input_names
-from pallasc.runtime.matching.trees import flatten
+from pallasc.errors import ArgumentError, CorruptError, SpecError
+from pallasc.runtime.matching.candidates import Signature
 from pallasc.specs.arrays import array_text
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.artifacts.plan import tree_leaves
+from pallasc.specs.nodes import static_text
+from pallasc.specs.spelling import an, suggestion
+
+Node = Mapping[str, object]
+"""An object in a tree of a plan."""
 
 
 class Missing:
@@ -42,12 +61,12 @@ class Arguments:
         return name in self._params or any(name == own for own, _ in self._trees)
 
     def bind(
-        self, positional: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+        self, positional: Sequence[Any], named: Mapping[str, object]
+    ) -> tuple[list[Any], dict[str, object]]:
         """Return the arrays, and what is left: parameters of the matrix.
 
         Raises:
-            ArgumentError: too many or too few were given, or one of an unknown name.
+            ArgumentError: there are too many or too few, or a name is unknown.
         """
         values = list(positional)
         if len(values) > len(self._trees):
@@ -67,24 +86,222 @@ class Arguments:
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         leaves: dict[int, Any] = {}
         for number, ((name, tree), value) in enumerate(zip(self._trees, values, strict=True)):
-            label = name or f"argument {number}"
-            if value is MISSING:
-                if tree is not None:
-                    raise self._error(f"was not given {label}")
+            if type(tree) is int and value is not MISSING:  # the usual case, without a generator
+                leaves[tree] = value
                 continue
-            leaves.update(flatten(tree, value, f"{self._name}: {label}"))
+            label = name or f"argument {number}"
+            if value is not MISSING:
+                leaves.update(flatten(tree, value, f"{self._name}: {label}"))
+            elif tree is not None:
+                raise self._error(f"was not given {label}")
         return [leaves[number] for number in range(len(leaves))]
 
     def _error(self, what: str) -> ArgumentError:
         arrays = ", ".join(
-            f"{one.path}: {array_text(one.dtype, one.shape, one.layout)}"
-            for one in self._signature.inputs
+            f"{array.path}: {array_text(array.dtype, array.shape, array.layout)}"
+            for array in self._signature.inputs
         )
         return ArgumentError(f"{self._name} {what}.", hint=f"It takes {arrays or 'no arrays'}.")
 
     def _unknown(self, name: str) -> ArgumentError:
-        known = [own for own, _ in self._trees if own] + self._params + ["out", "stream"]
+        names = [own for own, _ in self._trees if own] + self._params + ["out", "stream"]
         return ArgumentError(
             f"{self._name} has no argument {name!r}.",
-            hint=suggestion(name, known, otherwise="Its arguments"),
+            hint=suggestion(name, names, otherwise="Its arguments"),
         )
+
+
+def input_names(signature: Signature) -> list[tuple[str | None, Any]]:
+    """Return the parameters of the function: name, and the tree of array numbers below it.
+
+    Names are None where the function takes its arrays by position. JSON keeps no order of names,
+    so they are sorted by their arrays, which follow the function; those without any come last,
+    where the plan does not say otherwise.
+    """
+    tree = signature.input_tree
+    if not isinstance(tree, Mapping):
+        return [(None, item) for item in (tree if isinstance(tree, list) else [tree])]
+    if signature.parameters:
+        return [(name, tree[name]) for name in signature.parameters]
+    return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
+
+
+def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each array, given a tree and a value of the same structure.
+
+    A list, a tuple or a node may be given as a list or tuple, a named tuple also as an object with
+    its fields. A node may be given as an object of a type of its name with equal static data, or
+    as a mapping of its children.
+
+    Raises:
+        ArgumentError: the structures differ.
+        CorruptError: it is not a tree of a plan.
+    """
+    if type(tree) is int:
+        yield tree, value
+    elif tree is None:
+        if value is not None:
+            raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
+    else:
+        for key, child, part in _pairs(tree, value, path):
+            yield from flatten(child, part, f"{path}.{key}")
+
+
+def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Return the tree with arrays in place of their numbers; nodes become tuples.
+
+    Raises:
+        CorruptError: it is not a tree of a plan.
+    """
+    if tree is None or type(tree) is int:
+        return None if tree is None else leaves[tree]
+    kind, children = _node(tree)
+    if kind == "dict":
+        return {key: unflatten(child, leaves) for key, child in children}
+    parts = [unflatten(child, leaves) for _, child in children]
+    if kind == "list":
+        return parts
+    if kind == "namedtuple":
+        return _namedtuple(str(tree[kind]), tuple(key for key, _ in children))(*parts)
+    return tuple(parts)
+
+
+def is_flat(tree: Any) -> bool:
+    """Tell whether a tree is one array, or a tuple or list of arrays."""
+    if type(tree) is int:
+        return True
+    if tree is None:
+        return False
+    kind, children = _node(tree)
+    return kind in ("list", "tuple") and all(type(child) is int for _, child in children)
+
+
+def children_of(tree: Any) -> list[Any]:
+    """Return the trees in a tree that is neither an array nor None."""
+    return [child for _, child in _node(tree)[1]]
+
+
+def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
+    """Return what a tree was, and what is in it by key."""
+    if isinstance(tree, list):
+        return "list", [(str(n), item) for n, item in enumerate(tree)]
+    if isinstance(tree, Mapping):
+        for kind, field in _FIELDS.items():
+            held = tree.get(field)
+            if kind in tree and isinstance(held, Mapping):
+                names = _order(tree, held) if kind == "namedtuple" else held
+                return kind, [(str(key), held[key]) for key in names]
+            if kind in tree and isinstance(held, list):
+                return kind, list(zip(_keys(tree, len(held)), held, strict=True))
+    raise CorruptError(f"{tree!r} is not a pytree of a plan")
+
+
+def _keys(tree: Node, count: int) -> list[str]:
+    """Return the names of the children of a tuple or a node."""
+    keys = tree.get("keys") if "node" in tree else None
+    if keys is None:
+        return [str(number) for number in range(count)]
+    if not isinstance(keys, list) or len(keys) != count:
+        raise CorruptError(f"a node of a plan has {count} children, and the keys {keys!r}")
+    return [str(key) for key in keys]
+
+
+def _order(tree: Node, fields: Node) -> list[str]:
+    """Return the fields of a named tuple in their order, which JSON does not keep."""
+    named = tree.get("order")
+    if named is not None:
+        if not isinstance(named, list) or sorted(map(str, named)) != sorted(fields):
+            raise CorruptError(f"a named tuple of a plan has the fields {list(fields)}")
+        return list(named)
+    return sorted(fields, key=lambda name: min(tree_leaves(fields[name]), default=math.inf))
+
+
+_FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "children"}
+
+
+def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield key, tree and value of what lies one level below."""
+    kind, children = _node(tree)
+    if kind == "dict":
+        if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:
+            keys = ", ".join(key for key, _ in children)
+            raise ArgumentError(f"{path} must be a mapping with the keys {keys}.")
+        by_name = {str(key): item for key, item in value.items()}
+        parts = [by_name[key] for key, _ in children]
+    elif kind == "namedtuple" and all(hasattr(value, key) for key, _ in children):
+        parts = [getattr(value, key) for key, _ in children]
+    elif kind == "node" and not _is_row(value):
+        parts = _parts(tree, value, [key for key, _ in children], path)
+    elif isinstance(value, list | tuple) and len(value) == len(children):
+        parts = list(value)
+    else:
+        raise ArgumentError(f"{path} must be a list or tuple of {len(children)}.")
+    for (key, child), part in zip(children, parts, strict=True):
+        yield key, child, part
+
+
+def _is_row(value: Any) -> bool:
+    """Tell whether a value is a plain list or tuple."""
+    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
+
+
+def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
+    """Return the children of a value in place of a node.
+
+    Raises:
+        ArgumentError: it is another node, or cannot be taken apart.
+    """
+    name, static = str(tree["node"]), tree.get("static")
+    listed = ", ".join(keys)
+    if isinstance(value, Mapping) and set(map(str, value)) == set(keys):
+        by_name = {str(key): item for key, item in value.items()}
+        return [by_name[key] for key in keys]
+    given = type(value).__name__
+    if given != name:
+        article = "None" if value is None else an(given)
+        raise ArgumentError(
+            f"{path} must be a {name}, not {article}.",
+            hint=f"Pass one, or its arrays as a tuple: ({listed}).",
+        )
+    node = _registered(value, path)
+    if node is not None:
+        parts, own = node
+        if len(parts) != len(keys):
+            raise ArgumentError(f"{path} is a {name} of {len(parts)} parts, not of {len(keys)}.")
+        if own != static:
+            raise ArgumentError(
+                f"{path} is a {name} with the static data {own}, and the kernel was "
+                f"compiled for {static}.",
+                hint="Compile a variant for it.",
+            )
+        return parts
+    if static is None and "keys" in tree and all(hasattr(value, key) for key in keys):
+        return [getattr(value, key) for key in keys]
+    raise ArgumentError(
+        f"{path} is a {name} that is not registered with JAX, and so cannot be taken apart.",
+        hint=f"Pass its arrays as a tuple: ({listed}).",
+    )
+
+
+def _registered(value: Any, path: str) -> tuple[list[Any], str | None] | None:
+    """Return children and static data of a node, None where JAX does not know its type."""
+    # A type that is registered has imported JAX; importing it here would cost a second.
+    tree_util: Any = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is None or tree_util.all_leaves([value]):
+        return None
+    children, structure = tree_util.tree_flatten(value, is_leaf=lambda node: node is not value)
+    data = structure.node_data()[1]
+    if data is None or (isinstance(data, tuple | list | dict) and not data):
+        return children, None
+    try:
+        return children, static_text(data)
+    except SpecError as error:
+        raise ArgumentError(f"{path} has {error.message}", hint=error.hint) from error
+
+
+@cache
+def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:
+    try:
+        return namedtuple(name, fields)
+    except ValueError as error:
+        raise CorruptError(f"a named tuple of a plan is damaged: {error}") from error

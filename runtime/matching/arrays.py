@@ -6,12 +6,13 @@ already. What has none of the known modules is taken by `__cuda_array_interface_
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.matching.dialect import Dialect
 from pallasc.specs.arrays import layout_of
 from pallasc.specs.spelling import an
 
@@ -22,7 +23,7 @@ FOREIGN_ERRORS = (
     *(ArithmeticError, AttributeError, BufferError, LookupError, NotImplementedError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What attributes and methods of an array that is no such may raise."""
+"""What attributes and methods of something that only looks like an array may raise."""
 
 
 class ArrayView(NamedTuple):
@@ -56,6 +57,50 @@ class ArrayView(NamedTuple):
         return None if self.strides is None else layout_of(self.shape, self.strides)
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How generated code asks a framework; `{x}` is an array, `{d}` an ordinal.
+
+    Attributes:
+        kind, other_kinds: the usual type of its arrays, and others that are used alike.
+        dtypes: its dtypes by short name.
+        dtype, shape, device, pointer, stream, current_device: expressions.
+        plain: an expression that holds where `{x}` is what its memory says: torch conjugates
+            complex arrays without touching them, and so negates their imaginary parts, which
+            without gaps have one element. Empty where arrays are always what their memory says.
+        layout: an expression that holds where `{x}` has the shape `{shape}` without gaps;
+            `{strides}` are those of such an array, in elements. Like all expressions on an array,
+            it may raise what `FOREIGN_ERRORS` lists, or an `AssertionError`.
+        mark_written: an expression that tells the framework that the arrays of the tuple `{xs}` are
+            written; empty where it does not count writes.
+        strided: the same for an array that is not row-major, whose strides are `{strides}`; empty
+            where such arrays have no generated functions.
+        uses: an expression for the `Uses` of an array; empty where a framework has a current stream
+            that orders its work.
+        empty: a function like `torch.empty`, with `dtype` and `device`.
+        place: the expression for its `device`.
+        values: what the expressions use.
+    """
+
+    kind: type
+    other_kinds: frozenset[type]
+    dtypes: Mapping[str, object]
+    dtype: str
+    shape: str
+    layout: str
+    device: str
+    pointer: str
+    stream: str
+    current_device: str
+    empty: Callable[..., Any]
+    values: Mapping[str, object]
+    plain: str = ""
+    mark_written: str = ""
+    strided: str = ""
+    uses: str = ""
+    place: str = "{x}.device"
+
+
 class Adapter:
     """What a framework's module offers; docs/frameworks.md says how to write one.
 
@@ -66,15 +111,13 @@ class Adapter:
         has_pool: the framework allocates in the order of a stream and has a current stream; kernels
             launch in that stream and take their temporaries from it.
         is_copied: arrays lie on the host; they are copied to the GPU, and results back.
-        takes_calls: `run` does all of a call in which one of its arrays is.
-        has_fast_path: a later call goes through a generated function.
+        takes_calls: `run` does all of a call that has one of its arrays.
     """
 
     name: str
     has_pool: bool = False
     is_copied: bool = False
     takes_calls: bool = False
-    has_fast_path: bool = False
 
     def view(self, array: Any) -> ArrayView:
         """Return what the runtime needs to know of an array.
@@ -100,16 +143,24 @@ class Adapter:
         """Note that a launch writes these arrays, where the framework counts writes."""
 
     def dialect(self) -> Dialect | None:
-        """Return how generated functions ask the framework; None where they use `view`."""
+        """Return how generated functions ask the framework; None where each call asks `view`."""
         return None
 
     def run(self, call: Any) -> Any:
-        """Do all of a call (`calls.call.Call`), and return its results."""
+        """Do all of a call (`calls.match.Call`), and return its results."""
         raise NotImplementedError
 
 
+class Passed(NamedTuple):
+    """An array of a call, the framework it is of, and what that says of it."""
+
+    array: Any
+    adapter: Adapter
+    view: ArrayView
+
+
 def no_array(value: Any) -> ArgumentError:
-    """Return the error for something of a framework that is none of its arrays."""
+    """Return the error for an object of a framework that is not one of its arrays."""
     return ArgumentError(f"{an(type(value).__name__)} is not an array.")
 
 
@@ -135,20 +186,10 @@ def find_adapter(value: Any, what: str) -> Adapter:
         ArgumentError: it is not an array that the runtime can use.
     """
     kind = type(value)
-    found = _by_type.get(kind)
-    if found is None:
-        found = _recognise(value, what)
-        _by_type[kind] = found
-    return found
-
-
-def known_adapter(value: Any) -> Adapter:
-    """Return the adapter for an array of a type that was met before.
-
-    Raises:
-        KeyError: it was not.
-    """
-    return _by_type[type(value)]
+    adapter = _by_type.get(kind)
+    if adapter is None:
+        adapter = _by_type[kind] = _recognise(value, what)
+    return adapter
 
 
 def _recognise(value: Any, what: str) -> Adapter:
@@ -159,9 +200,9 @@ def _recognise(value: Any, what: str) -> Adapter:
     for protocol, module in _PROTOCOLS.items():
         if hasattr(type(value), protocol):
             return _adapter(module)
-    given = "None" if value is None else an(type(value).__name__)
+    article = "None" if value is None else an(type(value).__name__)
     raise ArgumentError(
-        f"{what} must be an array, not {given}.",
+        f"{what} must be an array, not {article}.",
         hint="Arrays of torch, cupy, numpy, JAX inside jit, and whatever has DLPack are taken.",
     )
 

@@ -21,9 +21,13 @@ from typing import Any
 from pallasc.errors import CorruptError, SelectionError
 from pallasc.runtime.device.devices import Device, capabilities
 from pallasc.runtime.device.driver import version_text
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.candidates import (
+    ArrayType,
+    Candidate,
+    array_type,
+    misaligned_text,
+)
 from pallasc.runtime.matching.nearest import MOST_LISTED, cut, nearest_to_arrays
-from pallasc.runtime.matching.signature import misaligned_text
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Launch
@@ -34,7 +38,7 @@ from pallasc.specs.templates import Scalar
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 _REGISTERS = 65536
 _MOST_BLOCKS = 32
-"""Blocks that a multiprocessor of an architecture that is not known here holds at most."""
+"""Blocks that a multiprocessor holds at most, for architectures that the table lacks."""
 
 _RESERVED_SMEM_BYTES = 1024
 
@@ -46,7 +50,7 @@ def select(
     params: Mapping[str, Scalar] | None = None,
     addresses: Sequence[int] | None = None,
 ) -> Candidate:
-    """Return the one variant that fits.
+    """Return the variant that fits.
 
     Args:
         candidates: variants of one kernel.
@@ -59,14 +63,18 @@ def select(
         SelectionError: none fits, and the message has the reason of each; or several that differ
             in their parameters fit.
     """
-    reasons = [refusal(one, device, arrays, params or {}, addresses) for one in candidates]
-    fitting = [one for one, reason in zip(candidates, reasons, strict=True) if reason is None]
+    reasons = [
+        refusal(candidate, device, arrays, params or {}, addresses) for candidate in candidates
+    ]
+    fitting = [
+        candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None
+    ]
     if not fitting:
         raise _none_fits(candidates, reasons, device, arrays)
-    points = {_point(one): one for one in fitting}
+    points = {_point(candidate): candidate for candidate in fitting}
     if len(points) > 1:
         raise several_fit(list(points.values()))
-    return min(fitting, key=lambda one: _distance(one, device))
+    return min(fitting, key=lambda candidate: _distance(candidate, device))
 
 
 def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
@@ -75,12 +83,14 @@ def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[
     Raises:
         SelectionError: none can run on this GPU.
     """
-    reasons = [device_refusal(one, device) for one in candidates]
+    reasons = [device_refusal(candidate, device) for candidate in candidates]
     best: dict[Any, Candidate] = {}
-    for one, reason in zip(candidates, reasons, strict=True):
+    for candidate, reason in zip(candidates, reasons, strict=True):
         if reason is None:
-            key = (_point(one), one.arrays)
-            best[key] = min((best.get(key, one), one), key=lambda other: _distance(other, device))
+            key = (_point(candidate), candidate.arrays)
+            best[key] = min(
+                (best.get(key, candidate), candidate), key=lambda other: _distance(other, device)
+            )
     if not best:
         raise _none_fits(candidates, reasons, device)
     return list(best.values())
@@ -146,43 +156,43 @@ def arch_refusal(arch: str, major: int, minor: int) -> str | None:
     if match[3] == "a":
         return f"{arch} runs on exactly sm_{own[0]}{own[1]}, {here}"
     same_family = own[0] == major and own[1] <= minor
-    known = (ARCHITECTURES.get(each) for each in (own, (major, minor)))
-    if same_family and not any(row.embedded for row in known if row):
+    rows = (ARCHITECTURES.get(pair) for pair in (own, (major, minor)))
+    if same_family and not any(row.embedded for row in rows if row):
         return None
     return f"{arch} runs on sm_{own[0]}{own[1]} and newer ones of its family, {here}"
 
 
-def _driver_refusal(minimum: Any, version: int) -> str | None:
-    if not isinstance(minimum, Mapping):
+class _DriverRefusal(str):
+    """Why a variant cannot run, where a newer driver would let it."""
+
+    __slots__ = ()
+
+
+def _driver_refusal(minimum: Mapping[str, object] | None, version: int) -> str | None:
+    if minimum is None:
         return None
-    needed = str(minimum.get("cuda", ""))
-    if _version(needed) is None:
-        return f"its minimum driver {needed!r} is damaged"
-    if not _is_newer(minimum, version):
+    cuda = str(minimum.get("cuda", ""))
+    needed = _version(cuda)
+    if needed is None:
+        return f"its minimum driver {cuda!r} is damaged"
+    if needed <= version:
         return None
-    package = minimum.get("linux")
-    return (
-        f"it needs a driver for CUDA {needed}, {package} or newer, and this one is for CUDA "
-        f"{version_text(version)}"
+    return _DriverRefusal(
+        f"it needs a driver for CUDA {cuda}, {minimum.get('linux')} or newer, and this one is for "
+        f"CUDA {version_text(version)}"
     )
 
 
 def _version(text: str) -> int | None:
-    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None where it is none."""
+    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None for other text."""
     major, _, minor = text.partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
         return None
     return int(major) * 1000 + int(minor) * 10
 
 
-def _is_newer(minimum: Any, version: int) -> bool:
-    """Tell whether a driver is needed that is newer than this version."""
-    needed = _version(str(minimum.get("cuda", ""))) if isinstance(minimum, Mapping) else None
-    return needed is not None and needed > version
-
-
 def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
-    resources = {(one.cubin, one.name): one for one in artifact.kernels}
+    resources = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     for launch in artifact.plan.launches:
         kernel = resources.get((launch.cubin, launch.kernel))
         if kernel is None:
@@ -222,8 +232,8 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
 
 def _most_blocks(arch: str) -> int:
     match = _ARCH.fullmatch(arch)
-    known = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
-    return known.blocks_per_sm if known else _MOST_BLOCKS
+    row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
+    return row.blocks_per_sm if row else _MOST_BLOCKS
 
 
 def _point(candidate: Candidate) -> tuple[Any, ...]:
@@ -245,9 +255,9 @@ def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | 
     inputs = candidate.facts.inputs
     if len(inputs) != len(arrays):
         return f"it takes {len(inputs)} arrays, not {len(arrays)}"
-    for binding, taken, given in zip(inputs, candidate.arrays, arrays, strict=True):
-        if taken != array_type(*given):
-            return f"{binding.path} is {array_text(*taken)}, not {array_text(*given)}"
+    for binding, taken, array in zip(inputs, candidate.arrays, arrays, strict=True):
+        if taken != array_type(*array):
+            return f"{binding.path} is {array_text(*taken)}, not {array_text(*array)}"
     return None
 
 
@@ -283,12 +293,15 @@ def _none_fits(
     arrays: Sequence[ArrayType] | None = None,
 ) -> SelectionError:
     name = candidates[0].name if candidates else "the kernel"
-    said = dict(zip(candidates, reasons, strict=True))
+    reason_of = dict(zip(candidates, reasons, strict=True))
     listed = list(candidates)
     if len(listed) > MOST_LISTED:
         listed = nearest_to_arrays(listed, arrays or ())
-        listed.sort(key=lambda one: _arch_refusal(one, device) is not None)
-    lines = "".join(f"\n  {line}" for line in cut([f"{one.id}: {said[one]}" for one in listed]))
+        listed.sort(key=lambda candidate: _arch_refusal(candidate, device) is not None)
+    lines = "".join(
+        f"\n  {line}"
+        for line in cut([f"{candidate.id}: {reason_of[candidate]}" for candidate in listed])
+    )
     return SelectionError(
         f"no variant of {name} fits {device}:{lines or ' there is none.'}"
         f"{_at_hand(candidates, device)}",
@@ -298,17 +311,17 @@ def _none_fits(
 
 def _at_hand(candidates: Sequence[Candidate], device: Device) -> str:
     """Return which architectures there are and where they come from, where none suits the GPU."""
-    if _any_for(candidates, device) or not any(one.origin for one in candidates):
+    if _any_for(candidates, device) or not any(candidate.origin for candidate in candidates):
         return ""
-    found: dict[str, dict[str, None]] = {}
-    for one in candidates:
-        found.setdefault(str(one.origin or "artifacts"), {})[one.arch] = None
-    lines = [f"\n  {', '.join(archs)} from {origin}" for origin, archs in found.items()]
+    architectures: dict[str, dict[str, None]] = {}
+    for candidate in candidates:
+        architectures.setdefault(str(candidate.origin or "artifacts"), {})[candidate.arch] = None
+    lines = [f"\n  {', '.join(archs)} from {origin}" for origin, archs in architectures.items()]
     return f"\nThere are variants for other architectures only:{''.join(lines)}"
 
 
 def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
-    return any(_arch_refusal(one, device) is None for one in candidates)
+    return any(_arch_refusal(candidate, device) is None for candidate in candidates)
 
 
 def _hint(
@@ -317,41 +330,41 @@ def _hint(
     """Return what to install where architecture or driver are in the way."""
     if not _any_for(candidates, device):
         return _provider_hint(candidates, device)
-    in_the_way = [
-        one.facts.minimum_driver
-        for one, reason in zip(candidates, reasons, strict=True)
-        if _is_newer(one.facts.minimum_driver, device.driver_version)
-        and reason == _driver_refusal(one.facts.minimum_driver, device.driver_version)
+    minimums = [
+        candidate.facts.minimum_driver or {}
+        for candidate, reason in zip(candidates, reasons, strict=True)
+        if isinstance(reason, _DriverRefusal)
     ]
-    if not in_the_way:
+    if not minimums:
         return None
-    least = min(in_the_way, key=lambda one: [int(part) for part in str(one["cuda"]).split(".")])
+    least = min(minimums, key=lambda minimum: _version(str(minimum["cuda"])) or 0)
     return f"Install NVIDIA driver {least['linux']} or newer."
 
 
 def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | None:
     """Return what may be missing where bundles of a package have nothing for the GPU."""
     origins = candidates[0].origins if candidates else ()
-    package = next((one.package for one in origins if one.package), "")
+    package = next((origin.package for origin in origins if origin.package), "")
     if not package:
         return None
-    found = dict.fromkeys(one.provider for one in origins)
+    providers = dict.fromkeys(origin.provider for origin in origins)
     return (
         f"A provider of {package} for sm_{device.major}{device.minor} may be missing; installed "
-        f"is what comes from {', '.join(found)}."
+        f"is what comes from {', '.join(providers)}."
     )
 
 
 def several_fit(candidates: Sequence[Candidate]) -> SelectionError:
     """Return the error for variants between which only the caller can choose."""
+    points = [candidate.params for candidate in candidates]
     differing = [
         name
         for name in candidates[0].params
-        if len({(type(one.params.get(name)), one.params.get(name)) for one in candidates}) > 1
+        if len({(type(point.get(name)), point.get(name)) for point in points}) > 1
     ]
     first = candidates[0].params
     example = ", ".join(f"{name}={first[name]!r}" for name in differing)
-    listed = "".join(f"\n  {line}" for line in cut([one.id for one in candidates]))
+    listed = "".join(f"\n  {line}" for line in cut([candidate.id for candidate in candidates]))
     return SelectionError(
         f"{len(candidates)} variants of {candidates[0].name} fit:{listed}",
         hint=f"Say which, by name: {example}.",

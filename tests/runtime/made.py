@@ -17,8 +17,7 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.runtime.device import process_state
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.runtime.matching.dialect import Dialect
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
@@ -226,7 +225,6 @@ class Framework(Adapter):
 
     name = "a tensor"
     has_pool = True
-    has_fast_path = True
 
     def __init__(self) -> None:
         self.current_stream = 0

@@ -11,7 +11,7 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.calls import variants
 
 TEXT = "f32[4, 64]"
 
@@ -35,36 +35,33 @@ def _streams(count: int) -> list[int]:
         return [int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(count)]
 
 
-def test_results_are_device_arrays_and_later_calls_are_fast(
-    adds: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_device_arrays(adds: Any, framework: Any) -> None:
     a, b = (foreign.CudaArray(framework.tensor(TEXT, values=n)) for n in (1, 2))
     out = foreign.CudaArray(framework.tensor(TEXT))
-    adds(a, b)
-    monkeypatch.setattr(Kernel, "_start", None)
-    made_now = adds(a, b)
-    assert isinstance(made_now, DeviceArray)
-    assert np.frombuffer(made_now.to_bytes(), np.float32).tolist() == [3] * 256
+    for _ in range(2):
+        result = adds(a, b)
+        assert isinstance(result, DeviceArray)
+        assert np.frombuffer(result.to_bytes(), np.float32).tolist() == [3] * 256
     assert adds.into(b=b, a=a, out=out) is out
     assert (out.tensor.numpy() == 3).all()
 
 
-def test_updates_and_several_results_are_fast_too(
+def test_later_calls_choose_no_variant_again(
     runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = made.launch("four", 0, 1, 2, 3)
     kernel = made.kernel(made.artifact(step, outputs=[TEXT, "b", TEXT]))
     a, b, c, d = (foreign.CudaArray(framework.tensor(TEXT)) for _ in range(4))
     kernel(a, b)
-    monkeypatch.setattr(Kernel, "_start", None)
+    monkeypatch.setattr(variants, "select", None)
     first, updated, last = kernel(a, b)
     assert updated is b
     assert kernel.into(a, b, out=(c, b, d)) == (c, b, d)
     pointers = [
-        [one.tensor.pointer if isinstance(one, foreign.CudaArray) else one.pointer for one in row]
+        [x.tensor.pointer if isinstance(x, foreign.CudaArray) else x.pointer for x in row]
         for row in ((a, b, first, last), (a, b, c, d))
     ]
-    assert [[one.pointer(n) for n in range(4)] for one in runtime.launches[1:]] == pointers
+    assert [[launch.pointer(n) for n in range(4)] for launch in runtime.launches[1:]] == pointers
 
 
 def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(

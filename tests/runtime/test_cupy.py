@@ -6,9 +6,11 @@ from typing import Any
 
 import foreign
 import made
+import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.kernel import Kernel
 
 TEXT = "f32[4, 64]"
@@ -113,18 +115,22 @@ def test_other_things_of_cupy_are_no_arrays(cupy: foreign.Cupy, adds: Any) -> No
         adds(scalar, cupy.array(TEXT))
 
 
-def test_two_frameworks_and_their_mixture_keep_their_fast_ways(
+def test_frameworks_keep_their_fast_ways_and_meet_in_one_call(
     cupy: foreign.Cupy, adds: Any, framework: Any, slow: list[str]
 ) -> None:
     theirs = [cupy.array(TEXT, values=n) for n in (1, 2, 0)]
     ours = [framework.tensor(TEXT, values=n) for n in (1, 2, 0)]
-    interface = [foreign.CudaArray(one) for one in ours]
-    for arrays in (theirs, ours, interface):
+    own = [DeviceArray((4, 64), "f32") for _ in range(3)]
+    for n, array in enumerate(own[:2], 1):
+        array.copy_from(np.full((4, 64), n, np.float32))
+    for arrays in (theirs, ours, own):
         adds.into(*arrays[:2], out=arrays[2])
     slow.clear()
-    for arrays in (theirs, ours, interface, [theirs[0], interface[1], theirs[2]]):
-        ours[2].numpy()[...] = theirs[2].tensor.numpy()[...] = 0
+    for arrays in (theirs, ours, own):
         assert adds.into(*arrays[:2], out=arrays[2]) is arrays[2]
-        held = arrays[2] if isinstance(arrays[2], made.Tensor) else arrays[2].tensor
-        assert (held.numpy() == 3).all()
     assert slow == []
+    ours[2].numpy()[...] = 0
+    adds.into(theirs[0], own[1], out=ours[2])
+    assert (ours[2].numpy() == 3).all()
+    assert len(slow) == 1
+    assert np.frombuffer(own[2].to_bytes(), np.float32).tolist() == [3] * 256

@@ -16,7 +16,7 @@ from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
 
 
 def _program(artifact: Any, device: int = 0) -> Program:
-    return Program("made", artifact, get_device(device))
+    return Program(Candidate("made", {}, artifact), get_device(device))
 
 
 def _run(artifact: Any, *pointers: int) -> None:
@@ -208,7 +208,7 @@ def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
     whole = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[bytes(64)])
     plan = json.loads(json.dumps(whole.record["plan"]))
     plan["buffers"][3]["size"] = 128
-    with pytest.raises(CorruptError, match="constant 3 of made has 64 bytes, not 128"):
+    with pytest.raises(CorruptError, match="constant 3 of made@h100-sxm has 64 bytes, not 128"):
         _program(made.Artifact({**whole.record, "plan": plan}, whole.blob))
 
 

@@ -9,7 +9,8 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.matching.signature import Signature, input_names
+from pallasc.runtime.matching.arguments import input_names
+from pallasc.runtime.matching.candidates import Signature
 
 
 def _signature(**changes: Any) -> Signature:

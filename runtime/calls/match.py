@@ -1,0 +1,269 @@
+"""One call: every array looked at and checked, and the variant chosen that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.calls.variants import Variants, wrong_layout
+from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.device.driver import is_driver_open
+from pallasc.runtime.matching.arguments import MISSING, flatten
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, find_adapter
+from pallasc.runtime.matching.candidates import ArrayType, Signature, array_type
+from pallasc.specs.arrays import array_text, strides_of
+from pallasc.specs.artifacts.plan import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What is launched: a route, and arrays that it takes.
+
+    Attributes:
+        route: the variants for these arrays.
+        inputs: the arrays, in order.
+        results: arrays for the results; None where they are to be allocated.
+        ordinal: the GPU that all arrays lie on; None where they are on the host.
+    """
+
+    route: Route
+    inputs: Sequence[Passed]
+    results: Sequence[Passed] | None
+    ordinal: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller asks for.
+
+    Attributes:
+        variants: what is called.
+        arrays: the inputs, in order.
+        out: arrays for the results, or MISSING.
+        stream: as it was given.
+        allocates: the results are to be allocated, and `out` does not count.
+    """
+
+    variants: Variants
+    arrays: Sequence[Any]
+    out: Any
+    stream: Any
+    allocates: bool
+
+    def taker(self) -> Adapter | None:
+        """Return the adapter that does all of this call, None where there is none.
+
+        Raises:
+            ArgumentError: something is not an array.
+        """
+        for array, binding in zip(self.arrays, self.variants.signature.inputs, strict=True):
+            adapter = find_adapter(array, f"{self.variants.name}: {binding.path}")
+            if adapter.takes_calls:
+                return adapter
+        return None
+
+    def match(self) -> Match:
+        """Look at all arrays, and choose the variants that take them.
+
+        Raises:
+            ArgumentError, SelectionError, DeviceError: as a call of the kernel does.
+        """
+        name, signature = self.variants.name, self.variants.signature
+        inputs = [
+            self._pass(array, f"{name}: {binding.path}")
+            for array, binding in zip(self.arrays, signature.inputs, strict=True)
+        ]
+        ordinal = self._device(inputs)
+        if ordinal is None:
+            check_copied(name, signature.inputs, inputs)
+        types = self._types(inputs)
+        if ordinal is None:
+            if not is_driver_open():
+                self._check_without_driver(inputs, types)
+            route = self.variants.route(None, types)  # copies lie where they may
+        else:
+            route = self.variants.route(ordinal, types, [array.view.pointer for array in inputs])
+        _check_inputs(name, route.signature, inputs)
+        results = None if self.allocates else self._results(route.signature, ordinal)
+        return Match(route, inputs, results, ordinal)
+
+    def _pass(self, array: Any, what: str) -> Passed:
+        adapter = find_adapter(array, what)
+        view = adapter.view_in_order if self.stream is None else adapter.view
+        try:
+            return Passed(array, adapter, view(array))
+        except ArgumentError as error:
+            raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
+
+    def _device(self, inputs: Sequence[Passed]) -> int | None:
+        """Return the GPU of the inputs, or else of `out`; None where they are on the host."""
+        signature, name = self.variants.signature, self.variants.name
+        if inputs:
+            return _common_device(name, signature, inputs)
+        if self.allocates or self.out is MISSING:
+            return current_device()
+        leaves = flatten(signature.output_tree, self.out, f"{name}: out")
+        views = [self._pass(array, f"{name}: out").view for _, array in leaves]
+        return views[0].device if views else current_device()
+
+    def _types(self, inputs: Sequence[Passed]) -> list[ArrayType]:
+        """Return the types of the inputs.
+
+        Raises:
+            ArgumentError: there is one order of elements only, and an array has another.
+        """
+        self._check_layouts(inputs)
+        views = [array.view for array in inputs]
+        return [array_type(view.dtype, view.shape, view.layout) for view in views]
+
+    def _check_layouts(self, inputs: Sequence[Passed]) -> None:
+        """Check strides where all variants take the same arrays: views still tell them.
+
+        Raises:
+            ArgumentError: an array has other strides than the kernel takes.
+        """
+        if len({variant.arrays for variant in self.variants.variants}) > 1:
+            return
+        for binding, array in zip(self.variants.signature.inputs, inputs, strict=True):
+            view = array.view
+            same = (view.dtype, view.shape) == (binding.dtype, binding.shape)
+            if same and binding.layout is not None and view.layout != binding.layout:
+                strides = view.strides or strides_of(view.shape)
+                raise wrong_layout(self.variants.name, binding, strides)
+
+    def _check_without_driver(self, inputs: Sequence[Passed], types: Sequence[ArrayType]) -> None:
+        """Check all that can be without a driver: wrong arrays are reported before its absence.
+
+        Raises:
+            ArgumentError: an array does not fit.
+        """
+        self.variants.check_types(types)
+        try:
+            signature = self.variants.signature_for(types)
+        except SelectionError:  # what it gives depends on the GPU
+            return
+        _check_inputs(self.variants.name, signature, inputs)
+        if not self.allocates:
+            self._results(signature, None)
+
+    def _results(self, signature: Signature, ordinal: int | None) -> list[Passed]:
+        """Check `out` and return its arrays, one for each result."""
+        name = self.variants.name
+        if self.out is MISSING:
+            if signature.results:
+                texts = [
+                    f"{result.path}: {array_text(result.dtype, result.shape)}"
+                    for result in signature.results
+                ]
+                raise ArgumentError(
+                    f"{name}.into was not given out.",
+                    hint=f"Pass {', '.join(texts)}, or call {name}(...) itself.",
+                )
+            return []
+        leaves = dict(flatten(signature.output_tree, self.out, f"{name}: out"))
+        results: dict[int, Passed] = {}
+        for leaf, (source, number) in enumerate(signature.sources):
+            array, binding = leaves[leaf], signature.outputs[leaf]
+            if source == "input":
+                if array is not self.arrays[number] and array is not None:
+                    raise ArgumentError(
+                        f"{name}: {binding.path} is {signature.inputs[number].path}, updated in "
+                        "place; out must have that array there.",
+                    )
+                continue
+            passed = self._pass(array, f"{name}: {binding.path}")
+            _check_result(name, binding, passed.view, ordinal)
+            if results.setdefault(number, passed).array is not array:
+                first = signature.results[number].path
+                raise ArgumentError(
+                    f"{name}: {binding.path} is the same array as {first}; out must have one array "
+                    "in both places.",
+                )
+        return [results[number] for number in sorted(results)]
+
+
+def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) -> int | None:
+    """Return the GPU that all inputs lie on, None where all are on the host.
+
+    Raises:
+        ArgumentError: they lie in different places.
+    """
+    devices: dict[int | None, str] = {}
+    for binding, array in zip(signature.inputs, inputs, strict=True):
+        devices.setdefault(array.view.device, binding.path)
+    if len(devices) > 1:
+        (place, first), (other, second) = list(devices.items())[:2]
+        raise ArgumentError(
+            f"{name}: {first} lies on {_place(place)}, and {second} on {_place(other)}.",
+            hint="Move one of them.",
+        )
+    return next(iter(devices))
+
+
+def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
+    """Check that arrays on the host belong to a framework whose arrays are copied.
+
+    Raises:
+        ArgumentError: one does not.
+    """
+    for binding, array in zip(bindings, arrays, strict=True):
+        if not array.adapter.is_copied:
+            raise ArgumentError(
+                f"{name}: {binding.path} is {array.adapter.name} on the host.",
+                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
+            )
+
+
+def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> None:
+    """Check that inputs have no gaps, and may be written where the kernel updates them.
+
+    Raises:
+        ArgumentError: an array has gaps, or is read-only.
+    """
+    for number, (binding, array) in enumerate(zip(signature.inputs, inputs, strict=True)):
+        view = array.view
+        if not view.is_contiguous and (view.layout is None or view.layout != binding.layout):
+            raise _not_contiguous(name, binding)
+        if number in signature.updated and not view.is_writable:
+            raise _read_only(name, binding)
+
+
+def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
+    """Check an array that results are written into.
+
+    Raises:
+        ArgumentError: it does not fit.
+    """
+    if (view.dtype, view.shape) != (binding.dtype, binding.shape):
+        raise ArgumentError(
+            f"{name}: {binding.path} is {array_text(view.dtype, view.shape)}, and the kernel "
+            f"writes {array_text(binding.dtype, binding.shape)}."
+        )
+    if view.device != ordinal:
+        raise ArgumentError(
+            f"{name}: {binding.path} lies on {_place(view.device)}, and the inputs on "
+            f"{_place(ordinal)}.",
+            hint="Allocate it where they are.",
+        )
+    if not view.is_contiguous:
+        raise _not_contiguous(name, binding)
+    if not view.is_writable:
+        raise _read_only(name, binding)
+
+
+def _read_only(name: str, binding: Binding) -> ArgumentError:
+    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
+
+
+def _not_contiguous(name: str, binding: Binding) -> ArgumentError:
+    return ArgumentError(
+        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+        hint="Pass a contiguous copy.",
+    )
+
+
+def _place(device: int | None) -> str:
+    return "the host" if device is None else f"GPU {device}"
