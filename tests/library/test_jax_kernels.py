@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,12 @@ def test_they_compile(built: dict[str, Any]) -> None:
     assert wrong == {}
 
 
+def test_artifacts_are_those_that_are_recorded(
+    built: dict[str, Any], check_digests: Callable[[Any], None]
+) -> None:
+    check_digests(built.values())
+
+
 def _plan(built: dict[str, Any], name: str) -> LaunchPlan:
     plan: LaunchPlan = built[name].artifact.plan
     return plan
@@ -164,9 +170,9 @@ def test_attention_backward_launches_a_kernel_for_each_gradient(built: dict[str,
 
 def test_attention_forward_gives_what_backward_takes(built: dict[str, Any]) -> None:
     forward = _plan(built, FORWARD)
-    kept = [(one.dtype, one.shape) for one in forward.outputs if one.path != "out.0"]
+    kept = [(output.dtype, output.shape) for output in forward.outputs if output.path != "out.0"]
     backward = _plan(built, BACKWARD)
-    assert kept == [(one.dtype, one.shape) for one in backward.inputs if one.path != "do"]
+    assert kept == [(taken.dtype, taken.shape) for taken in backward.inputs if taken.path != "do"]
 
 
 def test_a_kernel_that_asks_for_the_device_gets_the_models_blocks(built: dict[str, Any]) -> None:
