@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     compile_options,
+    count_option,
     json_option,
     require_store_option,
     selection_options,
     specs_argument,
     store_option,
-    traceback_option,
 )
-from pallasc.cli.launching.launching import launch_options
+from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
 
 
@@ -25,26 +26,12 @@ from pallasc.cli.terminal.output import echo
 @click.option(
     "--cold", is_flag=True, help="Empty the L2 cache before each launch that is measured."
 )
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Measure so many launches.",
-)
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0),
-    default=25,
-    show_default=True,
-    metavar="N",
-    help="Launch so many times before.",
-)
+@count_option("--repeats", "Measure this many launches.", default=100)
+@count_option("--warmup", "Launch this many times before.", least=0, default=25)
 @click.option(
     "--flops",
     metavar="N",
-    help='Operations of a launch: a number, or such as "{2 * m * n * k}" over the parameters.',
+    help='Operations of a launch: a number, or a product of parameters: "{2 * m * n * k}".',
 )
 @launch_options
 @selection_options
@@ -52,7 +39,6 @@ from pallasc.cli.terminal.output import echo
 @store_option
 @require_store_option
 @json_option("the figures")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
     cold: bool,
@@ -62,24 +48,21 @@ def command(
     inputs: tuple[str, ...],
     seed: int,
     ordinal: int,
-    every: bool,
     targets: tuple[str, ...],
     expression: str | None,
-    jobs: int | None,
-    ptxas: Path | None,
     store_root: Path | None,
-    require_store: bool,
     as_json: bool,
+    **options: Unpack[CollectOptions],
 ) -> int:
     """Measure one variant of each kernel of SPECS on the GPU of this machine.
 
     Variants and inputs are chosen as by "pallasc run". Each launch lies between two events on the
-    GPU, and the time between them counts. What this process does meanwhile is not in it, what the
-    events themselves take is. By default a launch finds in the L2 cache what the one before has
-    left there; with --cold it finds nothing of its arrays.
+    GPU, and the time between them counts. It includes what the events themselves take, but not what
+    this process does meanwhile. By default a launch finds in the L2 cache what the launch before
+    left there; with --cold it finds nothing of its arrays there.
 
-    Bytes are those of inputs and outputs, each once: a kernel that reads an array twice moves more.
-    Operations are what --flops says: nothing else knows them.
+    Bytes are those of inputs and outputs, each counted once: a kernel that reads an array twice
+    moves more. Operations are what --flops says, as nothing else knows them.
 
     Examples:
       pallasc bench kernels.yaml --cold
@@ -102,23 +85,21 @@ def command(
     from pallasc.cli.launching.figures import check_flops
     from pallasc.cli.launching.launching import check_single, collect, parse_inputs
     from pallasc.cli.launching.measurements import Conditions, measure
-    from pallasc.cli.launching.request import read_meant
+    from pallasc.cli.launching.request import read_request
     from pallasc.cli.terminal.output import json_text
     from pallasc.runtime.device.devices import get_device
 
     files = parse_inputs(inputs)
-    meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)
-    meant.check_inputs(files)
-    check_flops(flops, meant.variants)
+    request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
+    request.check_inputs(files)
+    check_flops(flops, request.variants)
     device = get_device(ordinal)
-    chosen = collect(
-        meant, device, every=every, jobs=jobs, ptxas=ptxas, require_store=require_store
-    )
+    chosen = collect(request, device, **options)
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)
     under = Conditions(device, repeats, warmup, cold, seed, files, flops)
-    measured = [measure(one, under) for one in chosen]
+    measured = [measure(variant, under) for variant in chosen]
     if as_json:
         echo(json_text(bench_json(measured, under)))
     else:

@@ -2,90 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    BuildOptions,
     compile_options,
+    count_option,
     fail_on_warning_option,
+    file_option,
+    frozen_options,
     json_option,
+    lock_option,
     require_store_option,
     selection_options,
     signed_store_option,
     specs_argument,
     store_option,
     supervision_options,
-    traceback_option,
 )
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
     from pallasc.cli.render.progress import Progress
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.specs.spec import Variant
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _lock_options(function: F) -> F:
-    """Add the options that hold a build to what is locked or stored already."""
-    for option in (
-        click.option(
-            "--reproduce",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Afterwards compile N variants twice in fresh processes, and compare their bytes "
-            "with each other and with the store's.",
-        ),
-        click.option(
-            "--lock",
-            "lock_path",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="The lock file of --frozen and --locked; by default pallasc.lock in the current "
-            "folder.",
-        ),
-        click.option(
-            "--locked", is_flag=True, help="Fail where something is not as the lock file says."
-        ),
-        click.option(
-            "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
-        ),
-        click.option(
-            "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
-        ),
-    ):
-        function = option(function)
-    return function
+class _Options(BuildOptions):
+    """How `build` compiles."""
 
-
-def _report_options(function: F) -> F:
-    """Add the options that say where else the report goes."""
-    for option in (
-        click.option(
-            "--annotations",
-            type=click.Choice(["github"]),
-            help="Say failures, spills and warnings in a form that GitHub shows at their lines.",
-        ),
-        click.option(
-            "--junit",
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="Write the report as JUnit XML.",
-        ),
-        click.option(
-            "--explain", is_flag=True, help="Say why each miss was a miss, field by field."
-        ),
-    ):
-        function = option(function)
-    return function
+    keep_going: bool
+    explain: bool
 
 
 @click.command("build", cls=Command, short_help="Compile specs into the store.")
@@ -99,20 +51,34 @@ def _report_options(function: F) -> F:
     show_default=True,
     help="After a variant failed, compile the others, or stop.",
 )
-@_lock_options
-@_report_options
+@click.option(
+    "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
+)
+@frozen_options
+@lock_option("The lock file of --frozen and --locked", "lock_path")
+@count_option(
+    "--reproduce",
+    "Afterwards compile N variants twice in fresh processes, and compare their bytes with each "
+    "other and with the store's.",
+)
+@click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
+@file_option("--junit", "Write the report as JUnit XML.")
+@click.option(
+    "--annotations",
+    type=click.Choice(["github"]),
+    help="Print failures, spills and warnings in a form that GitHub shows at their lines.",
+)
 @store_option
 @require_store_option
 @click.option(
     "--warnings",
     is_flag=True,
-    help="Show what was said while variants were compiled: warnings of Python, logging, the "
-    "standard error output; of hits too.",
+    help="Show the warnings that were printed while variants were compiled: those of Python, "
+    "logging, the standard error output; of hits too.",
 )
 @fail_on_warning_option
 @signed_store_option
 @json_option("the report")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
@@ -128,7 +94,7 @@ def command(
     frozen: bool,
     locked: bool,
     require_signed: bool,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
@@ -177,103 +143,89 @@ def command(
       error        what ended the whole build before it began, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.render.build_outputs import Outputs
+    from pallasc.cli.render.live import store_progress
+    from pallasc.cli.render.reading import Reading
+    from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.compiler.builds.build import build
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
-    with outputs.telling_of_errors():
-        build = {**options, "compile": not dry_run, "frozen": frozen}
+    with outputs.reporting_errors():
+        lock = None
         if frozen or locked or lock_path is not None:
             from pallasc.compiler.builds.locked import load_locked
 
-            build["locked"] = load_locked(lock_path, frozen=frozen, locked=locked)
+            lock = load_locked(lock_path, frozen=frozen, locked=locked)
         store = open_store(store_root, require_signed=require_signed)
-        report, found = _run(specs, targets, expression, store, build, reproduce, warnings=warnings)
-        outputs.write(report, found)
+        reproduction = None
+        with store_progress(store) as progress:
+            reading = Reading(progress, keep_going=options["keep_going"])
+            variants = load_variants(
+                specs,
+                store=store,
+                targets=targets,
+                expression=expression,
+                timeout_s=options["timeout_s"],
+                memory_bytes=options["memory_bytes"],
+                frozen=frozen,
+                on_tick=reading.tick,
+                broken=reading.broken,
+            )
+            report = build(
+                variants,
+                store=store,
+                compile=not dry_run,
+                frozen=frozen,
+                locked=lock,
+                on_event=progress,
+                **options,
+            )
+            report = replace(report, errors=tuple(reading.errors))
+            _print_explanations(report, progress)
+            if reproduce and not report.exit_code:
+                from pallasc.compiler.builds.reproduce import judged
+                from pallasc.compiler.builds.reproduce import reproduce as compile_twice
+
+                progress.say(f"compiling {min(reproduce, len(variants))} twice more, to compare")
+                stored = {r.variant.id: r.artifact for r in report.results if r.artifact}
+                reproduction = compile_twice(
+                    variants,
+                    reproduce,
+                    store=store,
+                    stored=stored,
+                    on_event=progress,
+                    jobs=options["jobs"],
+                    ptxas=options["ptxas"],
+                    timeout_s=options["timeout_s"],
+                    memory_bytes=options["memory_bytes"],
+                )
+                report = judged(report, reproduction)
+        if reproduction is not None:
+            _print_reproduction(reproduction, report)
+        print_notes(report, store)
+        progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
+        outputs.write(report, reproduction)
     return report.exit_code
 
 
-def _run(
-    specs: tuple[str, ...],
-    targets: tuple[str, ...],
-    expression: str | None,
-    store: Store,
-    options: dict[str, Any],
-    reproduce: int | None,
-    *,
-    warnings: bool,
-) -> tuple[Report, Reproduction | None]:
-    """Load, build and perhaps reproduce, and say how it goes and how it went."""
-    from pallasc.cli.arguments.selection import load_variants
-    from pallasc.cli.render.live import stderr_progress
-    from pallasc.cli.render.reading import Reading
+def _print_explanations(report: Report, progress: Progress) -> None:
+    from pallasc.cli.render.why_text import explanation_text
+
+    for result in report.results:
+        if result.explanation is not None:
+            progress.say(explanation_text(result.explanation))
+
+
+def _print_reproduction(reproduction: Reproduction, report: Report) -> None:
     from pallasc.cli.render.result_text import failure_lines
-    from pallasc.cli.render.summary import summary
     from pallasc.specs.plain_text import one_line
 
-    found = None
-    with stderr_progress() as progress:
-        store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        reading = Reading(progress, keep_going=options["keep_going"])
-        variants = load_variants(
-            specs,
-            store=store,
-            targets=targets,
-            expression=expression,
-            timeout_s=options["timeout_s"],
-            memory_bytes=options["memory_bytes"],
-            frozen=options["frozen"],
-            on_tick=reading.tick,
-            broken=reading.broken,
-        )
-        report = _build(variants, store, options, progress)
-        report = replace(report, errors=tuple(reading.errors))
-        if reproduce and not report.exit_code:
-            progress.say(f"compiling {min(reproduce, len(variants))} twice more, to compare")
-            report, found = _reproduce(variants, reproduce, store, options, report, progress)
-    if found is not None:
-        for result in found.results:
-            echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)
-        for failed in report.results:
-            for line in failure_lines(failed):
-                echo(line, err=True)
-    for note in report.notes:
-        if note not in store.warnings:
-            echo(f"warning: {note}", err=True)
-    progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
-    return report, found
-
-
-def _build(
-    variants: list[Variant], store: Store, options: dict[str, Any], progress: Progress
-) -> Report:
-    from pallasc.compiler.builds.build import build
-
-    report = build(variants, store=store, on_event=progress, **options)
-    if options["explain"]:
-        from pallasc.cli.render.why_text import explanation_text
-
-        for result in report.results:
-            if result.explanation is not None:
-                progress.say(explanation_text(result.explanation))
-    return report
-
-
-def _reproduce(
-    variants: list[Variant],
-    number: int,
-    store: Store,
-    options: dict[str, Any],
-    report: Report,
-    progress: Progress,
-) -> tuple[Report, Reproduction]:
-    """Compile some variants twice; those that differ have failed in the report."""
-    from pallasc.compiler.builds.reproduce import judged, reproduce
-
-    shared = {name: options[name] for name in ("jobs", "ptxas", "timeout_s", "memory_bytes")}
-    stored = {r.variant.id: r.artifact for r in report.results if r.artifact is not None}
-    found = reproduce(variants, number, store=store, stored=stored, on_event=progress, **shared)
-    return judged(report, found), found
+    for result in reproduction.results:
+        echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)
+    for failed in report.results:
+        for line in failure_lines(failed):
+            echo(line, err=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option, ptxas_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor", cls=Command, short_help="Check that everything is here that compiles.")
-@click.option(
-    "--ptxas",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The assembler to use instead of the one in NVIDIA's wheel.",
-)
+@ptxas_option
 @json_option("what was found")
-@traceback_option()
 def command(ptxas: Path | None, as_json: bool) -> None:
     """Look for every package and tool, say what is missing and what installs it.
 
@@ -109,7 +103,7 @@ def _state(item: Item) -> str:
     return item.problem if item.needed else f"{item.problem}; {item.purpose}"
 
 
-def _json(item: Item) -> dict[str, Any]:
+def _json(item: Item) -> dict[str, object]:
     return {
         "name": item.name,
         "version": item.version,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import traceback_option
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import SpecError
 
@@ -77,7 +76,6 @@ Now try:
 
 @click.command("init", cls=Command, short_help="Write a small spec that works.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
-@traceback_option()
 def command(folder: Path) -> None:
     """Write kernels.yaml and kernels.py into FOLDER, this one when left out.
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    LoadOptions,
     compile_options,
     require_store_option,
     selection_options,
     specs_argument,
     store_option,
     supervision_options,
-    traceback_option,
 )
 from pallasc.cli.terminal.output import echo
 
@@ -75,17 +75,14 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @supervision_options
 @store_option
 @require_store_option
-@traceback_option()
 def command(
     specs: tuple[str, ...],
     output: str | None,
-    targets: tuple[str, ...],
-    expression: str | None,
     jobs: int | None,
     ptxas: Path | None,
     store_root: Path | None,
     require_store: bool,
-    **limits: Any,
+    **options: Unpack[LoadOptions],
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
@@ -105,31 +102,25 @@ def command(
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
     from pallasc.compiler.builds.build import build
 
     views = chosen_views(click.get_current_context())
     store = open_store(store_root)
-    with stderr_progress(hits=False) as progress:
-        store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        variants = load_variants(
-            specs,
-            store=store,
-            targets=targets,
-            expression=expression,
-            on_tick=Reading(progress, keep_going=False).tick,
-            **limits,
-        )
+    with store_progress(store, hits=False) as progress:
+        reading = Reading(progress, keep_going=False)
+        variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
         report = build(
             variants,
             store=store,
             jobs=jobs,
             ptxas=ptxas,
+            timeout_s=options["timeout_s"],
+            memory_bytes=options["memory_bytes"],
             require_store=require_store,
             on_event=progress,
-            **limits,
         )
     if len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
@@ -237,7 +228,7 @@ def view_text(artifact: Artifact, view: str) -> str:
     return views[view](artifact)
 
 
-def _record(result: VariantResult) -> dict[str, Any]:
+def _record(result: VariantResult) -> dict[str, object]:
     return {
         "id": result.variant.id,
         "action_key": result.action_key,

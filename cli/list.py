@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    LoadOptions,
     json_option,
     reading_options,
     selection_options,
     specs_argument,
     store_option,
-    traceback_option,
 )
 from pallasc.cli.terminal.output import echo
 
@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 @reading_options
 @store_option
 @json_option("the variants")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
-    targets: tuple[str, ...],
-    expression: str | None,
     store_root: Path | None,
     as_json: bool,
-    **limits: Any,
+    **options: Unpack[LoadOptions],
 ) -> None:
     """List the variants that SPECS declare: one for each point of a matrix on each target.
 
@@ -55,7 +52,7 @@ def command(
     from pallasc.cli.terminal.output import json_text
 
     store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
+    variants = load_variants(specs, store=store, **options)
     if as_json:
         echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
     else:
@@ -78,7 +75,7 @@ def variants_table(variants: list[Variant]) -> str:
     return table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows)
 
 
-def variant_json(variant: Variant) -> dict[str, Any]:
+def variant_json(variant: Variant) -> dict[str, object]:
     """Return what `--json` prints of a variant."""
     from pallasc.specs.spec import plain_args
 

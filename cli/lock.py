@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    BuildOptions,
     compile_options,
     fail_on_warning_option,
     json_option,
+    lock_option,
     require_store_option,
     selection_options,
     signed_store_option,
     specs_argument,
     store_option,
     supervision_options,
-    traceback_option,
 )
 from pallasc.cli.terminal.output import echo
 
@@ -36,13 +37,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @specs_argument()
 @click.option("--update", is_flag=True, help="Write the lock file anew, and build what is missing.")
-@click.option(
-    "--lock",
-    "path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The lock file; pallasc.lock in the current folder when left out.",
-)
+@lock_option("The lock file", "path")
 @selection_options
 @compile_options
 @supervision_options
@@ -51,7 +46,6 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @fail_on_warning_option
 @signed_store_option
 @json_option("the differences")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
     update: bool,
@@ -61,7 +55,7 @@ def command(
     store_root: Path | None,
     require_signed: bool,
     as_json: bool,
-    **options: Any,
+    **options: Unpack[BuildOptions],
 ) -> int:
     """Compare the variants of SPECS with the lock file, or write it with --update.
 
@@ -95,21 +89,21 @@ def command(
                  before and after (each action, artifact and request, or null)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.terminal.output import json_text
     from pallasc.specs.lock import LOCK_FILE
 
     store = open_store(store_root, require_signed=require_signed)
-    limits = {name: options[name] for name in ("timeout_s", "memory_bytes")}
-    with stderr_progress(hits=False) as progress:
+    with store_progress(store, hits=False) as progress:
         variants = load_variants(
             specs,
             store=store,
             targets=targets,
             expression=expression,
+            timeout_s=options["timeout_s"],
+            memory_bytes=options["memory_bytes"],
             on_tick=Reading(progress, keep_going=False).tick,
-            **limits,
         )
     run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
     code = run.update(options) if update else run.check(options["ptxas"])
@@ -129,7 +123,7 @@ class _Run:
     ) -> None:
         self._variants, self._store, self._path, self._whole = variants, store, path, whole
         self.changes: tuple[Change, ...] = ()
-        self.data: dict[str, Any] | None = None
+        self.data: dict[str, object] | None = None
 
     def check(self, ptxas: Path | None) -> int:
         from pallasc.compiler.builds.locked import Locked
@@ -158,16 +152,16 @@ class _Run:
         echo(f"  If that is meant: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED
 
-    def update(self, options: Mapping[str, Any]) -> int:
-        from pallasc.cli.render.live import stderr_progress
+    def update(self, options: BuildOptions) -> int:
+        from pallasc.cli.render.live import store_progress
         from pallasc.cli.render.remarks import remarks
+        from pallasc.cli.render.summary import print_notes
         from pallasc.compiler.builds.relock import update_lock
         from pallasc.specs.lock import write_lock
         from pallasc.specs.lock_reading import read_lock
 
         old = read_lock(self._path)
-        with stderr_progress(hits=False) as progress:
-            self._store.warn_by(lambda text: progress.say(f"warning: {text}"))
+        with store_progress(self._store, hits=False) as progress:
             updated = update_lock(
                 self._variants,
                 old,
@@ -177,9 +171,7 @@ class _Run:
                 on_event=progress,
                 **options,
             )
-        for note in updated.report.notes:
-            if note not in self._store.warnings:
-                echo(f"warning: {note}", err=True)
+        print_notes(updated.report, self._store)
         if not updated.complete:
             return self._incomplete(updated)
         for line in remarks(updated.report, added=False):
@@ -224,7 +216,7 @@ def _line(change: Change) -> str:
     return f"{_MARKS[change.kind]} {change.variant}{reason}"
 
 
-def _change_json(change: Change) -> dict[str, Any]:
+def _change_json(change: Change) -> dict[str, object]:
     return {
         "id": change.variant,
         "change": change.kind,

@@ -5,6 +5,7 @@ Nothing but click is imported before the command is known.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,10 +13,8 @@ from typing import Any
 
 import click
 
-from pallasc.cli.arguments.layout import Group
-from pallasc.cli.arguments.options import Talk, traceback_option
+from pallasc.cli.arguments.command import Group, Talk
 from pallasc.cli.terminal.interrupts import as_interrupts
-from pallasc.cli.terminal.streams import discard_output, replace_closed_streams
 from pallasc.errors import PallascError
 
 COMMANDS = (
@@ -36,9 +35,14 @@ COMMANDS = (
 
 GROUPS = ("bundle", "cache")
 
+_CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+"""What is written to a closed standard output is lost and must fail, so its place is read-only."""
+
 
 class LazyGroup(Group):
     """A group whose commands are imported when they are asked for."""
+
+    hide_traceback = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -70,14 +74,14 @@ class LazyGroup(Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader that goes away, as `head` does, ends it without a word."""
+        """Run the command; a reader that goes away, as `head` does, ends it without a message."""
         from pallasc.cli.render.failures import CLOSED_PIPE
 
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            discard_output()
+            _discard_output()
             ctx.exit(CLOSED_PIPE)
         return code
 
@@ -104,7 +108,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     callback=_show_version,
     help="Show the version and exit.",
 )
-@traceback_option(hidden=False)
 @click.pass_context
 def root(ctx: click.Context) -> int:
     """Compile Pallas Mosaic GPU kernels ahead of time, on a machine without a GPU.
@@ -144,11 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the program's name; those of this process when left out.
     """
     talk = Talk()
-    given = None if arguments is None else list(arguments)
-    replace_closed_streams()
+    _replace_closed_streams()
     try:
         with as_interrupts():
-            code = root.main(given, prog_name="pallasc", standalone_mode=False, obj=talk)
+            code = root.main(arguments, prog_name="pallasc", standalone_mode=False, obj=talk)
         sys.stdout.flush()
     except (PallascError, click.ClickException, click.Abort) as error:
         return _end(error, talk)
@@ -166,14 +168,37 @@ def _end(error: PallascError | click.ClickException | click.Abort | OSError, tal
     from pallasc.cli.render.failures import failure, output_failure
     from pallasc.cli.terminal.output import echo
 
-    found = output_failure(error) if isinstance(error, OSError) else failure(error)
+    ending = output_failure(error) if isinstance(error, OSError) else failure(error)
     try:
         if talk.traceback:
             import traceback
 
             echo("".join(traceback.format_exception(error)), err=True, nl=False)
-        echo(found.text, err=True)
+        echo(ending.text, err=True)
     except OSError:
         pass  # the exit code is all that is left
-    discard_output()
-    return found.exit_code
+    _discard_output()
+    return ending.exit_code
+
+
+def _replace_closed_streams() -> None:
+    """Put something in the place of standard streams that were closed when Python started.
+
+    Otherwise the next file that is opened would take their numbers, and with them whatever a
+    library writes there.
+    """
+    for name, mode, access in _CLOSED:
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, access)
+            os.set_inheritable(number, True)
+            stream = os.fdopen(number, mode, encoding="utf-8", errors="replace", closefd=False)
+            setattr(sys, name, stream)
+
+
+def _discard_output() -> None:
+    """Point broken streams at nothing, so that Python's own flush at the end says nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     compile_options,
+    file_option,
     json_option,
     require_store_option,
     selection_options,
     specs_argument,
     store_option,
-    traceback_option,
 )
-from pallasc.cli.launching.launching import launch_options
+from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
 
 
@@ -30,49 +31,39 @@ from pallasc.cli.terminal.output import echo
     metavar="FOLDER",
     help="Write each output as a .npy file into this folder.",
 )
-@click.option(
-    "--profile",
-    "trace",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write what profiled kernels measured into FILE, for Perfetto.",
-)
+@file_option("--profile", "Write what profiled kernels measured into FILE, for Perfetto.")
 @selection_options
 @compile_options
 @store_option
 @require_store_option
 @json_option("the results")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
     inputs: tuple[str, ...],
     seed: int,
     ordinal: int,
-    every: bool,
     output: Path | None,
-    trace: Path | None,
+    profile: Path | None,
     targets: tuple[str, ...],
     expression: str | None,
-    jobs: int | None,
-    ptxas: Path | None,
     store_root: Path | None,
-    require_store: bool,
     as_json: bool,
+    **options: Unpack[CollectOptions],
 ) -> int:
     """Launch one variant of each kernel of SPECS on the GPU of this machine.
 
-    SPECS are specs, or bundles, of which nothing is compiled and which have no references.
+    SPECS are specs, or bundles; nothing of a bundle is compiled, and it has no references.
 
     Of variants that differ in their target only, the one that suits the GPU best is launched; where
-    other parameters are open, -k has to say which. A variant that is not in the store is compiled
-    first. What a kernel gives is compared with the reference of its spec, which runs on the CPU in
-    another process; without a tolerance in the spec, floating-point results may differ by four
-    units in the last place, others not at all.
+    they differ in other parameters, -k has to choose. A variant that is not in the store is
+    compiled first. The result of a kernel is compared with the reference of its spec, which runs on
+    the CPU in another process; without a tolerance in the spec, floating-point results may differ
+    by four units in the last place, others not at all.
 
-    Inputs that no file is given for are random numbers, the same ones for the same seed: floating
-    point between 1/8 and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15.
-    A .npy file must have the array's shape and type; types that numpy lacks are their bits there:
-    bf16 is uint16, fp8 is uint8, i4 is int8.
+    Inputs without a file are random numbers, the same for the same seed: floating point between 1/8
+    and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. A .npy file must
+    have the array's shape and type; types that numpy lacks are stored as their bits: bf16 as
+    uint16, fp8 as uint8, i4 as int8.
 
     Examples:
       pallasc run kernels.yaml
@@ -95,20 +86,18 @@ def command(
     from pallasc.cli.launching.outcome_text import outcome_json, outcome_text
     from pallasc.cli.launching.outcomes import Launcher, check, launch_all
     from pallasc.cli.launching.profile_trace import TraceFile
-    from pallasc.cli.launching.request import read_meant
+    from pallasc.cli.launching.request import read_request
     from pallasc.runtime.device.devices import get_device
 
     files = parse_inputs(inputs)
-    meant = read_meant(specs, targets=targets, expression=expression, store_root=store_root)
-    meant.check_inputs(files)
+    request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
+    request.check_inputs(files)
     device = get_device(ordinal)
-    chosen = collect(
-        meant, device, every=every, jobs=jobs, ptxas=ptxas, require_store=require_store
-    )
+    chosen = collect(request, device, **options)
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)
-    traces = TraceFile(trace) if trace is not None else None
+    traces = TraceFile(profile) if profile is not None else None
     launcher = Launcher(device, seed, files, output, many=len(chosen) > 1, traces=traces)
     outcomes = launch_all(chosen, launcher)
     if traces is not None:
@@ -117,9 +106,9 @@ def command(
         from pallasc.cli.launching.chip import device_json
         from pallasc.cli.terminal.output import json_text
 
-        results = [outcome_json(one, seed) for one in outcomes]
+        results = [outcome_json(outcome, seed) for outcome in outcomes]
         echo(json_text({"device": device_json(device), "results": results}))
     else:
-        echo("\n\n".join(outcome_text(one, device, seed) for one in outcomes))
+        echo("\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes))
     check(outcomes)
     return 0

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     json_option,
     specs_argument,
     store_option,
-    traceback_option,
 )
 from pallasc.cli.terminal.output import echo
 
@@ -32,7 +31,6 @@ FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
 @specs_argument(required=False)
 @store_option
 @json_option("the models with all their figures")
-@traceback_option()
 def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> None:
     """List the models that kernels can be compiled for, those that SPECS add included.
 
@@ -56,11 +54,8 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
 
     models = [*MODELS.values(), *_added(specs, store_root)]
     if as_json:
-        data: dict[str, Any] = {
-            "architectures": dict(DEFAULT_MODELS),
-            "models": [asdict(model) for model in models],
-        }
-        echo(json_text(data))
+        listed = [asdict(model) for model in models]
+        echo(json_text({"architectures": dict(DEFAULT_MODELS), "models": listed}))
     else:
         echo(table(COLUMNS, rows(models), right=FIGURES))
 

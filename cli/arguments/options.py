@@ -1,13 +1,12 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, each described once."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import click
 
@@ -17,31 +16,38 @@ _LEAST_MEMORY_BYTES = 64 << 20
 """No process that imports anything gets by with less."""
 
 
-@dataclass(slots=True)
-class Talk:
-    """What one run of the command line was asked to say about its errors."""
+class ProcessLimits(TypedDict):
+    """What one process may take: see `supervision_options` and `reading_options`."""
 
-    traceback: bool = False
-
-
-def _want_traceback(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    talk = ctx.find_object(Talk)
-    if wanted and talk is not None:
-        talk.traceback = True
+    timeout_s: float | None
+    memory_bytes: int | None
 
 
-def traceback_option(*, hidden: bool = True) -> Callable[[F], F]:
-    """Return the option `--traceback`, which works before and after the command's name."""
-    return click.option(
-        "--traceback",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        hidden=hidden,
-        callback=_want_traceback,
-        help="Show Python's traceback of an error that ends the command, for a bug report; kernels "
-        "that fail to compile have none.",
-    )
+class LoadOptions(ProcessLimits):
+    """Which variants of specs a command is about: see `selection_options`."""
+
+    targets: tuple[str, ...]
+    expression: str | None
+
+
+class BuildOptions(ProcessLimits):
+    """How a command compiles."""
+
+    jobs: int | None
+    ptxas: Path | None
+    require_store: bool
+    fail_on_warning: tuple[re.Pattern[str], ...]
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return what adds several options, which the help lists in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 def specs_argument(*, required: bool = True) -> Callable[[F], F]:
@@ -60,62 +66,122 @@ def json_option(what: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 
 
-def selection_options(function: F) -> F:
-    """Add the options that choose variants: `--target` and `-k`."""
-    for option in (
-        click.option(
-            "-k",
-            "expression",
-            metavar="EXPR",
-            help="Take only the variants that match EXPR: a part of a name, param=value, "
-            "target=sm_90a, with and, or, not and parentheses.",
-        ),
-        click.option(
-            "--target",
-            "targets",
-            multiple=True,
-            metavar="NAME",
-            help="A model or architecture in place of the spec's own targets; repeatable.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def store_option(function: F) -> F:
-    """Add the option `--store`."""
+def file_option(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
+    """Return an option that takes the path of a file, which need not be there."""
+    path = click.Path(path_type=Path, dir_okay=False)
     return click.option(
-        "--store",
-        "store_root",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        envvar="PALLASC_CACHE_DIR",
-        show_envvar=True,
-        help="The folder of the store.",
-    )(function)
+        name, *([parameter] if parameter else []), type=path, metavar="FILE", help=text
+    )
 
 
-def require_store_option(function: F) -> F:
-    """Add the option `--require-store`, which is on by default where CI is set."""
+def count_option(
+    name: str,
+    text: str,
+    *,
+    parameter: str | None = None,
+    least: int = 1,
+    default: int | None = None,
+) -> Callable[[F], F]:
+    """Return an option that takes a whole number."""
     return click.option(
-        "--require-store/--no-require-store",
-        default=None,
-        callback=_required,
-        help="Fail with exit code 4 where the store cannot be written, or go on without it; "
-        "without either, fail where $CI is set and not false.",
-    )(function)
+        name,
+        *([parameter] if parameter else []),
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        metavar="N",
+        help=text,
+    )
 
 
-def fail_on_warning_option(function: F) -> F:
-    """Add the option `--fail-on-warning`."""
-    return click.option(
-        "--fail-on-warning",
+selection_options = together(
+    click.option(
+        "--target",
+        "targets",
         multiple=True,
-        callback=_patterns,
-        metavar="PATTERN",
-        help="Fail a variant, with exit code 1, that compiles with a warning in which this regular "
-        "expression is found, in any case of letters; hits too. Repeatable.",
-    )(function)
+        metavar="NAME",
+        help="A model or architecture in place of the spec's own targets; repeatable.",
+    ),
+    click.option(
+        "-k",
+        "expression",
+        metavar="EXPR",
+        help="Take only the variants that match EXPR: a part of a name, param=value, "
+        "target=sm_90a, with and, or, not and parentheses.",
+    ),
+)
+
+store_option = click.option(
+    "--store",
+    "store_root",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    envvar="PALLASC_CACHE_DIR",
+    show_envvar=True,
+    help="The folder of the store.",
+)
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+
+ptxas_option = click.option(
+    "--ptxas",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The assembler to use instead of the one in NVIDIA's wheel.",
+)
+
+compile_options = together(
+    click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Compile in at most N processes at once; by default as many as cores and memory "
+        "allow.",
+    ),
+    ptxas_option,
+)
+
+frozen_options = together(
+    click.option(
+        "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
+    ),
+    click.option(
+        "--locked", is_flag=True, help="Fail where something is not as the lock file says."
+    ),
+)
+
+signed_store_option = click.option(
+    "--require-signed-store",
+    "require_signed",
+    is_flag=True,
+    help="Take only what a trusted key signed from the store, and compile the rest; as with "
+    "PALLASC_REQUIRE_SIGNED_STORE=1.",
+)
+
+
+def lock_option(what: str, parameter: str = "lock") -> Callable[[F], F]:
+    """Return the option `--lock`, which names the lock file that `what` describes."""
+    text = f"{what}; pallasc.lock in the current folder when left out."
+    return file_option("--lock", text, parameter=parameter)
+
+
+def _required(ctx: click.Context, _: click.Parameter, wanted: bool | None) -> bool:
+    """Return whether the store must be written, which is the default of CI services."""
+    if wanted is not None:
+        return wanted
+    from pallasc.cli.terminal.workspace import is_ci
+
+    return is_ci(os.environ)
+
+
+require_store_option = click.option(
+    "--require-store/--no-require-store",
+    default=None,
+    callback=_required,
+    help="Fail with exit code 4 where the store cannot be written, or go on without it; "
+    "without either, fail where $CI is set and not false.",
+)
 
 
 def _patterns(
@@ -124,90 +190,49 @@ def _patterns(
     """Return regular expressions.
 
     Raises:
-        click.BadParameter: one is none.
+        click.BadParameter: a text is not a regular expression.
     """
-    found = []
+    patterns = []
     for text in texts:
         try:
-            found.append(re.compile(text, re.IGNORECASE))
+            patterns.append(re.compile(text, re.IGNORECASE))
         except re.error as error:
             raise click.BadParameter(
                 f'{text!r} is not a regular expression: {error}. For any warning, write ".".', ctx
             ) from error
-    return tuple(found)
+    return tuple(patterns)
 
 
-def _required(ctx: click.Context, _: click.Parameter, wanted: bool | None) -> bool:
-    """Return whether the store must be written, which CI services want by themselves."""
-    if wanted is not None:
-        return wanted
-    from pallasc.cli.terminal.workspace import is_ci
-
-    return is_ci(os.environ)
-
-
-def signed_store_option(function: F) -> F:
-    """Add the option `--require-signed-store`."""
-    return click.option(
-        "--require-signed-store",
-        "require_signed",
-        is_flag=True,
-        help="Take only what a trusted key signed from the store, and compile the rest; as with "
-        "PALLASC_REQUIRE_SIGNED_STORE=1.",
-    )(function)
+fail_on_warning_option = click.option(
+    "--fail-on-warning",
+    multiple=True,
+    callback=_patterns,
+    metavar="PATTERN",
+    help="Fail a variant, with exit code 1, that compiles with a warning in which this regular "
+    "expression is found, in any case of letters; hits too. Repeatable.",
+)
 
 
-def supervision_options(function: F) -> F:
-    """Add the options that say what compiling a variant may take: `--timeout` and `--memory`."""
-    for option in (
-        click.option(
-            "--memory",
-            "memory_bytes",
-            callback=_memory_bytes,
-            metavar="SIZE",
-            help="Stop a compiling process that holds more, such as 4GiB, at least 64MiB; by "
-            "default its share of the machine.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            callback=_seconds,
-            metavar="SECONDS",
-            help="Stop a variant that takes longer.",
-        ),
-    ):
-        function = option(function)
-    return function
+def size_option(
+    name: str, parameter: str, text: str, *, least_bytes: int = 1, **settings: Any
+) -> Callable[[F], F]:
+    """Return an option that takes a size, such as 4GiB; None is no limit."""
 
+    def parse(ctx: click.Context, _: click.Parameter, size: str | None) -> int | None:
+        if size is None or ctx.resilient_parsing:
+            return None
+        from pallasc.cache.upkeep.limits import parse_size
 
-def reading_options(function: F) -> F:
-    """Add the same two where nothing is compiled: they hold for executing Python specs."""
-    for option in (
-        click.option(
-            "--memory",
-            "memory_bytes",
-            callback=_memory_bytes,
-            metavar="SIZE",
-            help="Stop a Python spec that holds more, such as 4GiB, at least 64MiB; by default "
-            "what there is.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            callback=_seconds,
-            metavar="SECONDS",
-            help="Stop a Python spec that takes longer to execute.",
-        ),
-    ):
-        function = option(function)
-    return function
+        return parse_size(size, what=name, least_bytes=least_bytes)
+
+    return click.option(name, parameter, callback=parse, metavar="SIZE", help=text, **settings)
 
 
 def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
-    """Return a size in bytes, 0 for no limit, None where none is given.
+    """Return a size in bytes, 0 for no limit, None where the option is left out.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not a size.
     """
     if text is None or ctx.resilient_parsing:
         return None
@@ -217,7 +242,7 @@ def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> i
 
 
 def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float | None:
-    """Return a time limit in seconds, None where none is given.
+    """Return a time limit in seconds, None where the option is left out.
 
     Raises:
         SpecError: it is not a positive number.
@@ -235,36 +260,31 @@ def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float 
     return seconds
 
 
-def compile_options(function: F) -> F:
-    """Add the options of everything that may compile: `--jobs` and `--ptxas`."""
-    for option in (
+def _process_limits(timeout: str, memory: str) -> Callable[[F], F]:
+    """Return the options `--timeout` and `--memory`, described as stopping these."""
+    return together(
         click.option(
-            "--ptxas",
-            type=click.Path(path_type=Path),
-            metavar="PATH",
-            help="The assembler to use instead of the one in NVIDIA's wheel.",
+            "--timeout", "timeout_s", callback=_seconds, metavar="SECONDS", help=f"Stop {timeout}."
         ),
         click.option(
-            "-j",
-            "--jobs",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Compile in at most N processes at once; by default as many as cores and memory "
-            "allow.",
+            "--memory",
+            "memory_bytes",
+            callback=_memory_bytes,
+            metavar="SIZE",
+            help=f"Stop {memory}.",
         ),
-    ):
-        function = option(function)
-    return function
+    )
 
 
-def size_value(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Return a size in bytes that an option gives, None for no limit.
+supervision_options = _process_limits(
+    "a variant that takes longer",
+    "a compiling process that holds more, such as 4GiB, at least 64MiB; by default its share of "
+    "the machine",
+)
+"""What compiling a variant may take."""
 
-    Raises:
-        SpecError: it is none.
-    """
-    if text is None or ctx.resilient_parsing:
-        return None
-    from pallasc.cache.upkeep.limits import parse_size
-
-    return parse_size(text, what=option.opts[0])
+reading_options = _process_limits(
+    "a Python spec that takes longer to execute",
+    "a Python spec that holds more, such as 4GiB, at least 64MiB; by default what there is",
+)
+"""What executing a Python spec may take, where nothing is compiled."""

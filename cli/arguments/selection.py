@@ -1,4 +1,4 @@
-"""From paths on the command line to the variants that are meant, and the store they lie in."""
+"""From paths on the command line to the variants that a command is about, and to the store."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load_variants(
     """Return the variants that specs declare; arguments and errors as for `read_wanted`."""
     from pallasc.compiler.builds.selection import read_wanted
 
-    wanted = read_wanted(
+    selection = read_wanted(
         paths,
         store=store,
         targets=targets,
@@ -63,4 +63,4 @@ def load_variants(
         on_tick=on_tick,
         broken=broken,
     )
-    return list(wanted.variants)
+    return list(selection.variants)

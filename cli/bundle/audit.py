@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, size_value, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import file_option, json_option, size_option
 from pallasc.cli.bundle.options import file_argument, key_option
 from pallasc.cli.terminal.output import echo
 
@@ -27,6 +27,13 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     return text
 
 
+class _Limits(TypedDict):
+    bundle_bytes: int | None
+    variant_bytes: int | None
+    spill_bytes: int
+    driver: str | None
+
+
 @click.command("audit", cls=Command, short_help="Judge whether a bundle should be shipped.")
 @file_argument
 @click.option(
@@ -36,19 +43,11 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     metavar="NAME",
     help="A model or architecture that the bundle is for; repeatable.",
 )
-@click.option(
-    "--budget",
-    "bundle_bytes",
-    callback=size_value,
-    metavar="SIZE",
-    help="The most bytes of the file.",
-)
-@click.option(
+@size_option("--budget", "bundle_bytes", "The largest size that the file may have.")
+@size_option(
     "--variant-budget",
     "variant_bytes",
-    callback=size_value,
-    metavar="SIZE",
-    help="The most bytes of the cubins of one variant, as they are loaded.",
+    "The largest size that the cubins of a variant may have together, as they are loaded.",
 )
 @click.option(
     "--spills",
@@ -57,21 +56,16 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     default=0,
     show_default=True,
     metavar="BYTES",
-    help="The most bytes that a thread may spill.",
+    help="How many bytes a thread may spill at most.",
 )
 @click.option(
     "--driver",
     callback=_driver,
     metavar="CUDA",
-    help="The newest version of the driver API that may be needed, 12.8.",
+    help="The newest CUDA version of a driver that the bundle may need, such as 12.8.",
 )
-@key_option("A key of which one must have signed.")
-@click.option(
-    "--lock",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Compare with this lock file too.",
-)
+@key_option("A key that must have signed, or one of several.")
+@file_option("--lock", "Compare with this lock file too.")
 @click.option(
     "--fail-on",
     type=click.Choice(["note", "warning", "error", "never"]),
@@ -80,7 +74,6 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     help="The least severity that gives exit code 5.",
 )
 @json_option("the findings")
-@traceback_option()
 def command(
     file: Path,
     targets: tuple[str, ...],
@@ -88,7 +81,7 @@ def command(
     lock: Path | None,
     fail_on: str,
     as_json: bool,
-    **limits: Any,
+    **limits: Unpack[_Limits],
 ) -> int:
     """Look at what a bundle would ship; nothing is changed.
 
@@ -122,7 +115,7 @@ def command(
     from pallasc.specs.bundle.audit import Rules, audit, sort_findings
     from pallasc.specs.bundle.bundle import open_bundle
 
-    rules = Rules(targets=_known(targets), trusted=read_keys(keys), **limits)
+    rules = Rules(targets=_checked(targets), trusted=read_keys(keys), **limits)
     with open_bundle(file) as bundle:
         bundle.verify()
         findings = audit(bundle, rules)
@@ -132,15 +125,15 @@ def command(
             findings = sort_findings([*findings, *compare(bundle, lock)])
         size = bundle.size
     _show(file, size, findings, as_json=as_json)
-    failed = fail_on != "never" and any(one.at_least(fail_on) for one in findings)  # type: ignore[arg-type]
+    failed = fail_on != "never" and any(finding.at_least(fail_on) for finding in findings)  # type: ignore[arg-type]
     return _FOUND if failed else 0
 
 
-def _known(targets: Sequence[str]) -> tuple[str, ...]:
-    """Return targets that are meant; a model of one's own is taken as it stands.
+def _checked(targets: Sequence[str]) -> tuple[str, ...]:
+    """Return each target once; a name may be that of a model which a spec adds.
 
     Raises:
-        SpecError: an architecture that does not exist.
+        SpecError: an architecture does not exist.
     """
     from pallasc.specs.gpus import DEFAULT_MODELS
     from pallasc.specs.targets import resolve_target
@@ -155,7 +148,7 @@ def _show(file: Path, size: int, findings: Sequence[Finding], *, as_json: bool) 
     from pallasc.cli.terminal.output import count, json_text, table
     from pallasc.specs.bundle.audit import SEVERITIES
 
-    totals = {name: sum(one.severity == name for one in findings) for name in SEVERITIES}
+    totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
     if as_json:
         listed = [
             {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    BuildOptions,
     compile_options,
     fail_on_warning_option,
+    frozen_options,
     json_option,
+    lock_option,
     require_store_option,
     selection_options,
     signed_store_option,
     specs_argument,
     store_option,
     supervision_options,
-    traceback_option,
 )
 from pallasc.cli.bundle.options import output_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.bundling import Made, Source
+    from pallasc.compiler.builds.bundling import Made, Source, SplitBy
+
+
+class _Options(BuildOptions):
+    """How bundles are made."""
+
+    split_by: SplitBy | None
+    keep_debug: bool
+    keep_ptx: bool
+    level: int
+    lock: Path | None
+    locked: bool
 
 
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
 @specs_argument()
-@output_option("The bundle to write; what was there is replaced in one step.")
+@output_option
 @click.option(
     "--split-by",
     type=click.Choice(["target", "arch"]),
@@ -46,14 +58,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="How hard to compress, 1 to 22.",
 )
-@click.option("--frozen", is_flag=True, help="Compile nothing; fail where something is missing.")
-@click.option("--locked", is_flag=True, help="Fail where something is not as the lock file says.")
-@click.option(
-    "--lock",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The lock file of --frozen and --locked; pallasc.lock when left out.",
-)
+@frozen_options
+@lock_option("The lock file of --frozen and --locked")
 @selection_options
 @compile_options
 @supervision_options
@@ -62,7 +68,6 @@ if TYPE_CHECKING:
 @fail_on_warning_option
 @signed_store_option
 @json_option("what was written")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
     output: Path,
@@ -72,7 +77,7 @@ def command(
     store_root: Path | None,
     require_signed: bool,
     as_json: bool,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> int:
     """Write the variants of SPECS into a bundle; what the store does not have is built first.
 
@@ -96,17 +101,16 @@ def command(
       provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.remarks import remarks
-    from pallasc.cli.render.summary import summary
+    from pallasc.cli.render.summary import print_notes, summary
     from pallasc.compiler.builds.bundling import make_bundle
     from pallasc.compiler.builds.selection import read_wanted
 
     store = open_store(store_root, require_signed=require_signed)
-    with stderr_progress(hits=False) as progress:
-        store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        wanted = read_wanted(
+    with store_progress(store, hits=False) as progress:
+        selection = read_wanted(
             specs,
             store=store,
             targets=targets,
@@ -117,10 +121,10 @@ def command(
             on_tick=Reading(progress, keep_going=False).tick,
         )
         source: Source = "frozen" if frozen else "compile"
-        made = make_bundle(wanted, output, store=store, source=source, on_event=progress, **options)
-    for note in made.report.notes:
-        if note not in store.warnings:
-            echo(f"warning: {note}", err=True)
+        made = make_bundle(
+            selection, output, store=store, source=source, on_event=progress, **options
+        )
+    print_notes(made.report, store)
     for line in remarks(made.report, added=False) if not made.report.exit_code else ():
         echo(line, err=True)
     if made.report.exit_code:
@@ -141,24 +145,24 @@ def _tell(made: Made) -> None:
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
         echo(f"warning: {text}; the bundle says so", err=True)
-    for one in made.bundles:
-        variants = count(len(one.variants), "variant")
-        echo(f"wrote {one.path}: {variants}, {one.size:,} bytes", err=True)
+    for bundle in made.bundles:
+        variants = count(len(bundle.variants), "variant")
+        echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
 
 
-def _json(made: Made) -> Mapping[str, Any]:
+def _json(made: Made) -> dict[str, object]:
     from dataclasses import asdict
 
     return {
         "bundles": [
             {
-                "file": str(one.path),
-                "target": one.target,
-                "bytes": one.size,
-                "digest": one.digest,
-                "variants": list(one.variants),
+                "file": str(bundle.path),
+                "target": bundle.target,
+                "bytes": bundle.size,
+                "digest": bundle.digest,
+                "variants": list(bundle.variants),
             }
-            for one in made.bundles
+            for bundle in made.bundles
         ],
         "provenance": [asdict(origin) for origin in made.provenance],
     }

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, size_value, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option, size_option
 from pallasc.cli.bundle.options import choice_options, file_argument
 from pallasc.cli.terminal.output import echo
 
@@ -23,18 +23,15 @@ from pallasc.cli.terminal.output import echo
     help="Where to write; each variant gets a folder in it.",
 )
 @click.option("--force", is_flag=True, help="Replace files that are there.")
-@click.option(
+@size_option(
     "--max-size",
     "most_bytes",
+    "Write nothing if all of it is larger than this; none for any size.",
     default="4GiB",
     show_default=True,
-    callback=size_value,
-    metavar="SIZE",
-    help="Write nothing if it is more than this in all; none for any amount.",
 )
 @choice_options
 @json_option("what was written")
-@traceback_option()
 def command(
     file: Path,
     output: Path,
@@ -46,8 +43,8 @@ def command(
 ) -> int:
     """Write cubins, launch plans and records of variants into files, and PTX where there is any.
 
-    Files that are there are not replaced: then nothing is written at all. The same holds where the
-    bundle declares more bytes than --max-size; few compressed ones can become very many. Cubins are
+    Nothing is written where a file is there already and --force is left out, or where the bundle
+    declares more bytes than --max-size: a few compressed bytes can become very many. Cubins are
     those of the bundle, without their debug sections unless it was made with --keep-debug.
 
     Examples:
@@ -69,7 +66,8 @@ def command(
         written = unpack(bundle, entries, output, force=force, most_bytes=most_bytes)
     if as_json:
         files = [
-            {"variant": one.variant, "path": str(one.path), "bytes": one.size} for one in written
+            {"variant": made.variant, "path": str(made.path), "bytes": made.size}
+            for made in written
         ]
         echo(json_text({"file": str(file), "files": files}))
     text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"

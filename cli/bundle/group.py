@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pallasc.cli.arguments.layout import Group
-from pallasc.cli.arguments.options import traceback_option
+from pallasc.cli.arguments.command import Group
 from pallasc.cli.bundle import audit, create, extract, list, merge, show, sign, verify
 from pallasc.cli.terminal.output import echo
 
@@ -16,7 +15,6 @@ from pallasc.cli.terminal.output import echo
     invoke_without_command=True,
     short_help="Pack compiled variants into one file; sign, verify and audit it.",
 )
-@traceback_option()
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Pack compiled variants into one file that travels.

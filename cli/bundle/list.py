@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option
 from pallasc.cli.bundle.options import choice_options, file_argument
 from pallasc.cli.terminal.output import echo
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @file_argument
 @choice_options
 @json_option("the variants")
-@traceback_option()
 def command(file: Path, targets: tuple[str, ...], expression: str | None, as_json: bool) -> int:
     """List the variants of a bundle.
 
@@ -53,7 +52,7 @@ def command(file: Path, targets: tuple[str, ...], expression: str | None, as_jso
     return 0
 
 
-def entry_json(bundle: Bundle, entry: Entry) -> dict[str, Any]:
+def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
     """Return what `--json` says of a variant."""
     return {
         "id": entry.id,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, traceback_option
-from pallasc.cli.bundle.options import choice_options, output_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option
+from pallasc.cli.bundle.options import choice_options, files_argument, output_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -24,13 +24,10 @@ Choice = tuple["Bundle", "Sequence[Entry]"]
 
 
 @click.command("merge", cls=Command, short_help="Put several bundles into one.")
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
-@output_option("The bundle to write; what was there is replaced in one step.")
+@files_argument
+@output_option
 @choice_options
 @json_option("what was written")
-@traceback_option()
 def command(
     files: tuple[Path, ...],
     output: Path,
@@ -72,24 +69,24 @@ def command(
 def _choices(
     bundles: Sequence[Bundle], targets: Sequence[str], expression: str | None
 ) -> list[Choice]:
-    """Return what is meant of each bundle; it may be nothing, as long as one has something.
+    """Return each bundle that has variants which match, with these.
 
     Raises:
-        SpecError: none has.
+        SpecError: no bundle has any.
     """
     from pallasc.cli.bundle.options import chosen_entries
     from pallasc.errors import SpecError
 
-    found: list[Choice] = []
+    choices: list[Choice] = []
     errors = []
     for bundle in bundles:
         try:
-            found.append((bundle, chosen_entries(bundle, targets=targets, expression=expression)))
+            choices.append((bundle, chosen_entries(bundle, targets=targets, expression=expression)))
         except SpecError as error:
             errors.append(error)
-    if not found:
+    if not choices:
         raise errors[0]
-    return found
+    return choices
 
 
 def _merged(choices: Sequence[Choice]) -> bytes:

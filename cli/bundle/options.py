@@ -1,4 +1,4 @@
-"""What the commands of `pallasc bundle` share: the file, the choice of variants, keys."""
+"""What the commands of `pallasc bundle` share: files, the choice of variants, keys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pallasc.cli.arguments.options import together
+
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
@@ -16,22 +18,18 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-def file_argument(function: F) -> F:
-    """Add the argument FILE: a bundle."""
-    return click.argument("file", type=click.Path(path_type=Path), metavar="FILE")(function)
-
-
-def output_option(text: str) -> Callable[[F], F]:
-    """Return the option `--output` of a command that writes a bundle."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path),
-        required=True,
-        metavar="FILE",
-        help=text,
-    )
+file_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The bundle to write; what was there is replaced in one step.",
+)
 
 
 def key_option(text: str) -> Callable[[F], F]:
@@ -45,48 +43,44 @@ def key_option(text: str) -> Callable[[F], F]:
     )
 
 
-def choice_options(function: F) -> F:
-    """Add the options that choose variants of a bundle: `--target` and `-k`."""
-    for option in (
-        click.option(
-            "-k",
-            "expression",
-            metavar="EXPR",
-            help="Take only the variants that match EXPR, as in pallasc build.",
-        ),
-        click.option(
-            "--target",
-            "targets",
-            multiple=True,
-            metavar="NAME",
-            help="Take only variants for this model or architecture; repeatable.",
-        ),
-    ):
-        function = option(function)
-    return function
+choice_options = together(
+    click.option(
+        "--target",
+        "targets",
+        multiple=True,
+        metavar="NAME",
+        help="Take only variants for this model or architecture; repeatable.",
+    ),
+    click.option(
+        "-k",
+        "expression",
+        metavar="EXPR",
+        help="Take only the variants that match EXPR, as in pallasc build.",
+    ),
+)
 
 
 def chosen_entries(
     bundle: Bundle, *, targets: Sequence[str] = (), expression: str | None = None
 ) -> list[Entry]:
-    """Return the entries of a bundle that are meant, in the order of their keys.
+    """Return the entries of a bundle for these targets that match, in the order of their keys.
 
     Raises:
-        SpecError: a target or the expression means none.
+        SpecError: there is none for a target, or none that matches.
     """
     entries = list(bundle.entries())
-    known = sorted({name for one in entries for name in (one.target, one.arch)})
+    present = sorted({name for entry in entries for name in (entry.target, entry.arch)})
     for target in targets:
-        if target not in known:
+        if target not in present:
             from pallasc.errors import SpecError
             from pallasc.specs.spelling import suggestion
 
             raise SpecError(
                 f"{bundle.name} has nothing for {target}.",
-                hint=suggestion(target, known, otherwise="Targets"),
+                hint=suggestion(target, present, otherwise="Targets"),
             )
     if targets:
-        entries = [one for one in entries if one.target in targets or one.arch in targets]
+        entries = [entry for entry in entries if {entry.target, entry.arch} & {*targets}]
     if expression is None:
         return entries
     from pallasc.specs.bundle.rearrange import select_entries
@@ -98,16 +92,16 @@ def read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
     """Return the keys that `--key` names.
 
     Raises:
-        SpecError: a file cannot be read, holds no key, or something else than keys.
+        SpecError: a file cannot be read, or holds something other than keys.
     """
     from pallasc.errors import SpecError
     from pallasc.specs.bundle import trust
 
     # On a command line a path is relative to the current folder, as everywhere in a shell.
     named = [key if key.startswith("ed25519:") else os.path.abspath(key) for key in keys if key]
-    found = trust.read_keys(named)
-    if keys and not found:
+    public_keys = trust.read_keys(named)
+    if keys and not public_keys:
         raise SpecError(
             f"there is no key in {', '.join(keys)}.", hint="Give what pallasc bundle keygen wrote."
         )
-    return found
+    return public_keys

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option
 from pallasc.cli.bundle.options import file_argument
 from pallasc.cli.terminal.output import echo
 
@@ -26,9 +27,8 @@ _MOST_LISTED = 8
 @file_argument
 @click.argument("name", required=False)
 @json_option("all of it")
-@traceback_option()
 def command(file: Path, name: str | None, as_json: bool) -> int:
-    """Show a bundle, or the variant that NAME means: an id, or an expression as of -k.
+    """Show a bundle, or the variant that NAME means: an id, or an expression as for -k.
 
     Of a bundle: version of the format, size, kernels, targets with the driver that each needs,
     signatures, provenance. Of a variant: signature, launch plan, resources, digests, target,
@@ -74,97 +74,104 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
 
 
 def find_entry(bundle: Bundle, name: str) -> Entry:
-    """Return the one entry that a name means.
+    """Return the entry with an id, with a kernel's name, or that an expression matches.
 
     Raises:
-        SpecError: it means none, or several.
+        SpecError: there is none, or there are several.
     """
     from pallasc.errors import SpecError
     from pallasc.specs.bundle.rearrange import select_entries
 
     entries = list(bundle.entries())
-    found = [one for one in entries if one.id == name]
-    found = found or [one for one in entries if one.name == name]
+    matching = [entry for entry in entries if entry.id == name]
+    matching = matching or [entry for entry in entries if entry.name == name]
     try:
-        found = found or select_entries(entries, name)
+        matching = matching or select_entries(entries, name)
     except SpecError as error:
         raise SpecError(f"{bundle.name} has no variant {name!r}.", hint=error.hint) from error
-    if len(found) > 1:
-        more = ", …" if len(found) > _MOST_LISTED else ""
-        ids = ", ".join(one.id for one in found[:_MOST_LISTED])
+    if len(matching) > 1:
+        more = ", …" if len(matching) > _MOST_LISTED else ""
+        ids = ", ".join(entry.id for entry in matching[:_MOST_LISTED])
         raise SpecError(
-            f"{name!r} means {len(found)} variants of {bundle.name}.",
+            f"{name!r} means {len(matching)} variants of {bundle.name}.",
             hint=f"Name one: {ids}{more}.",
         )
-    return found[0]
+    return matching[0]
 
 
-def _targets(bundle: Bundle) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+@dataclass(slots=True)
+class _TargetRow:
+    """What a bundle has for one target."""
+
+    target: str
+    arch: str
+    variants: int = 0
+    minimum_driver: Mapping[str, str] = field(default_factory=dict)
+
+
+def _targets(bundle: Bundle) -> list[_TargetRow]:
+    rows: dict[tuple[str, str], _TargetRow] = {}
     for entry in bundle.entries():
-        one = found.setdefault(
-            (entry.arch, entry.target),
-            {"target": entry.target, "arch": entry.arch, "variants": 0, "minimum_driver": {}},
-        )
-        one["variants"] += 1
-        one["minimum_driver"] = max(one["minimum_driver"], dict(entry.minimum_driver), key=_newness)
-    return [found[key] for key in sorted(found)]
+        row = rows.setdefault((entry.arch, entry.target), _TargetRow(entry.target, entry.arch))
+        row.variants += 1
+        row.minimum_driver = max(row.minimum_driver, dict(entry.minimum_driver), key=_newness)
+    return [rows[key] for key in sorted(rows)]
 
 
-def _newness(driver: dict[str, str]) -> list[int]:
+def _newness(driver: Mapping[str, str]) -> list[int]:
     parts = driver.get("cuda", "").split(".")
     return [int(part) if part.isdecimal() else 0 for part in parts]
 
 
-def _kernels(bundle: Bundle) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for entry in bundle.entries():
-        counts[entry.name] = counts.get(entry.name, 0) + 1
-    return counts
+def _kernels(bundle: Bundle) -> Counter[str]:
+    return Counter(entry.name for entry in bundle.entries())
 
 
-def _bundle_json(bundle: Bundle) -> dict[str, Any]:
+def _format(bundle: Bundle) -> str:
     from pallasc.specs.bundle.format import MAJOR
 
+    return f"{MAJOR}.{bundle.reader.head.minor}"
+
+
+def _bundle_json(bundle: Bundle) -> dict[str, object]:
     return {
-        "format": f"{MAJOR}.{bundle.reader.head.minor}",
+        "format": _format(bundle),
         "bytes": bundle.size,
         "digest": bundle.digest,
         "root": bundle.root,
         "codec": dict(bundle.codec),
-        "signatures": [one.key_id for one in bundle.signatures],
+        "signatures": [signature.key_id for signature in bundle.signatures],
         "kernels": _kernels(bundle),
-        "targets": _targets(bundle),
+        "targets": [asdict(row) for row in _targets(bundle)],
     }
 
 
 def _bundle_text(bundle: Bundle) -> Iterator[str]:
     from pallasc.cli.terminal.output import count
 
-    data = _bundle_json(bundle)
-    yield f"format      {data['format']}"
+    yield f"format      {_format(bundle)}"
     yield f"bytes       {bundle.size:,}"
     yield f"content     {bundle.digest}"
     yield f"root        {bundle.root}"
-    codec = ", ".join(f"{name} {value}" for name, value in sorted(data["codec"].items()))
+    codec = ", ".join(f"{name} {value}" for name, value in sorted(bundle.codec.items()))
     yield f"codec       {codec or 'unknown'}"
-    yield f"signatures  {', '.join(data['signatures']) or 'none'}"
+    signatures = ", ".join(signature.key_id for signature in bundle.signatures)
+    yield f"signatures  {signatures or 'none'}"
     yield "kernels"
-    for name, number in data["kernels"].items():
+    for name, number in _kernels(bundle).items():
         yield f"  {name}: {count(number, 'variant')}"
     yield "targets"
-    for one in data["targets"]:
-        driver = _driver(one["minimum_driver"])
-        number = count(one["variants"], "variant")
-        yield f"  {one['target']} ({one['arch']}): {number}, {driver}"
+    for row in _targets(bundle):
+        variants = count(row.variants, "variant")
+        yield f"  {row.target} ({row.arch}): {variants}, {_driver(row.minimum_driver)}"
 
 
-def _driver(driver: dict[str, str]) -> str:
+def _driver(driver: Mapping[str, str]) -> str:
     api, package = driver.get("cuda", "unknown"), driver.get("linux", "unknown")
     return f"driver {package} or newer (CUDA {api})"
 
 
-def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, Any]:
+def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
     from pallasc.cli.bundle.list import entry_json
 
     return {

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option
+from pallasc.cli.bundle.options import files_argument
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @click.option("--comment", default="", metavar="TEXT", help="A comment after the public key.")
 @json_option("the public key")
-@traceback_option()
 def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     """Make a key: the private half in FILE, the public half in FILE.pub and on standard output.
 
@@ -67,9 +67,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
 
 
 @click.command("sign", cls=Command, short_help="Sign bundles with a private key.")
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
+@files_argument
 @click.option(
     "--key",
     "key_file",
@@ -78,7 +76,6 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     help="The file with the private key; - reads it from the standard input.",
 )
 @json_option("who signed what")
-@traceback_option()
 def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
     """Sign bundles. Signatures by other keys stay, one by the same key is replaced.
 

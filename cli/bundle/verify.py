@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import file_option, json_option
 from pallasc.cli.bundle.options import file_argument, key_option
 from pallasc.cli.terminal.output import echo
 
@@ -29,14 +29,8 @@ _NOT_AS_LOCKED = 3
     is_flag=True,
     help="Demand a signature by a key that this machine trusts: $PALLASC_TRUSTED_KEYS.",
 )
-@click.option(
-    "--lock",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Demand that every artifact in it is the one that this lock file names.",
-)
+@file_option("--lock", "Demand that every artifact in it is the one that this lock file names.")
 @json_option("the result")
-@traceback_option()
 def command(
     file: Path,
     keys: tuple[str, ...],
@@ -75,13 +69,18 @@ def command(
         findings = [] if lock is None else compare(bundle, lock)
         number, digest = len(bundle), bundle.digest
     if as_json:
-        data = {"file": str(file), "variants": number, "digest": digest}
-        data |= {"signed": [str(key) for key in signers], "lock": str(lock) if lock else None}
-        data["findings"] = [_finding(finding) for finding in findings]
+        data = {
+            "file": str(file),
+            "variants": number,
+            "digest": digest,
+            "signed": [str(key) for key in signers],
+            "lock": str(lock) if lock else None,
+            "findings": [_finding(finding) for finding in findings],
+        }
         echo(json_text(data))
     else:
         _tell(file, number, digest, signers, findings, lock)
-    return _NOT_AS_LOCKED if any(one.severity == "error" for one in findings) else 0
+    return _NOT_AS_LOCKED if any(finding.severity == "error" for finding in findings) else 0
 
 
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
@@ -116,7 +115,7 @@ def compare(bundle: Bundle, path: Path) -> list[Finding]:
     return compare_with_lock(bundle.entries(), lock)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, object]:
     return {
         "severity": finding.severity,
         "subject": finding.subject,
@@ -139,7 +138,7 @@ def _tell(
         echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
     if lock is None:
         return
-    errors = [one for one in findings if one.severity == "error"]
+    errors = [finding for finding in findings if finding.severity == "error"]
     for finding in findings:
         echo(f"{finding.severity}: {finding.subject}: {finding.message}")
     if errors:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    LoadOptions,
     compile_options,
+    count_option,
     json_option,
     reading_options,
     selection_options,
     specs_argument,
     store_option,
-    traceback_option,
 )
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
@@ -25,23 +26,20 @@ from pallasc.cli.terminal.output import echo
 @specs_argument()
 @selection_options
 @compile_options
-@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of them.")
-@click.option("--seed", default=0, show_default=True, help="Which N.")
+@count_option("--sample", "Compile only N of them.")
+@click.option("--seed", default=0, show_default=True, help="Choose which N.")
 @reading_options
 @store_option
 @json_option("the results")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
-    targets: tuple[str, ...],
-    expression: str | None,
     jobs: int | None,
     ptxas: Path | None,
     sample: int | None,
     seed: int,
     store_root: Path | None,
     as_json: bool,
-    **limits: Any,
+    **options: Unpack[LoadOptions],
 ) -> int:
     """Compile variants of SPECS that are in the store again, and compare byte for byte.
 
@@ -55,7 +53,7 @@ def command(
     from pallasc.compiler.builds.audit import audit
 
     store = opened(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
+    variants = load_variants(specs, store=store, **options)
     found = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
     if as_json:
         echo(json_text({"variants": [item.to_json() for item in found]}))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, store_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import NotCachedError
@@ -31,7 +31,6 @@ _MOST_NAMED = 3
 @click.option("--remove", is_flag=True, help="Remove the pins of this name, key or label.")
 @store_option
 @json_option("the pins")
-@traceback_option()
 def command(
     what: str | None, label: str, remove: bool, store_root: Path | None, as_json: bool
 ) -> None:

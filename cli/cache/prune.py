@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cache.upkeep.limits import SETTINGS, read_limits
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, store_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import (
+    dry_run_option,
+    json_option,
+    store_option,
+    together,
+)
 from pallasc.cli.cache.shared import opened, warn
 from pallasc.cli.terminal.output import count, echo
 from pallasc.errors import ToolError
@@ -19,23 +24,16 @@ if TYPE_CHECKING:
     from pallasc.cache.upkeep.prune import Pruned
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _limit_options(function: F) -> F:
-    """Add an option for each limit that users can set."""
-    for setting in reversed(SETTINGS):
-        option = click.option(f"--{setting.name}", metavar=setting.name.upper(), help=setting.help)
-        function = option(function)
-    return function
-
-
 @click.command("prune", cls=Command)
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
-@_limit_options
+@dry_run_option
+@together(
+    *(
+        click.option(f"--{limit.name}", metavar=limit.name.upper(), help=limit.help)
+        for limit in SETTINGS
+    )
+)
 @store_option
 @json_option("what went")
-@traceback_option()
 def prune_command(
     dry_run: bool, store_root: Path | None, as_json: bool, **limits: str | None
 ) -> int:
@@ -56,10 +54,9 @@ def prune_command(
 
 
 @click.command("clear", cls=Command)
-@click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+@dry_run_option
 @store_option
 @json_option("what went")
-@traceback_option()
 def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
     """Remove everything but what pins name and running builds hold.
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, store_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.cache.shared import opened, warn
 from pallasc.cli.terminal.output import echo
 
@@ -15,7 +15,6 @@ from pallasc.cli.terminal.output import echo
 @click.command("stats", cls=Command)
 @store_option
 @json_option("the figures")
-@traceback_option()
 def command(store_root: Path | None, as_json: bool) -> None:
     """Show what the store holds and what it was worth.
 

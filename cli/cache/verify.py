@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from pallasc.cli.arguments.layout import Command
-from pallasc.cli.arguments.options import json_option, store_option, traceback_option
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
 
@@ -16,7 +16,6 @@ from pallasc.cli.terminal.output import echo
 @click.option("--repair", is_flag=True, help="Put what is damaged away, so that it is made again.")
 @store_option
 @json_option("the findings")
-@traceback_option()
 def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     """Read the whole store and check every digest and field.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import click
 
-from pallasc.cli.arguments.layout import Command
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    LoadOptions,
     json_option,
     reading_options,
     selection_options,
     specs_argument,
     store_option,
-    traceback_option,
 )
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
@@ -26,14 +26,11 @@ from pallasc.cli.terminal.output import echo
 @reading_options
 @store_option
 @json_option("the explanations")
-@traceback_option()
 def command(
     specs: tuple[str, ...],
-    targets: tuple[str, ...],
-    expression: str | None,
     store_root: Path | None,
     as_json: bool,
-    **limits: Any,
+    **options: Unpack[LoadOptions],
 ) -> None:
     """Explain why variants of SPECS are in the store or not.
 
@@ -51,7 +48,7 @@ def command(
     from pallasc.compiler.inputs.why import explain_variants
 
     store = opened(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression, **limits)
+    variants = load_variants(specs, store=store, **options)
     with prepare_or_recall(store) as setup:
         context = setup.context(store)
         found = explain_variants(variants, context, store, setup.versions_now)

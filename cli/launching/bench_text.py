@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pallasc.cli.launching.chip import Limits, device_json, limits_of, model_of
 from pallasc.cli.terminal.output import table
@@ -20,7 +20,7 @@ _UNKNOWN = "-"
 def bench_text(measured: Sequence[Measured], under: Conditions) -> str:
     """Return how it was measured, a line for each variant, and what the GPU could do."""
     head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
-    rows = [[one.chosen.variant.id, *_cells(one.figures)][: len(head)] for one in measured]
+    rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
     cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
     driver = device_json(under.device)["driver"]
     return "\n".join(
@@ -52,22 +52,22 @@ def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
     limits = known_limits(measured, under)
     if limits is None:
         return [f"No model is called {under.device.name}, so its limits are not known."]
-    found = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
+    lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
     if under.flops is not None:
-        found[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32, tensor cores apart"
-    if any(one.figures.memory_share is None for one in measured):
+        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32, tensor cores apart"
+    if any(row.figures.memory_share is None for row in measured):
         size = f"{limits.l2_bytes / 2**20:.0f} MiB"
-        found.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")
-    return found
+        lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")
+    return lines
 
 
 def known_limits(measured: Sequence[Measured], under: Conditions) -> Limits | None:
     """Return the limits of the GPU's model, None where it is not known."""
-    model = model_of(under.device, [one.chosen.variant.target for one in measured])
+    model = model_of(under.device, [row.chosen.variant.target for row in measured])
     return None if model is None else limits_of(model)
 
 
-def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, Any]:
+def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, object]:
     """Return what `--json` prints."""
     limits = known_limits(measured, under)
     return {
@@ -77,11 +77,11 @@ def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, Any
         "repeats": under.repeats,
         "warmup": under.warmup,
         "seed": under.seed,
-        "results": [_result_json(one) for one in measured],
+        "results": [_result_json(row) for row in measured],
     }
 
 
-def _result_json(measured: Measured) -> dict[str, Any]:
+def _result_json(measured: Measured) -> dict[str, object]:
     variant = measured.chosen.variant
     return {
         "id": variant.id,

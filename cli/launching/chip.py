@@ -1,10 +1,10 @@
-"""What is known of the GPU at hand: how it is called, and the limits of its model."""
+"""The GPU at hand: its name, and the limits of its model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from pallasc.specs.gpus import MODELS
 
@@ -56,7 +56,16 @@ def limits_of(model: Target) -> Limits:
     )
 
 
-def device_json(device: Device) -> dict[str, Any]:
+class DeviceRow(TypedDict):
+    """A GPU, as `--json` prints it."""
+
+    ordinal: int
+    name: str
+    arch: str
+    driver: str
+
+
+def device_json(device: Device) -> DeviceRow:
     """Return what `--json` prints of a GPU."""
     from pallasc.runtime.device.driver import version_text
 

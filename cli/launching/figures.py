@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
@@ -91,17 +91,17 @@ def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
     Raises:
         SpecError: it is neither.
     """
-    value: Any = parse_template(text).fill(params)
+    value = parse_template(text).fill(params)
     try:
-        found = float(value)
+        operations = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        found = math.nan
-    if not found > 0 or math.isinf(found):
+        operations = math.nan
+    if not 0 < operations < math.inf:
         raise SpecError(
-            f"--flops {text!r} is {value!r}, and no number of operations.",
+            f"--flops must be a positive number of operations, got {text!r}, which is {value!r}.",
             hint='Write a number such as 1.4e11, or a product of parameters: "{2 * m * n * k}".',
         )
-    return found
+    return operations
 
 
 def check_flops(text: str | None, variants: Iterable[Variant]) -> None:

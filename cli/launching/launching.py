@@ -2,66 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
+from pallasc.cli.arguments.options import count_option, together
 from pallasc.errors import DeviceError, SelectionError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.cli.launching.request import Meant
+    from pallasc.cli.launching.request import Request
     from pallasc.compiler.builds.report import Report
     from pallasc.runtime.calls.routes import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _MOST_LISTED = 20
 
 
-def launch_options(function: F) -> F:
-    """Add the options of everything that launches: which variants, which GPU, which numbers."""
-    for option in (
-        click.option(
-            "--input",
-            "inputs",
-            multiple=True,
-            metavar="NAME=FILE",
-            help="Take an array from a .npy file; repeatable.",
-        ),
-        click.option(
-            "--seed",
-            type=int,
-            default=0,
-            show_default=True,
-            metavar="N",
-            help="Choose the random numbers of the other inputs.",
-        ),
-        click.option(
-            "--device",
-            "ordinal",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            metavar="N",
-            help="The GPU, by its number.",
-        ),
-        click.option(
-            "--all",
-            "every",
-            is_flag=True,
-            help="Launch every point of the matrix, instead of one variant of each kernel.",
-        ),
-    ):
-        function = option(function)
-    return function
+class _CompileOptions(TypedDict):
+    """How what is launched is compiled; nothing of it counts for a bundle."""
+
+    jobs: int | None
+    ptxas: Path | None
+    require_store: bool
+
+
+class CollectOptions(_CompileOptions):
+    """How what is launched is chosen and compiled; `every`: all points of a kernel."""
+
+    every: bool
+
+
+launch_options = together(
+    click.option(
+        "--all",
+        "every",
+        is_flag=True,
+        help="Launch every point of the matrix, instead of one variant of each kernel.",
+    ),
+    count_option("--device", "The GPU, by its number.", parameter="ordinal", least=0, default=0),
+    click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Choose the random numbers of the other inputs.",
+    ),
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME=FILE",
+        help="Take an array from a .npy file; repeatable.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +84,24 @@ def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
     """Return the file of each array in `NAME=FILE`.
 
     Raises:
-        click.UsageError: one is written otherwise, or given twice.
+        click.UsageError: a text is written otherwise, or an array is given twice.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for text in texts:
         name, equals, file = text.partition("=")
         if not (name and equals and file):
             raise click.UsageError(f"--input {text!r} is not NAME=FILE.")
-        if name in found:
+        if name in files:
             raise click.UsageError(f"--input gives {name} twice.")
-        found[name] = Path(file)
-    return found
+        files[name] = Path(file)
+    return files
 
 
 def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
-    """Check that files are given to one variant only.
+    """Check that files are given for a single variant only.
 
     Raises:
-        SpecError: there are several.
+        SpecError: several variants are launched.
     """
     if files and len(chosen) > 1:
         raise SpecError(
@@ -117,7 +118,7 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
     Args:
         variants: what was asked for.
         device: the GPU.
-        every: several points of a kernel are wanted.
+        every: launch all points of a kernel.
 
     Raises:
         SelectionError: no variant of a kernel can run there.
@@ -126,23 +127,23 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
     kernels: dict[str, list[Variant]] = {}
     for variant in variants:
         kernels.setdefault(variant.name, []).append(variant)
-    found = []
-    for own in kernels.values():
-        fit = _fitting_of_one(own, device)
+    all_fitting = []
+    for kernel in kernels.values():
+        fit = _fitting_of_kernel(kernel, device)
         points = {variant.params: variant for variant in reversed(fit)}
         if len(points) > 1 and not every:
             raise _several([*reversed(points.values())], device)
-        found += fit
-    return found
+        all_fitting += fit
+    return all_fitting
 
 
-def _fitting_of_one(variants: Sequence[Variant], device: Device) -> list[Variant]:
+def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Variant]:
     from pallasc.runtime.matching.selection import arch_refusal
 
-    reasons = [arch_refusal(one.target.arch, device.major, device.minor) for one in variants]
-    fit = [one for one, reason in zip(variants, reasons, strict=True) if reason is None]
+    reasons = [(v, arch_refusal(v.target.arch, device.major, device.minor)) for v in variants]
+    fit = [variant for variant, reason in reasons if reason is None]
     if not fit:
-        rows = [f"{one.id}: {reason}" for one, reason in zip(variants, reasons, strict=True)]
+        rows = [f"{variant.id}: {reason}" for variant, reason in reasons]
         raise SelectionError(
             f"no variant of {variants[0].name} fits {device}:{_listed(rows)}",
             location=variants[0].location,
@@ -159,7 +160,7 @@ def _target_hint(device: Device) -> str | None:
 
     model = model_of(device)
     own = f"sm_{device.major}{device.minor}"
-    runs = [one for one in DEFAULT_MODELS if arch_refusal(one, device.major, device.minor) is None]
+    runs = [a for a in DEFAULT_MODELS if arch_refusal(a, device.major, device.minor) is None]
     runs.sort(key=lambda arch: arch.rstrip("af") == own)
     names = [*reversed(runs)] if model is None else [model.name]
     return f"Compile for it: --target {names[0]}." if names else None
@@ -171,12 +172,12 @@ def _several(points: Sequence[Variant], device: Device) -> SpecError:
 
     first = dict(points[0].params)
     differing = [
-        name for name in first if len({plain(dict(one.params).get(name)) for one in points}) > 1
+        name for name in first if len({plain(dict(point.params).get(name)) for point in points}) > 1
     ]
     example = " and ".join(f"{name}={plain(first[name])}" for name in differing)
     return SpecError(
         f"{len(points)} variants of {points[0].name} can be launched on {device}:"
-        f"{_listed([one.id for one in points])}",
+        f"{_listed([point.id for point in points])}",
         location=points[0].location,
         hint=f'Choose one, such as -k "{example}", or launch all with --all.',
     )
@@ -187,7 +188,7 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def build_missing(
+def _build_missing(
     variants: Sequence[Variant],
     store: Store,
     *,
@@ -201,12 +202,11 @@ def build_missing(
         ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
             `require_store` is given.
     """
-    from pallasc.cli.render.live import stderr_progress
+    from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.summary import summary
     from pallasc.compiler.builds.build import build
 
-    with stderr_progress(hits=False) as progress:
-        store.warn_by(lambda text: progress.say(f"warning: {text}"))
+    with store_progress(store, hits=False) as progress:
         report = build(
             variants,
             store=store,
@@ -221,37 +221,23 @@ def build_missing(
 
 
 def collect(
-    meant: Meant,
-    device: Device,
-    *,
-    every: bool,
-    jobs: int | None,
-    ptxas: Path | None,
-    require_store: bool,
+    request: Request, device: Device, *, every: bool, **options: Unpack[_CompileOptions]
 ) -> list[Chosen] | int:
-    """Return what is launched, or the exit status where a build failed.
-
-    Args:
-        meant: what was asked for.
-        device: where it is launched.
-        every: several points of a kernel are wanted.
-        jobs: worker processes; like the next two, nothing for a bundle.
-        ptxas: the assembler.
-        require_store: what is compiled must be stored.
+    """Return what is launched on a device, or the exit status where a build failed.
 
     Raises:
         PallascError: as compiling and choosing do.
     """
-    fit = fitting(meant.variants, device, every=every)
-    if meant.store is None:
-        kept = set(map(id, fit))
-        pairs = zip(meant.variants, meant.artifacts, strict=True)
-        return choose([pair for pair in pairs if id(pair[0]) in kept], device)
-    report = build_missing(fit, meant.store, jobs=jobs, ptxas=ptxas, require_store=require_store)
+    fit = fitting(request.variants, device, every=every)
+    if request.store is None:
+        fitting_ids = set(map(id, fit))
+        pairs = zip(request.variants, request.artifacts, strict=True)
+        return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
+    report = _build_missing(fit, request.store, **options)
     if report.exit_code:
         return report.exit_code
-    made = [(one.variant, one.artifact) for one in report.results]
-    return choose([(variant, own) for variant, own in made if own is not None], device)
+    results = [(result.variant, result.artifact) for result in report.results]
+    return choose([(variant, made) for variant, made in results if made is not None], device)
 
 
 def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
@@ -264,20 +250,20 @@ def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list
     from pallasc.runtime.matching.candidates import Candidate
     from pallasc.runtime.matching.selection import select
 
-    points: dict[Any, dict[Candidate, Variant]] = {}
-    for one, artifact in variants:
-        candidate = Candidate(one.name, dict(one.params), artifact)
-        points.setdefault((one.name, one.params), {})[candidate] = one
-    found = []
-    for own in points.values():
-        best = select(list(own), device)
-        found.append(Chosen(own[best], best.artifact, Route([best])))
-    return found
+    points: dict[object, dict[Candidate, Variant]] = {}
+    for variant, artifact in variants:
+        candidate = Candidate(variant.name, dict(variant.params), artifact)
+        points.setdefault((variant.name, variant.params), {})[candidate] = variant
+    chosen = []
+    for candidates in points.values():
+        best = select(list(candidates), device)
+        chosen.append(Chosen(candidates[best], best.artifact, Route([best])))
+    return chosen
 
 
 @contextmanager
 def naming(variant: Variant) -> Iterator[None]:
-    """Say of an error of the driver or the GPU which variant it is about."""
+    """Add to an error of the driver or the GPU which variant it is about."""
     try:
         yield
     except DeviceError as error:

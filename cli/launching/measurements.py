@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Under which everything is measured.
+    """How everything is measured.
 
     Attributes:
         device: where.
@@ -28,7 +28,7 @@ class Conditions:
         cold: whether the L2 cache is emptied before each.
         seed: chooses random inputs.
         files: those of other inputs, by path of the array.
-        flops: what the user says of the operations of a launch.
+        flops: the operations of a launch, as `--flops` has them.
     """
 
     device: Device
@@ -50,7 +50,7 @@ class Measured:
 
     @cached_property
     def figures(self) -> Figures:
-        """What they amount to."""
+        """How fast the kernel is."""
         from pallasc.cli.launching.chip import limits_of, model_of
 
         variant, flops = self.chosen.variant, self.under.flops

@@ -1,4 +1,4 @@
-r"""Arrays in files of numpy's, which need no numpy: what a kernel takes is bytes anyway.
+r"""Arrays in .npy files, read and written without numpy: a kernel takes bytes anyway.
 
 Format `.npy`: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
@@ -51,14 +51,14 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
         what: what the array is called in messages.
 
     Raises:
-        SpecError: the file cannot be read, or is no such file.
+        SpecError: the file cannot be read, or is not a .npy file.
         ArgumentError: it holds another array.
     """
     array = parse_npy(_bytes_of(path), str(path))
     taken = f"{dtype}{list(shape)}"
     descr = array.descr.replace("|", "<")
-    known = {one.replace("|", "<") for one in descriptions(dtype)}
-    if array.shape != tuple(shape) or descr not in known:
+    accepted = {name.replace("|", "<") for name in descriptions(dtype)}
+    if array.shape != tuple(shape) or descr not in accepted:
         listed = " or ".join(descriptions(dtype))
         raise ArgumentError(
             f"{what}: {path} holds {array.descr}{list(array.shape)}, and the kernel takes {taken}.",
@@ -99,10 +99,10 @@ def descriptions(dtype: str) -> tuple[str, ...]:
     if _OWN.fullmatch(dtype):
         return (f"{order}{_KINDS['bool' if dtype == 'bool' else dtype[0]]}{size}",)
     if 8 % bits and bits < 8:
-        raise ArgumentError(f"files of numpy's have no type for {dtype}.")
+        raise ArgumentError(f".npy files have no type for {dtype}.")
     kind = "i" if dtype.startswith("i") else "u"
-    found = f"{order}{kind}{size}", f"{order}V{size}"
-    return (*found, "|f1") if dtype.startswith("f8") else found
+    names = f"{order}{kind}{size}", f"{order}V{size}"
+    return (*names, "|f1") if dtype.startswith("f8") else names
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -139,11 +139,11 @@ def parse_npy(data: bytes, name: str) -> Npy:
             f"{name} holds its array column by column.",
             hint="Save numpy.ascontiguousarray of it.",
         )
-    found = Npy(descr, shape, data[end:])
-    wanted = math.prod(shape) * int(descr[2:])
-    if len(found.data) != wanted:
-        raise SpecError(f"{name} is damaged: {len(found.data)} bytes instead of {wanted}.")
-    return found
+    array = Npy(descr, shape, data[end:])
+    expected = math.prod(shape) * int(descr[2:])
+    if len(array.data) != expected:
+        raise SpecError(f"{name} is damaged: {len(array.data)} bytes instead of {expected}.")
+    return array
 
 
 def _header(text: bytes) -> tuple[str, bool, tuple[int, ...]] | None:
@@ -154,7 +154,7 @@ def _header(text: bytes) -> tuple[str, bool, tuple[int, ...]] | None:
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
     is_plain = isinstance(descr, str) and _DESCRIPTION.fullmatch(descr) is not None
-    is_shape = isinstance(shape, tuple) and all(type(one) is int and one >= 0 for one in shape)
+    is_shape = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     return (descr, bool(fortran), shape) if is_plain and is_shape else None
 
 
@@ -180,11 +180,11 @@ def pack(data: bytes, bits: int) -> bytes:
 def unpack(data: bytes, bits: int, count: int, *, signed: bool) -> bytes:
     """Return packed elements with a byte for each."""
     per_byte = 8 // bits
-    found = bytearray(len(data) * per_byte)
+    elements = bytearray(len(data) * per_byte)
     for at in range(per_byte):
         table = bytes(_value(byte >> (at * bits), bits, signed) for byte in range(256))
-        found[at::per_byte] = data.translate(table)
-    return bytes(found[:count])
+        elements[at::per_byte] = data.translate(table)
+    return bytes(elements[:count])
 
 
 def _value(byte: int, bits: int, signed: bool) -> int:

@@ -21,7 +21,7 @@ class Value:
     """An array on the host.
 
     Attributes:
-        binding: which one it is.
+        binding: which array it is.
         data: its bytes, as they lie in device memory.
         source: the file it was read from, None where there is none.
     """
@@ -44,21 +44,22 @@ def make_inputs(
 
     Raises:
         SpecError: a file cannot be read.
-        ArgumentError: it holds another array, or the kernel takes none of that path.
+        ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
     from pallasc.cli.launching.npy import read_array
     from pallasc.cli.launching.values import random_bytes
 
-    check_names(files, [one.path for one in signature.inputs], name)
-    made = []
-    for one, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
-        file = files.get(one.path)
+    check_names(files, [array.path for array in signature.inputs], name)
+    values = []
+    for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
+        file = files.get(array.path)
         if file is None:
-            data = random_bytes(one.dtype, size, seed=seed, name=one.path)
+            data = random_bytes(array.dtype, size, seed=seed, name=array.path)
         else:
-            data = _laid_out(read_array(file, one.dtype, one.shape, f"{name}: {one.path}"), one)
-        made.append(Value(one, data, file))
-    return made
+            data = read_array(file, array.dtype, array.shape, f"{name}: {array.path}")
+            data = _laid_out(data, array)
+        values.append(Value(array, data, file))
+    return values
 
 
 def _laid_out(data: bytes, binding: Binding) -> bytes:
@@ -89,7 +90,7 @@ def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None
         name: what the kernel is called in messages.
 
     Raises:
-        ArgumentError: it takes none of some path.
+        ArgumentError: it takes no array of some path.
     """
     from pallasc.specs.spelling import suggestion
 
@@ -121,7 +122,7 @@ class Operands:
             array.copy_from(value.data)
             self._inputs.append(array)
         self._results = [
-            DeviceArray(one.shape, one.dtype, device.ordinal) for one in signature.results
+            DeviceArray(array.shape, array.dtype, device.ordinal) for array in signature.results
         ]
 
     @property
@@ -135,9 +136,9 @@ class Operands:
         Raises:
             DriverError: it cannot be read, or an earlier launch failed.
         """
-        held = {"input": self._inputs, "result": self._results}
+        arrays = {"input": self._inputs, "result": self._results}
         return [
-            Value(binding, held[source][number].to_bytes())
+            Value(binding, arrays[source][number].to_bytes())
             for binding, (source, number) in zip(
                 self._signature.outputs, self._signature.sources, strict=True
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pallasc.cli.launching.operands import Value
-    from pallasc.cli.launching.outcomes import Outcome
+    from pallasc.cli.launching.outcomes import Comparison, Outcome
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.plan import Binding
 
@@ -17,7 +16,7 @@ _SHOWN_DIGITS = 16
 
 def outcome_text(outcome: Outcome, device: Device, seed: int) -> str:
     """Return the id of what was launched, then a line for each of its arrays."""
-    rows = [(_array(one.binding), _source(one, seed)) for one in outcome.inputs]
+    rows = [(_array(value.binding), _source(value, seed)) for value in outcome.inputs]
     for number, value in enumerate(outcome.outputs):
         facts = [_verdict(outcome, number), f"sha256 {outcome.digests[number][:_SHOWN_DIGITS]}"]
         rows.append((_array(value.binding), "; ".join(facts)))
@@ -45,26 +44,23 @@ def _verdict(outcome: Outcome, number: int) -> str:
     return difference_text(outcome.compared[number])
 
 
-def difference_text(compared: Mapping[str, Any]) -> str:
+def difference_text(compared: Comparison) -> str:
     """Return in words how far an output is from the reference's."""
-    distances = [
-        f"{name} error {compared[key]:.3g}"
-        for key, name in (("max_abs", "largest absolute"), ("max_rel", "relative"))
-        if compared[key] is not None
-    ]
-    allowed = f"rtol {compared['rtol']:.3g}, atol {compared['atol']:.3g}"
+    errors = (("largest absolute", compared.max_abs), ("relative", compared.max_rel))
+    distances = [f"{name} error {error:.3g}" for name, error in errors if error is not None]
+    allowed = f"rtol {compared.rtol:.3g}, atol {compared.atol:.3g}"
     end = f"{', '.join(distances) or 'no finite numbers'} ({allowed})"
-    first = compared["first"]
+    first = compared.first
     if first is None:
         return f"as the reference: {end}"
-    wrong = f"{compared['mismatches']:,} of {compared['count']:,} elements"
+    wrong = f"{compared.mismatches:,} of {compared.count:,} elements"
     return (
         f"differs in {wrong}, first at {first['index']}: {first['got']}, and the reference "
         f"{first['wanted']}; {end}"
     )
 
 
-def outcome_json(outcome: Outcome, seed: int) -> dict[str, Any]:
+def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
     """Return what `--json` prints of a launch."""
     variant = outcome.chosen.variant
     nothing: list[None] = [None] * len(outcome.outputs)
@@ -78,17 +74,17 @@ def outcome_json(outcome: Outcome, seed: int) -> dict[str, Any]:
         "reference": variant.reference,
         "same": outcome.same,
         "inputs": [
-            {**_array_json(one.binding), "file": None if one.source is None else str(one.source)}
-            for one in outcome.inputs
+            {**_array_json(array.binding), "file": str(array.source) if array.source else None}
+            for array in outcome.inputs
         ],
         "outputs": [
             {
                 **_array_json(value.binding),
                 "sha256": digest,
                 "file": None if file is None else str(file),
-                "compared": None if said is None else _without_path(said),
+                "compared": None if compared is None else asdict(compared),
             }
-            for value, digest, file, said in zip(
+            for value, digest, file, compared in zip(
                 outcome.outputs,
                 outcome.digests,
                 outcome.files or nothing,
@@ -99,9 +95,5 @@ def outcome_json(outcome: Outcome, seed: int) -> dict[str, Any]:
     }
 
 
-def _array_json(binding: Binding) -> dict[str, Any]:
+def _array_json(binding: Binding) -> dict[str, object]:
     return {"path": binding.path, "dtype": binding.dtype, "shape": list(binding.shape)}
-
-
-def _without_path(compared: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in compared.items() if key != "path"}

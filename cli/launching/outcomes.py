@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pallasc.cli.launching.operands import Operands, Value, make_inputs
 from pallasc.cli.terminal.output import echo
@@ -23,16 +23,37 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far an output is from the reference's, as `--json` prints it.
+
+    Attributes:
+        count: of its elements.
+        mismatches: how many elements differ by more than is allowed.
+        rtol, atol: what is allowed.
+        max_abs, max_rel: the largest differences, None where no numbers are finite.
+        first: index, element and expected element of the first mismatch, None where there is none.
+    """
+
+    count: int
+    mismatches: int
+    rtol: float
+    atol: float
+    max_abs: float | None
+    max_rel: float | None
+    first: Mapping[str, object] | None
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What came of one launch.
+    """The result of one launch.
 
     Attributes:
         chosen: what was launched.
         inputs, outputs: its arrays.
         digests: SHA-256 of each output.
         files: where the outputs were written to, if they were.
-        compared: what the comparison says of each output, None where there is no reference.
+        compared: the comparison of each output, None where there is no reference.
     """
 
     chosen: Chosen
@@ -40,12 +61,12 @@ class Outcome:
     outputs: list[Value]
     digests: list[str]
     files: list[Path] = field(default_factory=list)
-    compared: list[dict[str, Any]] | None = None
+    compared: list[Comparison] | None = None
 
     @property
     def same(self) -> bool | None:
         """Whether all outputs are as the reference's, None where there is no reference."""
-        return None if self.compared is None else not any(o["mismatches"] for o in self.compared)
+        return None if self.compared is None else not any(o.mismatches for o in self.compared)
 
     def forget_bytes(self) -> None:
         """Drop the bytes of its arrays."""
@@ -61,9 +82,9 @@ class Launcher:
         device: where.
         seed: chooses random inputs.
         files: those of other inputs, by path of the array.
-        folder: what outputs are written into, if they are.
+        folder: where outputs are written to, if they are.
         many: each variant gets a folder of its own in there.
-        traces: keeps what profiled kernels write, where that is asked for.
+        traces: keeps what profiled kernels write, if that is asked for.
     """
 
     device: Device
@@ -113,11 +134,11 @@ def _write(folder: Path, value: Value) -> Path:
     """
     from pallasc.cli.launching.npy import npy_bytes
 
-    one = value.binding
-    path = folder / f"{file_name(one.path)}.npy"
+    array = value.binding
+    path = folder / f"{file_name(array.path)}.npy"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(npy_bytes(one.dtype, one.shape, value.data))
+        path.write_bytes(npy_bytes(array.dtype, array.shape, value.data))
     except OSError as error:
         raise SpecError(
             f"{path} cannot be written: {error.strerror}.", hint="Give --output another path."
@@ -127,16 +148,16 @@ def _write(folder: Path, value: Value) -> Path:
 
 
 def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[Outcome]:
-    """Launch everything and compare what has a reference; the order stays.
+    """Launch everything and compare what has a reference; return outcomes in the same order.
 
     Raises:
         PallascError: a launch or a reference fails.
     """
     outcomes: dict[int, Outcome] = {}
-    referring = [n for n, one in enumerate(chosen) if one.variant.reference is not None]
-    for number, one in enumerate(chosen):
+    referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
+    for number, own in enumerate(chosen):
         if number not in referring:
-            outcomes[number] = launcher.launch(one)
+            outcomes[number] = launcher.launch(own)
             outcomes[number].forget_bytes()
     for number, outcome in _compared([chosen[n] for n in referring], launcher):
         outcomes[referring[number]] = outcome
@@ -158,9 +179,12 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
             outcome.forget_bytes()
             return files
 
-        for number, compared in compare([one.variant for one in chosen], launch):
+        for number, outputs in compare([launchable.variant for launchable in chosen], launch):
             outcome = launched.pop(number)
-            outcome.compared = compared
+            outcome.compared = [
+                Comparison(**{name: value for name, value in output.items() if name != "path"})
+                for output in outputs
+            ]
             yield number, outcome
 
 
@@ -178,12 +202,12 @@ def _hand_over(outcome: Outcome, folder: Path) -> Launched:
 
 
 def check(outcomes: Sequence[Outcome]) -> None:
-    """Check that nothing differs from its reference.
+    """Check that no output differs from its reference.
 
     Raises:
-        CheckError: something does.
+        CheckError: an output does.
     """
-    wrong = [one.chosen.variant.id for one in outcomes if one.same is False]
+    wrong = [outcome.chosen.variant.id for outcome in outcomes if outcome.same is False]
     if wrong:
         verb = "differs from its reference" if len(wrong) == 1 else "differ from their references"
         raise CheckError(f"{', '.join(wrong)} {verb}.")

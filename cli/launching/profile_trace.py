@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
@@ -58,7 +58,7 @@ def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
     """Return the traces in the memory that a profiled launch wrote.
 
     Raises:
-        CorruptError: it holds something else than traces.
+        CorruptError: it does not hold traces.
         SpecError: a kernel entered more regions than it has space for.
     """
     words = struct.unpack(f"<{len(data) // 4}I", data)
@@ -80,7 +80,7 @@ def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
 
 
 def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
-    found: list[tuple[int, Region]] = []
+    regions: list[tuple[int, Region]] = []
     entered: list[tuple[int, int, int]] = []
     begin = events[1] if events else 0
     cycles = 0
@@ -95,15 +95,15 @@ def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
         if not entered or entered[-1][1] != region:
             raise CorruptError(f"a profile leaves {profile.names[region]} without entering it")
         entered_at, _, start = entered.pop()
-        found.append((entered_at, Region(profile.names[region], start, cycles)))
+        regions.append((entered_at, Region(profile.names[region], start, cycles)))
     # A trace that ran full ends inside its regions.
-    found += [(at, Region(profile.names[one], start, cycles)) for at, one, start in entered]
-    yield from (region for _, region in sorted(found, key=lambda item: item[0]))
+    regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
+    yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
 
 
 def trace_events(
     traces: list[Trace], *, title: str, clock_ghz: float, launch: int, base_ns: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return the events of one launch.
 
     Args:
@@ -113,7 +113,7 @@ def trace_events(
         launch: a number of its own.
         base_ns: the global timer at which the whole trace begins.
     """
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     per_block = 1 + max((trace.number for trace in traces), default=0)
     for trace in traces:
         place = {
@@ -139,12 +139,12 @@ def trace_events(
     return events
 
 
-def _name(what: str, text: str, place: dict[str, int]) -> dict[str, Any]:
+def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
     return {"name": what, "ph": "M", **place, "args": {"name": text}}
 
 
 def earliest(traces: list[Trace]) -> int:
-    """Return the global timer at the first begin; half a range counts as before."""
+    """Return the global timer at the first begin; a time half its range ahead counts as before."""
     if not traces:
         return 0
     first = traces[0].start_ns
@@ -197,7 +197,7 @@ class TraceFile:
             title = f"{chosen.variant.id} {launch.kernel}"
             self._launches.append((title, clock_ghz, traces))
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, object]]:
         """Return the events of all launches so far."""
         everything = [trace for _, _, traces in self._launches for trace in traces]
         base_ns = earliest(everything)

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.errors import SpecError
+from pallasc.errors import Location, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.bundle.manifest import Entry
+    from pallasc.specs.gpus import Target
     from pallasc.specs.spec import ArgTree, Variant
+
+_SUFFIX = ".pallasc"
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
-    """The variants that specs or bundles have of what was asked for.
+class Request:
+    """The variants of specs or bundles that are to be launched.
 
     Attributes:
         variants: all of them, whatever they were compiled for.
@@ -38,11 +42,11 @@ class Meant:
         """
         from pallasc.cli.launching.operands import check_names
 
-        kernels = {one.name for one in self.variants}
-        known = self._paths() if files and len(kernels) == 1 else None
-        if known is not None:
-            names = [one.id for one in self.variants] if len(self.variants) == 1 else [*kernels]
-            check_names(files, known, names[0])
+        kernels = {variant.name for variant in self.variants}
+        paths = self._paths() if files and len(kernels) == 1 else None
+        if paths is not None:
+            name = self.variants[0].id if len(self.variants) == 1 else self.variants[0].name
+            check_names(files, paths, name)
         for file in files.values():
             try:
                 file.stat()
@@ -52,8 +56,8 @@ class Meant:
     def _paths(self) -> list[str] | None:
         """Return the names of all inputs, None where only compiling will tell."""
         if self.store is None:
-            return [binding.path for one in self.artifacts for binding in one.plan.inputs]
-        found: list[str] = []
+            return [binding.path for artifact in self.artifacts for binding in artifact.plan.inputs]
+        paths: list[str] = []
         for variant in self.variants:
             if not isinstance(variant.args, dict):
                 return None
@@ -61,34 +65,33 @@ class Meant:
                 for path in _array_paths(tree, name):
                     if path is None:
                         return None
-                    found.append(path)
-        return found
+                    paths.append(path)
+        return paths
 
 
-def read_meant(
+def read_request(
     specs: Sequence[str], *, targets: Sequence[str], expression: str | None, store_root: Path | None
-) -> Meant:
-    """Return what is meant of specs, or of bundles.
+) -> Request:
+    """Return the variants of specs, or of bundles, that are to be launched.
 
     Args:
         specs: files and folders of specs, or bundles.
-        targets: models and architectures that are meant.
-        expression: which variants are meant.
+        targets: models and architectures to choose.
+        expression: which variants to choose.
         store_root: the store; nothing for a bundle.
 
     Raises:
         PallascError: as reading does.
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching.bundled import bundle_files, read_bundled
 
-    bundles = bundle_files(specs)
+    bundles = _bundle_files(specs)
     if bundles:
-        pairs = read_bundled(bundles, targets=targets, expression=expression)
-        return Meant([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
+        pairs = _read_bundled(bundles, targets=targets, expression=expression)
+        return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
     store = open_store(store_root)
     variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    return Meant(variants, [], store)
+    return Request(variants, [], store)
 
 
 def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
@@ -108,3 +111,78 @@ def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
             yield from _array_paths(item, f"{path}.{number}")
     elif tree is not None:
         yield path
+
+
+def _bundle_files(specs: Sequence[str]) -> list[Path]:
+    """Return the paths of a command as bundles; none where they are specs.
+
+    Raises:
+        SpecError: only some of them are bundles.
+    """
+    bundles = [Path(spec) for spec in specs if _is_bundle(Path(spec))]
+    if bundles and len(bundles) < len(specs):
+        other = next(spec for spec in specs if not _is_bundle(Path(spec)))
+        raise SpecError(
+            f"{bundles[0]} is a bundle, and {other} is not.", hint="Launch them one at a time."
+        )
+    return bundles
+
+
+def _is_bundle(path: Path) -> bool:
+    from pallasc.specs.bundle.format import MAGIC
+
+    if path.suffix == _SUFFIX and not path.is_dir():
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _read_bundled(
+    files: Sequence[Path], *, targets: Sequence[str], expression: str | None
+) -> list[tuple[Variant, Artifact]]:
+    """Return the chosen variants of bundles, and what was compiled.
+
+    The bundles stay open: what is launched is read when it is loaded.
+
+    Raises:
+        SpecError: a file cannot be read, or nothing in it is chosen.
+        CorruptError: one is damaged, or not signed as this machine demands.
+        ToolError: a signature is demanded, and the cryptography package is missing.
+    """
+    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.gpus import Target
+
+    policy = read_policy()
+    pairs = []
+    for file in files:
+        bundle = open_bundle(file)
+        policy.check(bundle)
+        for entry in chosen_entries(bundle, targets=targets, expression=expression):
+            artifact = bundle.artifact(entry)
+            pairs.append((_variant(file, entry, Target(**artifact.target)), artifact))
+    return pairs
+
+
+def _variant(file: Path, entry: Entry, target: Target) -> Variant:
+    """Return what a bundle knows of a variant; it has neither function nor reference."""
+    from pallasc.specs.spec import Budget, Variant
+
+    return Variant(
+        name=entry.name,
+        params=tuple(entry.params),
+        target=target,
+        entry="",
+        args={},
+        static={},
+        reference=None,
+        tolerance=None,
+        budget=Budget(),
+        files=(),
+        location=Location(str(file)),
+        base_dir="",
+    )

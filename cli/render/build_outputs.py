@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +26,8 @@ class Outputs:
     annotations: str | None
 
     @contextmanager
-    def telling_of_errors(self) -> Iterator[None]:
-        """Tell of an error that ends the whole build everywhere, not only on the terminal.
+    def reporting_errors(self) -> Iterator[None]:
+        """Report an error that ends the whole build in every output, not only on the terminal.
 
         Raises:
             SpecError: the file of XML could not be written at the end.
@@ -37,7 +36,7 @@ class Outputs:
         try:
             yield
         except PallascError as error:
-            self._tell(error)
+            self._report(error)
             raise
 
     def _check_junit(self) -> None:
@@ -64,30 +63,30 @@ class Outputs:
 
             for line in (*map(github_command, report.errors), *github_commands(report)):
                 echo_command(line)
-        if self.as_json:
-            from pallasc.cli.render.report_json import report_json
-            from pallasc.cli.terminal.output import json_text
+        self._write_files(report, reproduction)
 
-            echo(json_text(report_json(report, reproduction)))
-        if self.junit is not None:
-            from pallasc.cli.render.junit import write_junit
-
-            write_junit(report, self.junit)
-
-    def _tell(self, error: PallascError) -> None:
+    def _report(self, error: PallascError) -> None:
         from pallasc.compiler.builds.report import Report
 
         if self.annotations:
             from pallasc.cli.render.annotations import github_command
 
             echo_command(github_command(error))
-        nothing = Report((), 0.0)
+        self._write_files(Report((), 0.0), error=error)
+
+    def _write_files(
+        self,
+        report: Report,
+        reproduction: Reproduction | None = None,
+        *,
+        error: PallascError | None = None,
+    ) -> None:
         if self.as_json:
-            from pallasc.cli.render.report_json import report_json
+            from pallasc.cli.render.report_rows import report_json
             from pallasc.cli.terminal.output import json_text
 
-            echo(json_text(report_json(nothing, error=error)))
+            echo(json_text(report_json(report, reproduction, error=error)))
         if self.junit is not None:
             from pallasc.cli.render.junit import write_junit
 
-            write_junit(nothing, self.junit, os.environ, error=error)
+            write_junit(report, self.junit, error=error)

@@ -8,10 +8,8 @@ commonly take besides: `skipped` of `testsuites`, `file` and `line` of a `testca
       testsuite   one a kernel, in the order of the specs: name tests failures errors skipped time
         testcase    one a variant: name (its id), classname (the kernel), time, file and line of
                     the kernel in its spec
-          properties  status, reason, target, arch, action_key, digest, cubin_bytes, registers,
-                      spill_bytes, smem_bytes, pallas_kernels (0 where XLA wrote all of them),
-                      xla_kernels (their names), warnings (how many); what a variant does not have
-                      is left out
+          properties  those of `report_rows.junit_properties`: pallas_kernels is 0 where XLA
+                      wrote all of them
           failure     message (its first line), type; its text is the whole message
           skipped     message
           system-out  the end of what the compiling process wrote, where it failed
@@ -28,8 +26,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pallasc.cli.render.failures import error_text
-from pallasc.cli.render.remarks import warning_count, xla_kernels
-from pallasc.cli.render.result_text import spill_bytes
+from pallasc.cli.render.report_rows import junit_properties
 from pallasc.cli.terminal.workspace import relative_file, workspace_root
 from pallasc.errors import SpecError
 from pallasc.specs.plain_text import printable
@@ -37,14 +34,13 @@ from pallasc.specs.plain_text import printable
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import PallascError
-    from pallasc.specs.artifacts.artifact import Artifact
 
 _NOT_DONE = {
     "skipped": "the build stopped before",
     "missing": "not in the store, and nothing was to be compiled",
 }
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 has no way to write."""
+"""Characters that XML 1.0 cannot hold."""
 
 
 def write_junit(
@@ -107,10 +103,10 @@ def _ended(error: PallascError) -> ElementTree.Element:
     case = ElementTree.SubElement(
         suite, "testcase", name="build", classname="pallasc", time="0.000"
     )
-    told = ElementTree.SubElement(
+    element = ElementTree.SubElement(
         case, "error", message=_clean(error.message), type=type(error).__name__
     )
-    told.text = _clean(error_text(error))
+    element.text = _clean(error_text(error))
     return suite
 
 
@@ -141,43 +137,16 @@ def _case(result: VariantResult, root: Path) -> ElementTree.Element:
     if variant.location.line:
         case.set("line", str(variant.location.line))
     properties = ElementTree.SubElement(case, "properties")
-    for name, value in _properties(result).items():
+    for name, value in junit_properties(result).items():
         ElementTree.SubElement(properties, "property", name=name, value=_clean(value))
     if result.status == "failed":
         _add_failure(case, result)
     elif result.status in _NOT_DONE:
         ElementTree.SubElement(case, "skipped", message=_NOT_DONE[result.status])
     if result.diagnostics:
-        said = _clean("\n".join(map(str, result.diagnostics)))
-        ElementTree.SubElement(case, "system-err").text = said
+        warnings = _clean("\n".join(map(str, result.diagnostics)))
+        ElementTree.SubElement(case, "system-err").text = warnings
     return case
-
-
-def _properties(result: VariantResult) -> dict[str, str]:
-    found = {
-        "status": result.status,
-        "reason": result.reason,
-        "target": result.variant.target.name,
-        "arch": result.variant.target.arch,
-        "action_key": result.action_key or "",
-        **(_figures(result.artifact) if result.artifact else {}),
-        "warnings": str(warning_count([result]) or ""),
-    }
-    return {name: value for name, value in found.items() if value}
-
-
-def _figures(artifact: Artifact) -> dict[str, str]:
-    """Return what an artifact takes; of each figure that of the kernel that takes most."""
-    kernels = artifact.kernels
-    return {
-        "digest": artifact.digest,
-        "cubin_bytes": str(artifact.cubin_bytes),
-        "registers": str(max((kernel.registers for kernel in kernels), default=0)),
-        "spill_bytes": str(spill_bytes(artifact)),
-        "smem_bytes": str(max((kernel.smem_bytes for kernel in kernels), default=0)),
-        "pallas_kernels": str(sum(kernel.origin == "mosaic" for kernel in kernels)),
-        "xla_kernels": ", ".join(xla_kernels(artifact)),
-    }
 
 
 def _add_failure(case: ElementTree.Element, result: VariantResult) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pallasc.cli.render.progress import Progress
 from pallasc.cli.render.result_text import failure_lines, result_line
@@ -19,6 +21,9 @@ from pallasc.cli.terminal.text_width import width
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import printable
 from pallasc.specs.spec import Variant
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
 
 _INTERVAL_S = 0.1
 _QUIET_S = 0.3
@@ -32,6 +37,14 @@ def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.mono
     if not screen.live:
         return Progress(screen, hits=hits, clock=clock)
     return Live(screen, hits=hits, clock=clock)
+
+
+@contextmanager
+def store_progress(store: Store, *, hits: bool = True) -> Iterator[Progress]:
+    """Give this process's progress, which also shows the warnings of a store."""
+    with stderr_progress(hits=hits) as progress:
+        store.warn_by(lambda text: progress.say(f"warning: {text}"))
+        yield progress
 
 
 class Live(Progress):

@@ -1,4 +1,4 @@
-"""What is said at the end of a build; the totals are its last line."""
+"""The end of a build's output; the totals are its last line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pallasc.cli.render.remarks import remarks
-from pallasc.cli.terminal.output import count
+from pallasc.cli.terminal.output import count, echo
 from pallasc.cli.terminal.screen import STATUS_COLOURS
 from pallasc.cli.terminal.times import duration
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
+    from pallasc.cache.store import Store
     from pallasc.cli.terminal.screen import Screen
     from pallasc.compiler.builds.report import Report
 
@@ -38,6 +39,13 @@ def summary(
 
     room = screen.room if screen else None
     return "\n".join([*map(printable, highlights(report, room)), *lines])
+
+
+def print_notes(report: Report, store: Store) -> None:
+    """Print the notes of a build that the store has not warned of already."""
+    for note in report.notes:
+        if note not in store.warnings:
+            echo(f"warning: {note}", err=True)
 
 
 def totals_line(report: Report, screen: Screen | None = None) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -33,7 +32,7 @@ def echo_command(text: str) -> None:
     click.echo(text, err=True)
 
 
-def json_text(data: Mapping[str, Any]) -> str:
+def json_text(data: Mapping[str, object]) -> str:
     """Return one JSON object with its schema version, keys sorted; it is ASCII.
 
     A pair of `#`, which CI services look for, is written with an escape.
@@ -78,7 +77,7 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        file = next((one for one in path.parents if os.path.isfile(one)), None)
+        file = next((parent for parent in path.parents if os.path.isfile(parent)), None)
         reason = error.strerror if file is None else f"{file} is a file, not a folder"
         raise SpecError(
             f"{path} cannot be written: {reason}.", hint="Give --output another path."

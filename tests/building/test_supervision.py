@@ -13,7 +13,7 @@ import pytest
 
 from pallasc.cli.render.annotations import github_commands
 from pallasc.cli.render.junit import junit_xml
-from pallasc.cli.render.report_json import report_json
+from pallasc.cli.render.report_rows import report_json
 from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import supervision, worker_process
 from pallasc.compiler.workers.messages import Collect, Failed, Listen

@@ -111,9 +111,9 @@ def test_launches_are_as_many_as_asked_for(
 @pytest.mark.parametrize(
     ("flops", "text"),
     [
-        ("many", "--flops 'many' is 'many', and no number of operations."),
-        ("-1", "--flops '-1' is '-1', and no number of operations."),
-        ("inf", "--flops 'inf' is 'inf', and no number of operations."),
+        ("many", "--flops must be a positive number of operations, got 'many', which is 'many'."),
+        ("-1", "--flops must be a positive number of operations, got '-1', which is '-1'."),
+        ("inf", "--flops must be a positive number of operations, got 'inf', which is 'inf'."),
         ("{2 * n}", "unknown parameter 'n' in {2 * n}."),
     ],
 )

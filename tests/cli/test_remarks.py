@@ -14,7 +14,7 @@ from pallasc.cli.render.annotations import github_commands
 from pallasc.cli.render.junit import junit_xml
 from pallasc.cli.render.progress import Progress
 from pallasc.cli.render.remarks import remarks
-from pallasc.cli.render.report_json import report_json
+from pallasc.cli.render.report_rows import report_json
 from pallasc.cli.render.result_text import result_line
 from pallasc.cli.render.summary import summary
 from pallasc.cli.terminal.screen import Screen

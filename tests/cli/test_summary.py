@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.report_json import report_json
+from pallasc.cli.render.report_rows import report_json
 from pallasc.cli.render.summary import summary
 from pallasc.cli.terminal.screen import Screen
 
