@@ -99,15 +99,15 @@ def command(
     """Compile every variant of SPECS that is not in the store yet.
 
     SPECS are YAML files, Python files with @pallasc.kernel or pallasc.declare, or folders of both.
-    Each variant gets one line on the standard error output: "hit" was in the store; "lowered" was
+    Each variant gets a line on the standard error output: "hit" was in the store; "lowered" was
     too, but had to be lowered again to see that; "shared" is the same as another variant of this
-    build; "compiled" was made now; "failed" comes with its message and the line of your source. On
-    a terminal, what is running is shown below. Ctrl-C or SIGTERM ends it at once; what is finished
-    is kept.
+    build; "compiled" was compiled now; "failed" comes with its message and the line of your source.
+    A terminal also shows what is running. Ctrl-C or SIGTERM ends the build at once; what is
+    finished is kept.
 
-    What was said while a variant was traced, lowered and compiled (warnings of Python, logging at
-    WARNING and above, the standard error output) is kept with it, and counted at the end, of hits
-    too.
+    Warnings that were printed while a variant was traced, lowered and compiled (those of Python,
+    logging at WARNING and above, the standard error output) are kept with it, and counted at the
+    end, for hits too.
 
     Examples:
       pallasc build kernels.yaml
@@ -121,14 +121,15 @@ def command(
     --json prints one object:
       schema       1
       seconds      time of the whole build
-      interrupted  whether it was stopped from outside
-      notes        warnings, about the store and about compilations that gave different results
+      interrupted  whether a signal stopped it
+      notes        warnings about the store, and about compilations that gave different results
       warnings     how many warnings there were, those of hits included
       totals       number of variants by status
-      hit_rate     hits (without lowered and shared) by all that was finished, or null
-      saved_s      what compiling the hits took, as far as that is known
-      slowest      ids of the compiled variants that took longest; largest, by size of their cubins;
-                   spilling, all that spill
+      hit_rate     hits (without lowered and shared) divided by what was finished, or null
+      saved_s      how long compiling the hits took, as far as that is known
+      slowest      ids of the compiled variants that took longest
+      largest      ids of the compiled variants with the largest cubins
+      spilling     ids of all variants that spill
       variants     a list, in the order of the specs; of each: id, name, params, target, arch,
                    status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
                    saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
@@ -140,7 +141,7 @@ def command(
       reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
                    differences and more
       errors       of Python specs whose process died or was stopped; the others are built
-      error        what ended the whole build before it began, such as a mistake in a spec
+      error        why nothing was built, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
     from pallasc.cli.arguments.selection import load_variants, open_store

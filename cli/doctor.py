@@ -1,4 +1,4 @@
-"""`pallasc doctor`: is everything here that compiles?"""
+"""`pallasc doctor`: is everything installed that compiling needs?"""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.inventory import Item
 
 
-@click.command("doctor", cls=Command, short_help="Check that everything is here that compiles.")
+@click.command("doctor", cls=Command, short_help="Check that what compiling needs is installed.")
 @ptxas_option
 @json_option("what was found")
 def command(ptxas: Path | None, as_json: bool) -> None:
-    """Look for every package and tool, say what is missing and what installs it.
+    """Look for every package and tool; show what is missing and how to install it.
 
-    A GPU, its driver and a C compiler are not needed to compile. When something that is needed is
-    missing or of a wrong version, the exit code is 4. Where nothing of a compiler is installed and
-    the runtime is, it says which kernels can be run, and the exit code is 0.
+    Compiling needs no GPU, no driver and no C compiler. The exit code is 4 when something that is
+    needed is missing or has a wrong version. Where only the runtime is installed, the output says
+    which kernels can be run, and the exit code is 0.
 
-    Nor can anything be compiled where a CUDA toolkit lies in cuda_sdk_lib in the current folder:
-    XLA would assemble with it. libnvJitLink, which jax[cuda13] brings and JAX assembles with, is
-    passed over: what is compiled is the same with and without.
+    A CUDA toolkit in cuda_sdk_lib in the current folder is an error too, as XLA would assemble with
+    it. libnvJitLink, which jax[cuda13] installs and JAX assembles with, is ignored: what is
+    compiled is the same with and without it.
 
     Examples:
       pallasc doctor
@@ -37,10 +37,10 @@ def command(ptxas: Path | None, as_json: bool) -> None:
 
     --json prints one object:
       schema  1
-      ok      whether everything is here that compiling needs
-      runs    architectures of the GPUs here, whose kernels can be run: a list
+      ok      whether everything is installed that compiling needs
+      runs    a list of the architectures whose kernels the GPUs of this machine can run
       items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
-    What there is not is an empty text.
+    What an item does not have is an empty text.
     """
     from pallasc.cli.terminal.output import json_text
     from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of

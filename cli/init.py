@@ -77,10 +77,10 @@ Now try:
 @click.command("init", cls=Command, short_help="Write a small spec that works.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def command(folder: Path) -> None:
-    """Write kernels.yaml and kernels.py into FOLDER, this one when left out.
+    """Write kernels.yaml and kernels.py into FOLDER, by default the current one.
 
-    They declare an element-wise kernel in four variants, to build at once and to change. Files that
-    are there already are never overwritten.
+    They declare an element-wise kernel in four variants, ready to be built and changed. Files that
+    exist are never overwritten.
 
     Examples:
       pallasc init

@@ -34,18 +34,18 @@ SUFFIXES = {
     "debug-output": ".debug.txt",
     "json": ".json",
 }
-"""What can be shown, and how a file with it ends."""
+"""What can be shown, and the suffix of its file."""
 
 _PRINTED = "debug-output"
 NOTHING_PRINTED = "nothing was printed"
-"""Stands where a kernel prints nothing, neither while it is traced nor when it runs."""
+"""Shown for a kernel that prints nothing, neither while it is traced nor when it runs."""
 
 _COMMENTS = {"ptx": "//", "sass": "//"}
 _CHOSEN = "pallasc.cli.inspect.views"
 
 
 def _view(name: str, text: str) -> Callable[[Any], Any]:
-    """Return an option that adds a view to those of this run, in the order of the command line."""
+    """Return an option that chooses a view; views keep the order of the command line."""
 
     def choose(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -86,8 +86,8 @@ def command(
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
-    Several views come in the order in which they are asked for; --json stands alone. A variant that
-    is not in the store is compiled first; the standard error output says so.
+    Several views are shown in the order of the command line; --json cannot be combined with others.
+    A variant that is not in the store is compiled first; the standard error output says so.
 
     Examples:
       pallasc inspect kernels.yaml
@@ -187,7 +187,7 @@ def document(results: list[VariantResult], views: list[str]) -> str:
 
 
 def warnings_text(result: VariantResult) -> str:
-    """Return what was said while a variant was compiled, as the end of its summary."""
+    """Return the warnings that a variant was compiled with, as the end of its summary."""
     from pallasc.specs.plain_text import printable
 
     lines = printable("\n".join(map(str, result.diagnostics))).splitlines()
@@ -195,7 +195,7 @@ def warnings_text(result: VariantResult) -> str:
 
 
 def printed_view(result: VariantResult) -> str:
-    """Return what a variant printed while it was traced and lowered, and prints when it runs."""
+    """Return what a variant printed while it was traced and lowered, and what a launch prints."""
     from pallasc.compiler.lowering.kernel_output import unpack
 
     parts = [unpack(result.printed).rstrip("\n"), *_launch_prints(result.artifact)]

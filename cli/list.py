@@ -34,7 +34,7 @@ def command(
     as_json: bool,
     **options: Unpack[LoadOptions],
 ) -> None:
-    """List the variants that SPECS declare: one for each point of a matrix on each target.
+    """List the variants that SPECS declare: one for each point of the matrix and each target.
 
     Nothing is compiled and JAX is not imported, except by a Python spec that imports it.
 

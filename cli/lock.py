@@ -59,19 +59,19 @@ def command(
 ) -> int:
     """Compare the variants of SPECS with the lock file, or write it with --update.
 
-    The lock file names for each variant its action key and the digest of its artifact, and the
+    The lock file has the action key and the digest of the artifact of each variant, and the
     toolchain that made them. Commit it: `pallasc build --locked` fails where something else comes
     out, `pallasc build --frozen` where something would have to be compiled.
 
     Without --update nothing is compiled or written. Each difference is a line on the standard
-    output, and there is exit code 3 if there is any:
+    output, and the exit code is 3 if there are any:
       + not in the lock file
       ~ in the lock file with another action key or artifact
       - in the lock file only
       ? the store cannot tell: its sources have changed, or it lacks the artifact
 
-    With -k or --target, entries of other variants are left alone. Otherwise SPECS are all that the
-    lock file is for, and an update drops the entries that none of them declares.
+    With -k or --target, entries of other variants are left alone. Otherwise the lock file is for
+    SPECS alone, and an update drops entries that no spec declares.
 
     Examples:
       pallasc lock specs/ --update
@@ -149,7 +149,7 @@ class _Run:
         self._tell(found.changes, (), written=False)
         if not found.changes:
             return 0
-        echo(f"  If that is meant: {update_command(self._path)}", err=True)
+        echo(f"  If that is intended: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED
 
     def update(self, options: BuildOptions) -> int:

@@ -30,8 +30,8 @@ COMMANDS = (
     "doctor",
     "init",
 )
-"""Every command, in the order of the help; `pallasc.cli.<name>` holds it as `command`, the module
-`group` there where it has commands of its own."""
+"""Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; a command
+with subcommands is in the module `group` of that package."""
 
 GROUPS = ("bundle", "cache")
 
@@ -112,9 +112,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def root(ctx: click.Context) -> int:
     """Compile Pallas Mosaic GPU kernels ahead of time, on a machine without a GPU.
 
-    A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) names kernels, their arrays and
-    the targets. What is compiled lies in a store, so that the same thing is never compiled twice.
-    Data goes to the standard output, everything else to the standard error output.
+    A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) declares kernels, their arrays
+    and targets. Compiled kernels are kept in a store, so that nothing is compiled twice. Data goes
+    to the standard output, everything else to the standard error output.
 
     Examples:
       pallasc init                               write a small spec to start from

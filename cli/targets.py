@@ -32,10 +32,10 @@ FIGURES = ("SMS", "SMEM PER BLOCK", "L2", "MEMORY")
 @store_option
 @json_option("the models with all their figures")
 def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> None:
-    """List the models that kernels can be compiled for, those that SPECS add included.
+    """List the models that kernels can be compiled for, including those that SPECS add.
 
-    A star marks the model that the bare name of an architecture stands for: --target sm_90a means
-    the model h100-sxm.
+    A star marks the model that the name of an architecture stands for: --target sm_90a means the
+    model h100-sxm.
 
     Examples:
       pallasc targets
@@ -44,7 +44,7 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
 
     --json prints one object:
       schema         1
-      architectures  architecture: the model that its bare name stands for
+      architectures  architecture: the model that its name stands for
       models         a list; of each: name, arch, description, sm_count, smem_optin_bytes (what one
                      block may ask for), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes

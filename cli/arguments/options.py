@@ -121,7 +121,7 @@ store_option = click.option(
     help="The folder of the store.",
 )
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only tell what would go.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
 ptxas_option = click.option(
     "--ptxas",

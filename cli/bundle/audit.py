@@ -83,16 +83,16 @@ def command(
     as_json: bool,
     **limits: Unpack[_Limits],
 ) -> int:
-    """Look at what a bundle would ship; nothing is changed.
+    """Check what a bundle would ship; nothing is changed.
 
     Each finding is a line on the standard output, the worst first:
       target        nothing for a target that was asked for (error), something for one that was not,
                     or a kernel without some of its variants on one (warning)
       size          more bytes than --budget or --variant-budget (error)
-      driver        newer than --driver (error); what each target needs (note)
+      driver        a newer driver is needed than --driver (error); what each target needs (note)
       architecture  a cubin that is not for the architecture of its variant (error)
       signature     not signed by any --key (error); not signed at all (warning)
-      lock          not as --lock says (error); lacking what that names (note)
+      lock          not as --lock says (error); lacking a variant that it has (note)
       spill         more than --spills (warning); not known (note)
       debug         debug sections or PTX left in (warning)
       provenance    made from files that differ from the commit (warning)

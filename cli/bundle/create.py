@@ -49,7 +49,7 @@ class _Options(BuildOptions):
     help="Write one bundle for each model or architecture, named after it: FILE-h100-sxm.pallasc.",
 )
 @click.option("--keep-debug", is_flag=True, help="Leave debug sections in the cubins.")
-@click.option("--keep-ptx", is_flag=True, help="Take the PTX along, which no launch needs.")
+@click.option("--keep-ptx", is_flag=True, help="Add the PTX, which no launch needs.")
 @click.option(
     "--level",
     type=int,
@@ -81,10 +81,10 @@ def command(
 ) -> int:
     """Write the variants of SPECS into a bundle; what the store does not have is built first.
 
-    All of them are written, or nothing. --frozen compiles nothing, and where there is a lock file
-    all must be as it says.
+    Either all of them are written, or nothing. With --frozen nothing is compiled, and where there
+    is a lock file, everything must agree with it.
 
-    The bundle says from which spec files and which commit it was made, with which toolchain, and
+    The bundle records the spec files and the commit that it was made from, the toolchain, and
     whether files that git tracks differed from the commit. The same sources give the same bytes in
     every folder and on every machine.
 

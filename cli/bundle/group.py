@@ -17,11 +17,11 @@ from pallasc.cli.terminal.output import echo
 )
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Pack compiled variants into one file that travels.
+    """Pack compiled variants into one file to ship.
 
     A bundle holds cubins and launch plans, compressed and each once, with a checksum over every
     part. The same variants give the same bytes, in whatever order they were built. Nothing in a
-    bundle is executed before it is launched, so one from a stranger can be looked at.
+    bundle is executed before a launch, so a bundle from a stranger can be inspected safely.
 
     Examples:
       pallasc bundle create specs/ -o kernels.pallasc

@@ -35,11 +35,11 @@ def command(
     expression: str | None,
     as_json: bool,
 ) -> int:
-    """Write the variants of several bundles into one; their order makes no difference.
+    """Write the variants of several bundles into one, whatever their order.
 
-    What several of them have is there once. Where they have different artifacts of a variant, each
-    such variant is named, nothing is written, and there is exit code 5. All is verified on the way.
-    Signatures are over whole bundles, so the new one has none: sign it.
+    A variant that several of them have is written once. Where they have different artifacts of a
+    variant, the variant is named, nothing is written, and the exit code is 5. All bundles are
+    verified first. A signature covers a whole bundle, so the new bundle has none: sign it.
 
     Examples:
       pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc

@@ -32,7 +32,7 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
 
     Of a bundle: version of the format, size, kernels, targets with the driver that each needs,
     signatures, provenance. Of a variant: signature, launch plan, resources, digests, target,
-    minimum driver, toolchain, provenance. Signatures are shown, not checked: that is for verify.
+    minimum driver, toolchain, provenance. Signatures are shown, not checked: use verify for that.
 
     Examples:
       pallasc bundle show kernels.pallasc

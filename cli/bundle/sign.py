@@ -30,9 +30,9 @@ _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
 def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     """Make a key: the private half in FILE, the public half in FILE.pub and on standard output.
 
-    Only you can read FILE; neither file is ever replaced. Where $PALLASC_KEY_PASSWORD is set, FILE
+    Only you can read FILE, and neither file is ever replaced. If $PALLASC_KEY_PASSWORD is set, FILE
     is encrypted with it. FILE is PKCS #8 in PEM, which openssl reads too. Give FILE.pub to those
-    who are to trust your bundles; nobody else needs FILE.
+    who should trust your bundles, and FILE to nobody.
 
     Examples:
       pallasc bundle keygen release.key --comment "example.org releases"
@@ -57,7 +57,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     except BaseException:
         public.unlink()
         raise
-    echo(f"wrote {file}, which is to be kept secret, and {public}", err=True)
+    echo(f"wrote {file}, which must be kept secret, and {public}", err=True)
     if as_json:
         facts = {"private": str(file), "public": str(public), "key": str(shown), "id": shown.id}
         echo(json_text(facts))
@@ -77,10 +77,10 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
 )
 @json_option("who signed what")
 def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
-    """Sign bundles. Signatures by other keys stay, one by the same key is replaced.
+    """Sign bundles. Signatures by other keys stay; a signature by the same key is replaced.
 
-    A bundle is verified first, so that nobody signs a damaged one. Nothing else in it changes; the
-    file is replaced in one step. $PALLASC_KEY_PASSWORD is the password of an encrypted key.
+    A bundle is verified first, so that no damaged bundle is signed. Nothing else in it changes, and
+    the file is replaced in one step. $PALLASC_KEY_PASSWORD is the password of an encrypted key.
 
     Examples:
       pallasc bundle sign kernels.pallasc --key release.key
@@ -120,10 +120,10 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that must not be there.
+    """Write a file that must not exist.
 
     Raises:
-        SpecError: it is, or it cannot be written.
+        SpecError: it exists, or cannot be written.
     """
     from pallasc.errors import SpecError
 
@@ -146,7 +146,7 @@ def _read_key(file: str) -> Ed25519PrivateKey:
     """Return the private key of a file, or of the standard input.
 
     Raises:
-        SpecError: it cannot be read, or is none.
+        SpecError: it cannot be read, or is not a private key.
     """
     from pallasc.errors import SpecError
     from pallasc.specs.bundle.signature import parse_private_key

@@ -1,4 +1,4 @@
-"""`pallasc bundle verify`: is a bundle whole, signed by whom, and as the lock file says?"""
+"""`pallasc bundle verify`: is a bundle undamaged, who signed it, does it agree with a lock file?"""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def command(
 ) -> int:
     """Read all of a bundle and compare it with its digests; exit code 5 if something is wrong.
 
-    With --key or --require-signature it must be signed, else signatures are not checked. With
-    --lock, each variant that the lock file does not name, or names with another artifact, is a line
-    on the standard output, and there is exit code 3 if there is any; what the bundle lacks is
-    said too, and is no fault.
+    Signatures are checked with --key or --require-signature only. With --lock, each variant that
+    the lock file does not have, or has with another artifact, is a line on the standard output, and
+    the exit code is 3 if there are any. Variants that the bundle lacks are listed too, but are not
+    an error.
 
     Examples:
       pallasc bundle verify kernels.pallasc

@@ -43,7 +43,7 @@ def command(
 ) -> int:
     """Compile variants of SPECS that are in the store again, and compare byte for byte.
 
-    Ends with exit code 1 where one differs or fails.
+    Ends with exit code 1 where a variant differs or fails.
 
     Example:
       pallasc cache audit kernels.yaml --sample 5

@@ -20,9 +20,9 @@ def command(ctx: click.Context) -> None:
     """Look after the store of compiled artifacts.
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
-    $PALLASC_CACHE_SIZE bounds its size, 10GiB by default; what was used last stays longest. Users
-    of one group share a store in a folder of that group with the mode 2775, whatever their umask;
-    each believes what the others put there, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
+    $PALLASC_CACHE_SIZE limits its size, 10GiB by default; what was used longest ago goes first.
+    Users of a group share a store in a folder of that group with the mode 2775, whatever their
+    umask; each trusts what the others put there, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
 
     Examples:
       pallasc cache stats

@@ -73,7 +73,7 @@ def _unpin(store: Store, what: str) -> list[Pin]:
     found = unpin(store, what)
     if not found:
         named = {item.key for item in artifacts(store, name=what)}
-        keys = [one.key for one in pins(store) if one.key in named or _starts(one.key, what)]
+        keys = [pin.key for pin in pins(store) if pin.key in named or _starts(pin.key, what)]
         found = [gone for key in keys for gone in unpin(store, key)]
     if not found:
         raise NotCachedError(f"{what!r} is not pinned.", hint="`pallasc cache pin` lists the pins.")
@@ -81,7 +81,7 @@ def _unpin(store: Store, what: str) -> list[Pin]:
 
 
 def _starts(key: str, what: str) -> bool:
-    """Tell whether a text is enough of the start of a key."""
+    """Tell whether a text is the start of a key, and long enough to name it."""
     return len(what) >= 6 and key.startswith(what)
 
 
@@ -97,8 +97,8 @@ def _keys(store: Store, what: str) -> list[str]:
     named = [item.key for item in artifacts(store, name=what)]
     starting = [item.key for item in artifacts(store, key_prefix=what)] if len(what) >= 6 else []
     if not named and not starting:
-        known = {about.name for item in artifacts(store) for about in item.variants}
-        raise NotCachedError(f"the store has no artifact {what!r}.", hint=suggestion(what, known))
+        names = {about.name for item in artifacts(store) for about in item.variants}
+        raise NotCachedError(f"the store has no artifact {what!r}.", hint=suggestion(what, names))
     return sorted({*named, *starting})
 
 
@@ -108,11 +108,11 @@ def _lines(found: Sequence[Pin], about: Mapping[str, Sequence[About]], done: str
     Args:
         found: the pins.
         about: the variants that led to each artifact, by action key.
-        done: what was done with the pins: `pinned`, `removed`; "" where they are only listed.
+        done: `pinned` or `removed`; "" where the pins are only listed.
     """
     lines = []
     for pin in found:
-        named = [_variant(one) for one in about.get(pin.key, ())]
+        named = [_variant(variant) for variant in about.get(pin.key, ())]
         more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
         words = [done, pin.key, ", ".join([*named[:_MOST_NAMED], *more]), pin.label]
         lines.append("  ".join(filter(None, words)))

@@ -1,4 +1,4 @@
-"""`pallasc cache prune` and `clear`: remove what need not stay."""
+"""`pallasc cache prune` and `clear`: remove what is no longer needed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 def prune_command(
     dry_run: bool, store_root: Path | None, as_json: bool, **limits: str | None
 ) -> int:
-    """Make the store fit its limits, and clear what dead processes left.
+    """Make the store fit its limits, and remove what dead processes left.
 
-    What was used longest ago goes first; never what a pin names or a running build holds, nor a
-    blob that is younger than five minutes. What stays over a limit is told with its reason.
-    Ends with exit code 4 where something cannot be looked at or removed.
+    What was used longest ago goes first. What a pin names or a running build holds stays, and so
+    does a blob that is younger than five minutes; where that leaves the store over a limit, the
+    output says why. Ends with exit code 4 where something cannot be looked at or removed.
 
     Examples:
       pallasc cache prune --dry-run
@@ -58,9 +58,10 @@ def prune_command(
 @store_option
 @json_option("what went")
 def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
-    """Remove everything but what pins name and running builds hold.
+    """Remove everything except what pins name and running builds hold.
 
-    The statistics begin anew. Ends with exit code 4 where something cannot be looked at or removed.
+    The statistics start again from zero. Ends with exit code 4 where something cannot be looked at
+    or removed.
 
     Example:
       pallasc cache clear --dry-run
@@ -113,6 +114,6 @@ def _kept_lines(pruned: Pruned) -> Iterator[str]:
 
 def _excess_lines(pruned: Pruned) -> Iterator[str]:
     limit = pruned.limits.max_bytes
-    if limit and pruned.excess_bytes:  # clearing has a limit of nothing, which is no news
+    if limit and pruned.excess_bytes:  # `clear` has a limit of 0 bytes, which nobody asked for
         still = "would still be" if pruned.dry_run else "is still"
         yield f"the store {still} {pruned.excess_bytes:,} bytes over its limit of {limit:,} bytes"

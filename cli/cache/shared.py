@@ -14,10 +14,10 @@ _MOST_WARNINGS = 5
 
 
 def opened(root: Path | None, *, whole: bool = True) -> Store:
-    """Return the store, which must be one that can be read, or not be there.
+    """Return the store, which must be readable, or not exist.
 
     Raises:
-        ToolError: it is something else than a folder, or of another user.
+        ToolError: it is not a folder, or cannot be listed.
         CorruptError: not all of its folders are its own; only where it must be `whole`.
     """
     from pallasc.cli.arguments.selection import open_store

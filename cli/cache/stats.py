@@ -1,4 +1,4 @@
-"""`pallasc cache stats`: what the store holds, and what it was worth."""
+"""`pallasc cache stats`: what the store holds, and what it saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pallasc.cli.terminal.output import echo
 @store_option
 @json_option("the figures")
 def command(store_root: Path | None, as_json: bool) -> None:
-    """Show what the store holds and what it was worth.
+    """Show what the store holds and how much time it has saved.
 
     Example:
       pallasc cache stats

@@ -13,16 +13,16 @@ from pallasc.cli.terminal.output import echo
 
 
 @click.command("verify", cls=Command)
-@click.option("--repair", is_flag=True, help="Put what is damaged away, so that it is made again.")
+@click.option("--repair", is_flag=True, help="Move damaged files away, to be made again.")
 @store_option
 @json_option("the findings")
 def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     """Read the whole store and check every digest and field.
 
-    That finds damage, and what is no store's; it cannot find a forgery whose checksums fit.
+    This finds damaged and foreign files; it cannot find a forgery whose checksums fit.
 
-    A repair puts what is damaged away, so that the next build makes it again. A damaged pin holds
-    on without its label; damaged statistics begin anew.
+    A repair moves damaged files to the store's quarantine, and the next build makes them again. A
+    damaged pin still holds, without its label; damaged statistics start again from zero.
 
     Ends with exit code 5 where something is damaged, or cannot be read, and was not repaired.
 

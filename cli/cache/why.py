@@ -35,8 +35,8 @@ def command(
     """Explain why variants of SPECS are in the store or not.
 
     A miss is compared with the nearest entry: which labelled fields of the key differ, or which
-    source file changed since. Nothing is compiled and JAX is not imported; it need not be installed
-    where the store says what it was filled with.
+    source file has changed. Nothing is compiled and JAX is not imported; it need not even be
+    installed where the store remembers the toolchain that filled it.
 
     Example:
       pallasc cache why kernels.yaml -k matmul

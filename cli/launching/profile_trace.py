@@ -2,8 +2,8 @@
 
 One object: `traceEvents`, a list of complete events (`ph` "X": a region, its begin and duration in
 microseconds) and of names (`ph` "M"). A process (`pid`) is a multiprocessor during one launch, a
-thread (`tid`) one trace: a warp or warpgroup of a block. A kernel counts cycles; they are made
-microseconds by the model's nominal clock, and stand beside it in `args`.
+thread (`tid`) one trace: a warp or warpgroup of a block. A kernel counts cycles; the model's
+nominal clock turns them into microseconds, and `args` has the cycles too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one warp or warpgroup wrote down.
+    """What one warp or warpgroup recorded.
 
     Attributes:
         block, number: which block it is of, which trace in there.

@@ -164,7 +164,8 @@ def _read_bundled(
         policy.check(bundle)
         for entry in chosen_entries(bundle, targets=targets, expression=expression):
             artifact = bundle.artifact(entry)
-            pairs.append((_variant(file, entry, Target(**artifact.target)), artifact))
+            target = Target(**artifact.target)  # type: ignore[arg-type]
+            pairs.append((_variant(file, entry, target), artifact))
     return pairs
 
 

@@ -3,8 +3,8 @@
 They are random bits of which some are fixed, so that every pattern is a number that kernels can
 compute with:
 
-* floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN; of types whose
-  exponent has less than four bits or another bias, what the same bits mean there
+* floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN; for types
+  whose exponent has fewer than four bits or another bias, what the same bits mean there
 * whole numbers of up to 8 bits: all values; wider ones, which often count or index: 0 to 15
 * `bool`: either
 """
@@ -67,7 +67,7 @@ def _pattern_bits(dtype: str) -> int:
 def bit_patterns(dtype: str) -> tuple[int, int]:
     """Return which bits of an element are random, and which are always set.
 
-    A complex one is described by each of its parts.
+    For a complex type, this describes each part of an element.
     """
     bits = _pattern_bits(dtype)
     if dtype == "bool":

@@ -2,7 +2,7 @@
 
 A command is `::error file=F,line=N,col=N,title=T::message`, alone on its line. In the message `%`,
 carriage return and line feed are escaped, in the other values `:` and `,` too; nothing else is.
-GitHub shows 10 errors and 10 warnings of a step, and drops the others without a word:
+GitHub shows 10 errors and 10 warnings of a step, and drops the others silently:
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
 """
 
@@ -60,9 +60,9 @@ class Annotation:
 def github_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the lines that annotate a build: its failures, then spills, warnings and notes.
 
-    Variants that fail at one place for one reason share an annotation, also where the message names
-    another variant, another digest or other numbers, as those of locks and budgets do. A spill is
-    no news where the variant's budget allows for spills.
+    Variants that fail at one place for one reason share an annotation, even where their messages
+    differ in variant, digest or numbers, as those about locks and budgets do. A spill that the
+    variant's budget allows for is left out.
 
     Args:
         report: what the build did.
@@ -73,14 +73,14 @@ def github_commands(report: Report, environment: Mapping[str, str] = os.environ)
     warnings = [
         *(_spills(results, root) for results in _by_kernel(report.compiled)),
         *_no_kernels(report.results, root),
-        *(_said(one, results, root) for one, results in _by_text(report.results)),
+        *(_warning(warning, results, root) for warning, results in _by_text(report.results)),
         *(Annotation("warning", "pallasc", note) for note in report.notes),
     ]
     return [annotation.command() for annotation in (*_at_most(errors), *_at_most(warnings))]
 
 
 def github_command(error: PallascError, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the line that annotates an error which ends the whole build, as one in a spec does."""
+    """Return the line that annotates an error which ends the whole build."""
     place = _place([error.location], workspace_root(environment))
     return Annotation("error", "pallasc", str(error), *place).command()
 
@@ -98,7 +98,7 @@ def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
 
 
 def _by_kernel(compiled: Iterable[VariantResult]) -> list[list[VariantResult]]:
-    """Group what spills although no budget says that it may by the place of the kernel."""
+    """Group variants that spill, and whose budget does not allow for it, by kernel."""
     groups: dict[Location, list[VariantResult]] = {}
     for result in compiled:
         allowed = result.variant.budget.spill_bytes is not None
@@ -110,25 +110,24 @@ def _by_kernel(compiled: Iterable[VariantResult]) -> list[list[VariantResult]]:
 def _by_text(
     results: Iterable[VariantResult],
 ) -> list[tuple[Diagnostic, list[VariantResult]]]:
-    """Group what was said while kernels were compiled by its text and by the kernel."""
+    """Group warnings that kernels were compiled with by their text and by the kernel."""
     groups: dict[object, tuple[Diagnostic, list[VariantResult]]] = {}
     for result in results:
-        for one in result.diagnostics if result.status != "failed" else ():
-            key = (one.kind, one.source, one.text, result.variant.location)
-            groups.setdefault(key, (one, []))[1].append(result)
+        for warning in result.diagnostics if result.status != "failed" else ():
+            key = (warning.kind, warning.source, warning.text, result.variant.location)
+            groups.setdefault(key, (warning, []))[1].append(result)
     return list(groups.values())
 
 
-def _said(one: Diagnostic, results: Sequence[VariantResult], root: Path) -> Annotation:
+def _warning(warning: Diagnostic, results: Sequence[VariantResult], root: Path) -> Annotation:
     kernel = results[0].variant
-    place = _place([one.place(kernel.base_dir), kernel.location], root)
-    return Annotation(
-        "warning", f"{kernel.name}: {one.kind}", f"{one.text}\nVariants: {_names(results)}", *place
-    )
+    place = _place([warning.place(kernel.base_dir), kernel.location], root)
+    message = f"{warning.text}\nVariants: {_names(results)}"
+    return Annotation("warning", f"{kernel.name}: {warning.kind}", message, *place)
 
 
 def _no_kernels(results: Sequence[VariantResult], root: Path) -> list[Annotation]:
-    """Return what is said of variants without a kernel of Mosaic's, for each place once."""
+    """Return an annotation for each kernel whose variants hold no Mosaic kernel."""
     groups: dict[Location, list[VariantResult]] = {}
     for result in filter(holds_no_kernel, results):
         groups.setdefault(result.variant.location, []).append(result)
@@ -156,19 +155,19 @@ def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
 
 def _differ(results: Sequence[VariantResult]) -> bool:
     """Tell whether the messages of failures differ in more than the names of the variants."""
-    found = {r.error.message.replace(r.variant.id, "") for r in results if r.error is not None}
-    return len(found) > 1
+    messages = {r.error.message.replace(r.variant.id, "") for r in results if r.error is not None}
+    return len(messages) > 1
 
 
 def _each(results: Sequence[VariantResult]) -> str:
-    """Return what each of the variants failed of, a line each."""
+    """Return why each of the variants failed, a line each."""
     shown = results[1 : _NAMED + 1]
-    lines = [_told(r.variant.id, r.error.message.partition("\n")[0]) for r in shown if r.error]
+    lines = [_naming(r.variant.id, r.error.message.partition("\n")[0]) for r in shown if r.error]
     more = len(results) - 1 - len(shown)
     return "\n".join([*lines, *([f"and {more:,} more"] if more else [])])
 
 
-def _told(name: str, message: str) -> str:
+def _naming(name: str, message: str) -> str:
     return message if name in message else f"{name}: {message}"
 
 
@@ -179,7 +178,7 @@ def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:
         "warning",
         f"{kernel.name} spills registers",
         f"up to {count(worst, 'byte')} a thread: {_names(results)}\n"
-        "A budget for spill_bytes in the spec says that this is meant, and how much.",
+        "If that is intended, allow it in the spec with a budget for spill_bytes.",
         *_place([kernel.location], root),
     )
 
@@ -202,7 +201,7 @@ def _place(
 
 
 def _at_most(annotations: Sequence[Annotation]) -> list[Annotation]:
-    """Return as many as GitHub shows; the last one says what the others would have said."""
+    """Return as many as GitHub shows; the last of them lists the titles of the others."""
     if len(annotations) <= _SHOWN:
         return list(annotations)
     shown, rest = annotations[: _SHOWN - 1], annotations[_SHOWN - 1 :]

@@ -28,7 +28,7 @@ RESOURCES = (
 """Columns of the table of resources; sizes are bytes."""
 
 NO_KERNELS = "no kernels"
-"""Stands where a plan only copies and fills."""
+"""Shown for a plan that only copies and fills."""
 
 
 def summary_text(artifact: Artifact) -> str:
@@ -54,7 +54,7 @@ def _facts(artifact: Artifact, plan: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 
 def _assembler(artifact: Artifact) -> str:
-    """Return the assembler of the record, and whether a cubin leaves unsaid who made it."""
+    """Return the record's assembler, and how many cubins do not name theirs."""
     cubins = {kernel.cubin for kernel in artifact.kernels}
     unnamed = sum(not _names_its_tools(artifact.blob(cubin)) for cubin in cubins)
     told = f"ptxas {artifact.toolchain.get('ptxas')}"
@@ -71,7 +71,7 @@ def _names_its_tools(cubin: bytes) -> bool:
 
 
 def _kernels(artifact: Artifact) -> str:
-    """Return how many kernels are Pallas's, and what XLA added."""
+    """Return how many kernels are Pallas kernels, and which XLA added."""
     own = len({kernel.name for kernel in artifact.kernels if kernel.origin == "mosaic"})
     first = f"{own} of Pallas Mosaic GPU" if own else "none of Pallas Mosaic GPU"
     added = xla_kernels(artifact)
@@ -102,7 +102,7 @@ def _steps(plan: LaunchPlan) -> str:
 
 
 def resources_text(artifact: Artifact) -> str:
-    """Return the resources of every kernel as a table; a spill that is not known is a `?`."""
+    """Return the resources of every kernel as a table; an unknown spill is shown as `?`."""
     if not artifact.kernels:
         return NO_KERNELS
     rows = [_resources_row(kernel, artifact) for kernel in artifact.kernels]
@@ -125,7 +125,7 @@ def _resources_row(kernel: KernelResources, artifact: Artifact) -> list[str]:
 
 
 def ptx_text(artifact: Artifact) -> str:
-    """Return the PTX of every kernel; a comment stands for those of XLA's that have none."""
+    """Return the PTX of every kernel; a kernel of XLA without PTX is a comment."""
     parts: dict[str, str] = {}
     for kernel in artifact.kernels:
         if kernel.ptx is None:

@@ -1,4 +1,4 @@
-"""Where a build's report goes besides the terminal: JSON, JUnit XML, annotations."""
+"""Where a build's report goes, besides the terminal: JSON, JUnit XML, annotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What was asked for: an object on the standard output, a file of XML, annotations."""
+    """The outputs that were asked for: JSON on the standard output, a JUnit file, annotations."""
 
     as_json: bool
     junit: Path | None
@@ -30,7 +30,7 @@ class Outputs:
         """Report an error that ends the whole build in every output, not only on the terminal.
 
         Raises:
-            SpecError: the file of XML could not be written at the end.
+            SpecError: the JUnit file cannot be written.
         """
         self._check_junit()
         try:
@@ -56,7 +56,7 @@ class Outputs:
         """Write a report.
 
         Raises:
-            SpecError: the file of XML cannot be written any more.
+            SpecError: the JUnit file can no longer be written.
         """
         if self.annotations:
             from pallasc.cli.render.annotations import github_command, github_commands

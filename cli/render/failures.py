@@ -1,4 +1,4 @@
-"""Turn errors into the text that a user sees and the exit code of the process: only here."""
+"""Turns errors into the text that a user sees and the exit code of the process."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def failure(error: PallascError | click.ClickException | click.Abort) -> Failure
 
 
 def is_output_error(error: OSError) -> bool:
-    """Tell whether an error is one of writing to a standard stream, not of files or the store.
+    """Tell whether writing to a standard stream failed, not a file or the store.
 
-    Writing happens below Python, so the innermost frame is that of click or of the command line.
+    Streams write below Python, so the innermost frame is that of click or of the command line.
     """
     place = None
     for frame, _ in traceback.walk_tb(error.__traceback__):

@@ -1,4 +1,4 @@
-"""What stands out of a build that did something: slow, large, spilling, failed, left over."""
+"""What stands out in a build that did something: slow, large, spilling, failed, left over."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
 
 _FEW_COMPILED = 5
-"""So few lines are still in sight: nothing of them is repeated."""
+"""This few lines are still in sight, so that none is repeated."""
 _FEW_RESULTS = 20
 _TOP = 3
 _MOST_LISTED = 10
 
 
 def highlights(report: Report, room: int | None = None) -> Iterator[str]:
-    """Yield the lines of all sections that have something to say.
+    """Yield the lines of all sections that are not empty.
 
     Args:
         report: what the build did.
@@ -36,7 +36,7 @@ def highlights(report: Report, room: int | None = None) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A title and some results, each with what there is to say of it in front and behind."""
+    """A title and some results, each with words before and after its id."""
 
     title: str
     results: Sequence[VariantResult]
@@ -81,7 +81,7 @@ def _stands_out(report: Report) -> list[_Section]:
 
 
 def _failures(report: Report, *, short: bool) -> _Section:
-    """Return the failures once more where they may be out of sight, a line each."""
+    """Return the failures again where they may be out of sight, a line each."""
     failed = report.failed if len(report.results) > _FEW_RESULTS else ()
     return _Section("failed", failed, behind=lambda result: _why(result, short=short))
 

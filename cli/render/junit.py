@@ -1,8 +1,8 @@
 """A build's report as JUnit XML, which GitLab, Jenkins and actions for GitHub read.
 
-There is no standard. What is written is Jenkins' schema `junit-10.xsd`, and what the readers
-commonly take besides: `skipped` of `testsuites`, `file` and `line` of a `testcase`, and its
-`properties`, as pytest writes them:
+There is no standard. This is Jenkins' schema `junit-10.xsd` with what most readers accept besides:
+`skipped` of `testsuites`, `file` and `line` of a `testcase`, and its `properties`, as pytest writes
+them:
 
     testsuites  name tests failures errors skipped time
       testsuite   one a kernel, in the order of the specs: name tests failures errors skipped time
@@ -55,7 +55,7 @@ def write_junit(
     Args:
         report: what the build did.
         path: the file; folders above it are made.
-        environment: says where the repository is, which files are named relative to.
+        environment: tells where the repository is, to which file names are relative.
         error: what ended the whole build, if something did.
 
     Raises:
@@ -162,5 +162,5 @@ def _add_failure(case: ElementTree.Element, result: VariantResult) -> None:
 
 
 def _clean(text: str) -> str:
-    """Return text that XML can hold: no escape sequences, lines end in a line feed."""
+    """Return text that XML can hold, without escape sequences; lines end in a line feed."""
     return _FORBIDDEN.sub("", printable(text))

@@ -1,8 +1,8 @@
-"""What a terminal shows of a build: finished lines scroll by above a few that are drawn again.
+"""What a terminal shows of a build: finished lines scroll by above a few that are redrawn.
 
 Only colours and three controls are used: carriage return, "cursor up" and "erase the line", since
 tmux keeps what "erase to the end of the screen" removes. The cursor stays visible and no mode is
-changed, so that nothing has to be put right after a process that was killed.
+changed, so that a process which is killed leaves the terminal usable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 0.1
 _QUIET_S = 0.3
-"""A look through the store that is over sooner shows no status."""
+"""A build that is over sooner, as with hits alone, shows no status."""
 _FEW_HITS = 20
 
 
@@ -67,7 +67,7 @@ class Live(Progress):
         self._tick = Tick((), 0, 0)
 
     def __call__(self, event: Event | Tick) -> None:
-        """Take an event in, and draw if the last time is long enough ago."""
+        """Note an event, and draw if that was not done a moment ago."""
         self._latest = event
         now_s = self._clock()
         if isinstance(event, Tick):
@@ -89,7 +89,7 @@ class Live(Progress):
         self._draw(self._clock())
 
     def end(self) -> None:
-        """Print what is still to be printed, and remove the status."""
+        """Print what is still held, and remove the status."""
         self._visible = False
         self._draw(self._clock())
 
@@ -103,7 +103,7 @@ class Live(Progress):
         self._held += [f"{text}\n" for text in (line, *failure_lines(result))]
 
     def _draw(self, now_s: float) -> None:
-        """Write what is held, and the status under it, in one piece so that nothing flickers."""
+        """Write what is held, and the status below it, at once so that nothing flickers."""
         columns, rows = self.screen.size()
         lines = status_lines(self._status(now_s), columns, rows) if self._visible else []
         if self._held or lines != self._drawn:
@@ -128,7 +128,7 @@ class Live(Progress):
 
 
 def _erase(lines: list[Line], columns: int) -> str:
-    """Return what removes lines above the cursor, which stands at the end of the last one.
+    """Return what removes lines, where the cursor is at the end of the last of them.
 
     A terminal that has become narrower since has wrapped them.
     """

@@ -1,4 +1,4 @@
-"""A launch plan as text: buffers, then steps, one line for each thing."""
+"""A launch plan as text: buffers, then steps, a line for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pallasc.specs.artifacts.plan import (
 from pallasc.specs.artifacts.profile import Profile
 
 SHORT_DIGEST = 12
-"""Digits of a digest that are shown where the whole one would hide the rest."""
+"""Digits that are shown of a digest, to leave room for the rest of the line."""
 
 
 def plan_text(plan: LaunchPlan) -> str:

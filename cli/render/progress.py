@@ -1,6 +1,6 @@
-"""Say on the standard error output what a build does: one line for each variant that is done.
+"""Report on the standard error output what a build does: a line for each finished variant.
 
-What a terminal shows instead is in `live`.
+A terminal shows `live` instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import one_line, printable
 
 _HELD_LINES = 512
-"""About 64 kB: so many hits are written at a time."""
+"""Lines of hits that are written at a time: about 64 kB."""
 _HELD_S = 1.0
 _MOST_NAMED = 3
 
@@ -25,7 +25,7 @@ _MOST_NAMED = 3
 class Progress:
     """Prints the events of a build, a line each; the lines of hits are written many at a time.
 
-    As a context manager it ends itself, however the build ends.
+    As a context manager it prints what is left, however the build ends.
 
     Args:
         screen: where to.
@@ -56,7 +56,7 @@ class Progress:
         self.end()
 
     def __call__(self, event: Event | Tick) -> None:
-        """Print what there is to say of an event, if anything."""
+        """Print what an event has to report, if anything."""
         if event.__class__ is Event and event.kind == "hit":
             if self.hits:
                 self._hold_hit(event)
@@ -69,26 +69,26 @@ class Progress:
             self._write()  # nothing may follow for a while
 
     def say(self, text: str) -> None:
-        """Print text of one or several lines, with what is shown already in front of it."""
+        """Print lines of text, after what is held."""
         self._put(printable(text))
 
     def _put(self, text: str) -> None:
-        """Print text that is printable but for our own colours."""
+        """Print text that is printable, except for our own colours."""
         self._held.append(f"{text}\n")
         self._write()
 
     def end(self) -> None:
-        """Print what is still to be printed."""
+        """Print what is still held."""
         self._write()
 
     def _hold_hit(self, event: Event) -> None:
-        """Keep a hit's line; thousands of them are all that a build without changes prints."""
+        """Hold a hit's line back: a build without changes prints thousands of them."""
         if not self._hit_line:
             hit = self.screen.paint_status(f"{'hit':<8}", "hit")
             self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
         name = one_line(event.variant.id)
-        if event.result is not None and (said := remark_facts(event.result)):
-            name = f"{name}  {', '.join(said)}"
+        if event.result is not None and (remarks := remark_facts(event.result)):
+            name = f"{name}  {', '.join(remarks)}"
         held = self._held
         held.append(self._hit_line % (event.done, name))
         if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:

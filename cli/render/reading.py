@@ -1,4 +1,4 @@
-"""What is said while Python specs are executed, and what becomes of those that cannot be."""
+"""Reports while Python specs are executed, and collects those that cannot be."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Reading:
     """Listens to the loading of specs.
 
     Args:
-        progress: where to say things.
-        keep_going: whether a spec that cannot be executed leaves the others to go on.
+        progress: where to report.
+        keep_going: go on with the others where a spec cannot be executed.
 
     Attributes:
         errors: of the specs that could not be executed.
@@ -33,15 +33,15 @@ class Reading:
         self.errors: list[SpecError] = []
 
     def tick(self, path: str, seconds: float) -> None:
-        """Say from time to time, less and less often, that a spec is still being executed."""
+        """Report from time to time, less and less often, that a spec is still being executed."""
         if self._heartbeat.is_due(time.monotonic()):
             self._progress.say(f"reading {path} {seconds:.0f} s")
 
     def broken(self, error: SpecError) -> None:
-        """Take the error of a spec whose process died or was stopped.
+        """Note the error of a spec whose process died or was stopped.
 
         Raises:
-            SpecError: that error, where nothing is to go on after it.
+            SpecError: that error, unless the others go on.
         """
         if not self._keep_going:
             raise error

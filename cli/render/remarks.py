@@ -1,6 +1,6 @@
-"""What is worth a word although a build succeeded: warnings, no kernel of Pallas's, XLA's kernels.
+"""Remarks about a build that succeeded: warnings, variants without a Mosaic kernel, XLA's kernels.
 
-The same of hits as of what was compiled.
+They are the same for hits as for what was compiled.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MOST_LISTED = 10
 
 
 def remarks(report: Report, *, warnings: bool = False, added: bool = True) -> list[str]:
-    """Return the lines that say what stands out of results that did not fail, [] for nothing.
+    """Return a build's remarks, line by line.
 
     Args:
         report: what the build did.
-        warnings: show all that was said while variants were compiled, instead of counting it.
-        added: list what XLA added around Pallas kernels.
+        warnings: show all warnings, instead of counting them.
+        added: list the kernels that XLA added around Pallas kernels.
     """
     lines = _without_kernel(report.results)
     if added:
@@ -34,7 +34,7 @@ def remarks(report: Report, *, warnings: bool = False, added: bool = True) -> li
 
 
 def facts(result: VariantResult) -> list[str]:
-    """Return the same of one variant, as short as it can be."""
+    """Return the remarks about a variant, in a few words each."""
     lacks = ["no Mosaic kernel"] if holds_no_kernel(result) else []
     number = warning_count([result])
     return [*lacks, count(number, "warning")] if number else lacks
@@ -42,20 +42,20 @@ def facts(result: VariantResult) -> list[str]:
 
 def warning_count(results: Iterable[VariantResult]) -> int:
     """Return how many warnings there were, repeated ones counted."""
-    return sum(one.count for result in results for one in result.diagnostics)
+    return sum(warning.count for result in results for warning in result.diagnostics)
 
 
 def holds_no_kernel(result: VariantResult) -> bool:
     """Tell whether a variant was compiled, and no kernel of Mosaic GPU is in it."""
     artifact = result.artifact
-    return artifact is not None and all(one.origin != "mosaic" for one in artifact.kernels)
+    return artifact is not None and all(k.origin != "mosaic" for k in artifact.kernels)
 
 
 def xla_kernels(artifact: Artifact | None) -> list[str]:
     """Return the names of the kernels that XLA wrote, in the order of first launch."""
     if artifact is None:
         return []
-    return list(dict.fromkeys(one.name for one in artifact.kernels if one.origin != "mosaic"))
+    return list(dict.fromkeys(k.name for k in artifact.kernels if k.origin != "mosaic"))
 
 
 def _without_kernel(results: Sequence[VariantResult]) -> list[str]:
@@ -70,7 +70,7 @@ def _without_kernel(results: Sequence[VariantResult]) -> list[str]:
 
 
 def _added(results: Sequence[VariantResult]) -> list[str]:
-    """Return what XLA added, a line for each kernel and set of additions."""
+    """Return the kernels that XLA added, a line for each Pallas kernel."""
     groups: dict[tuple[str, tuple[str, ...]], int] = {}
     for result in results:
         names = () if holds_no_kernel(result) else tuple(xla_kernels(result.artifact))
@@ -100,8 +100,8 @@ def _shown(results: Sequence[VariantResult]) -> list[str]:
     """Return every warning, with the variants that it belongs to."""
     groups: dict[str, list[VariantResult]] = {}
     for result in results:
-        for one in result.diagnostics:
-            groups.setdefault(str(one), []).append(result)
+        for warning in result.diagnostics:
+            groups.setdefault(str(warning), []).append(result)
     lines = []
     for text, found in groups.items():
         lines += [f"  {line}".rstrip() for line in printable(text).splitlines()]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OUTPUT_LINES = 20
 _STAYS = re.compile(r"^spills| s$|warnings?$|^no ")
-"""What is said of a variant even where there is little room."""
+"""Facts about a variant that are shown even where there is little room."""
 _SHORTEST_ID = 24
 
 
@@ -30,12 +30,12 @@ def counter(done: int, total: int) -> str:
 def result_line(result: VariantResult, columns: int | None = None) -> str:
     """Return `compiled  add@h100-sxm  1.24 s, 9,512 bytes, 24 registers`, or only the id.
 
-    What is missing has its reason behind it.
+    A missing variant is followed by the reason.
 
     Args:
-        result: what became of the variant.
-        columns: how much room there is. Size and registers give way to a longer id; then the id
-            loses its middle.
+        result: the result of a variant.
+        columns: how much room there is. Where it is too little, first size and registers are left
+            out, then the middle of the id.
     """
     head = f"{result.status:<8}  "
     name = one_line(result.variant.id)
@@ -64,7 +64,7 @@ def _in_words(facts: list[str]) -> str:
 
 
 def artifact_facts(artifact: Artifact) -> list[str]:
-    """Return size, registers and spills as words; figures of the kernel that takes most."""
+    """Return size, registers and spills in words; those of the kernel with the largest value."""
     facts = [count(artifact.cubin_bytes, "byte")]
     if artifact.kernels:
         facts.append(f"{max(kernel.registers for kernel in artifact.kernels)} registers")
@@ -73,12 +73,12 @@ def artifact_facts(artifact: Artifact) -> list[str]:
 
 
 def spill_bytes(artifact: Artifact) -> int:
-    """Return what the kernel that spills most spills; 0 where none does, or it is not known."""
+    """Return the bytes that the kernel which spills most spills; 0 where that is not known."""
     return max((kernel.spill_bytes or 0 for kernel in artifact.kernels), default=0)
 
 
 def failure_lines(result: VariantResult) -> list[str]:
-    """Return why a variant failed, indented; the end of the output where no place tells more."""
+    """Return why a variant failed, indented, with the end of its output where that helps."""
     if result.error is None:
         return []
     lines = printable(error_text(result.error)).splitlines()
@@ -89,10 +89,10 @@ def failure_lines(result: VariantResult) -> list[str]:
 
 
 def output_tail(result: VariantResult) -> list[str]:
-    """Return the last lines of what a failed variant wrote, unless its error names a better place.
+    """Return the last lines that a failed variant wrote, unless its error names a line of code.
 
-    A place in the user's code says more than the output; the place in the spec does not, nor does
-    the place where a process died.
+    Such a line says more than the output; a line of the spec does not, nor does the place where a
+    process died.
     """
     nowhere = (None, result.variant.location)
     if result.error is None or (result.error.location not in nowhere and not result.died):

@@ -8,21 +8,22 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.why import Explanation
 
 _TOOLCHAIN = ("tool ", "variable ")
-"""How labels of fields begin that all variants of a build share."""
+"""Prefixes of the labels of fields that all variants of a build share."""
 _EXCERPT = 100
 """Characters that are shown of a long value."""
 
 
-def explanation_text(found: Explanation) -> str:
+def explanation_text(explanation: Explanation) -> str:
     """Return why a variant is in the store or not, with each difference from the nearest entry."""
-    lines = [f"{'hit ' if found.hit else 'miss'}  {found.variant}: {found.reason}"]
-    lines += [f"      {sentence}" for sentence in found.sources if sentence not in found.reason]
-    if found.sources:
+    state, reason = "hit " if explanation.hit else "miss", explanation.reason
+    lines = [f"{state}  {explanation.variant}: {reason}"]
+    lines += [f"      {sentence}" for sentence in explanation.sources if sentence not in reason]
+    if explanation.sources:
         lines.append(
             "      a build lowers it again, and compiles only if that gives something else"
         )
-    for difference in found.fields:
-        if difference.label.startswith(_TOOLCHAIN) and found.toolchain:
+    for difference in explanation.fields:
+        if difference.label.startswith(_TOOLCHAIN) and explanation.toolchain:
             continue  # the reason has the names and versions
         stored, now = excerpts(difference.stored, difference.now)
         lines += [

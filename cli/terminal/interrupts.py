@@ -1,4 +1,4 @@
-"""Have SIGTERM and SIGHUP end a run as Ctrl-C does: everything is put away first."""
+"""Have SIGTERM and SIGHUP end a run as Ctrl-C does, with everything cleaned up."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DEAF_S = 10.0
 def as_interrupts() -> Iterator[None]:
     """Raise `KeyboardInterrupt` once for these signals, unless somebody handles or ignores them.
 
-    What follows the first one is ignored, until the process has ended: it must not cut short what
-    ends the workers. Only after ten seconds another one counts, in case the first one was lost.
+    Signals after the first are ignored until the process has ended: they must not interrupt what
+    ends the workers. After ten seconds another signal counts, in case the first was lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -34,7 +34,7 @@ def as_interrupts() -> Iterator[None]:
         yield
     finally:
         for number in ours:
-            # Python puts its own handlers away long before the process has ended, but not this.
+            # Python restores its own handlers long before the process has ended, but not this.
             signal.signal(number, signal.SIG_IGN if first.came else before[number])
 
 

@@ -17,12 +17,12 @@ JSON_SCHEMA = 1
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text as `printable` leaves it: the only way to a standard stream but `Screen`.
+    """Print text as `printable` leaves it: the only way to a standard stream besides `Screen`.
 
     Args:
-        text: of one or several lines, in no colours.
+        text: lines without colours.
         err: to the standard error output.
-        nl: with a line feed behind it.
+        nl: followed by a line feed.
     """
     click.echo(printable(text), err=err, nl=nl)
 
@@ -33,9 +33,9 @@ def echo_command(text: str) -> None:
 
 
 def json_text(data: Mapping[str, object]) -> str:
-    """Return one JSON object with its schema version, keys sorted; it is ASCII.
+    """Return a JSON object with its schema version, keys sorted, in ASCII.
 
-    A pair of `#`, which CI services look for, is written with an escape.
+    `##`, which CI services look for, is escaped.
     """
     text = json.dumps({"schema": JSON_SCHEMA, **data}, indent=2, sort_keys=True)
     return text.replace("##", r"#\u0023")
@@ -44,7 +44,7 @@ def json_text(data: Mapping[str, object]) -> str:
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
 ) -> str:
-    """Return rows in columns under their headings, a line each, without spaces at its end.
+    """Return rows in columns under their headings, a line each, without trailing spaces.
 
     Args:
         head: one heading a column.
@@ -68,7 +68,7 @@ def count(number: int, noun: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named, and say on the standard error output that it is there.
+    """Write a file that the user named, and say so on the standard error output.
 
     Raises:
         SpecError: it cannot be written.

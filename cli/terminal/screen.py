@@ -1,4 +1,4 @@
-"""What a stream can show: whether lines can be drawn again, how much fits, colours."""
+"""What a stream can show: whether lines can be redrawn, how much fits, colours."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~"})
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A stream and what can be done with it.
+    """A stream and what it can show.
 
     Attributes:
         stream: where text goes.
-        live: whether lines at the bottom can be drawn again.
+        live: whether lines at the bottom can be redrawn.
         colour: whether words are coloured.
         ascii: whether it cannot show our bar and ellipsis.
     """
@@ -47,7 +47,7 @@ class Screen:
         self.stream.flush()
 
     def size(self) -> tuple[int, int]:
-        """Return columns and rows as they are now; 80 and 24 where nothing says."""
+        """Return columns and rows as they are now; 80 and 24 where that is not known."""
         try:
             columns, rows = os.get_terminal_size(self.stream.fileno())
         except (OSError, ValueError):
@@ -68,7 +68,7 @@ class Screen:
         return click.style(text, fg=colour) if self.colour and colour else text
 
     def paint_status(self, line: str, status: str) -> str:
-        """Return a line with its first mention of a status in that status' colour."""
+        """Return a line with the first mention of a status in its colour."""
         return line.replace(status, self.paint(status, STATUS_COLOURS[status]), 1)
 
 
@@ -79,9 +79,9 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Tell whether lines can be drawn again: on a terminal that somebody looks at.
+    """Tell whether lines can be redrawn: on a terminal that somebody looks at.
 
-    Several CI services give their jobs a terminal, and keep a log of all that is written to it.
+    Several CI services give their jobs a terminal, and log all that is written to it.
     """
     if environment.get("TERM") == "dumb" or is_ci(environment):
         return False

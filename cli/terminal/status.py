@@ -1,4 +1,4 @@
-"""The lines that say how far a build is: a pure function of what is known, and of the room."""
+"""The lines that show how far a build is: a pure function of its state and of the screen's size."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Status:
 def status_lines(status: Status, columns: int, rows: int) -> list[Line]:
     """Return the lines for a screen of this size: bar, counts, the slowest that run.
 
-    None is wrapped, and one row of the screen stays free.
+    No line is wrapped, and one row of the screen stays free.
     """
     room = max(1, columns - _MARGIN)
     slowest = sorted(status.running, key=lambda entry: -entry[1])
@@ -91,7 +91,7 @@ def _counts(status: Status) -> Line:
 
 
 def _running(shown: Sequence[tuple[Variant, float]], room: int) -> list[Line]:
-    """Return a line for each: how long it has run, aligned to the right, and its id."""
+    """Return a line for each variant: how long it has run, aligned to the right, and its id."""
     times = [elapsed(seconds) for _, seconds in shown]
     widest = max(map(len, times), default=0)
     return [
@@ -104,7 +104,7 @@ def _running(shown: Sequence[tuple[Variant, float]], room: int) -> list[Line]:
 
 
 def _cut_line(line: Line, room: int) -> Line:
-    """Return the spans of a line that fit; an empty last one where the room ends inside."""
+    """Return the spans of a line, cut to the room that there is."""
     fitting = []
     for text, colour in line:
         fitting.append((cut(text, room), colour))

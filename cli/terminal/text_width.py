@@ -1,4 +1,4 @@
-"""How much room text takes on a terminal."""
+"""How many columns text takes on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, columns: int) -> str:
-    """Return the beginning of a line that fits into so many columns."""
+    """Return the beginning of a line that fits into this many columns."""
     if width(text) <= columns:
         return text
     taken = 0
@@ -25,7 +25,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def shorten(text: str, columns: int) -> str:
-    """Return a line that fits, its middle left out: the ends of an id are kernel and target."""
+    """Return a line that fits, without its middle: an id ends with its target."""
     if width(text) <= columns:
         return text
     if columns < 1:

@@ -1,11 +1,11 @@
-"""Durations in words, how long a build will still take, and when to say that it goes on."""
+"""Durations in words, how long a build will still take, and when to report that it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 FIRST_SILENCE_S = 10.0
-"""How long a build without a terminal may say nothing while something is compiled."""
+"""How long a build without a terminal may print nothing while something is compiled."""
 LONGEST_SILENCE_S = 60.0
 
 
@@ -15,17 +15,17 @@ def duration(seconds: float) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Return the same of something that still runs: never less than whole seconds."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    """Return a duration in whole seconds, as for something that still runs."""
+    rounded = int(seconds)
+    if rounded < 120:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
 
 
 def about(seconds: float) -> str:
-    """Return an estimate no finer than it deserves: `about 25 s`, `about 3 min`."""
+    """Return a rough estimate: `about 25 s`, `about 3 min`."""
     if seconds <= 5:
         return "a few seconds"
     if seconds <= 55:
@@ -60,11 +60,11 @@ def time_left_s(
 
 
 class Heartbeat:
-    """Tells when it is time to say that something is still going on: less and less often.
+    """Tells when to report that something is still going on: less and less often.
 
     Args:
-        began_s: when it began, or was last heard of.
-        first_s: how long it may be silent at first; each time the silence doubles, up to a minute.
+        began_s: when it began, or last reported something.
+        first_s: how long it may be silent at first; the silence doubles each time, up to a minute.
     """
 
     def __init__(self, began_s: float, *, first_s: float = FIRST_SILENCE_S) -> None:
@@ -72,7 +72,7 @@ class Heartbeat:
         self._next_s = began_s + first_s
 
     def is_due(self, now_s: float) -> bool:
-        """Tell whether to say something now; what is due is taken as said."""
+        """Tell whether to report now; if so, the next report is due later."""
         if now_s < self._next_s:
             return False
         self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)

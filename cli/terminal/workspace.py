@@ -19,7 +19,7 @@ def workspace_root(environment: Mapping[str, str]) -> Path:
 
 
 def is_ci(environment: Mapping[str, str]) -> bool:
-    """Tell whether a CI service started this process: all of them set `CI`."""
+    """Tell whether a CI service started this process: they all set `CI`."""
     return environment.get("CI", "").lower() not in _NO
 
 

@@ -226,7 +226,7 @@ class LockedLookup:
     def _absent(self) -> str:
         return f"not in {self._file}"
 
-    def _hint(self, purpose: str = "If that is meant") -> str:
+    def _hint(self, purpose: str = "If that is intended") -> str:
         return f"{purpose}: {update_command(self._file)}"
 
     def _has_manifest(self, request: Request) -> bool:

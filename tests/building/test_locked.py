@@ -333,7 +333,7 @@ def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(
         lookup, variant = held_to(other, project, frozen=frozen)
         assert str(lookup.check(result_of(lookup, variant))) == (
             f"{name} is not as locked: its action key differs from the lock's.\n"
-            "  If that is meant: pallasc lock SPECS --update"
+            "  If that is intended: pallasc lock SPECS --update"
         )
 
 
@@ -379,7 +379,7 @@ def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
     assert str(error) == (
         "scaled[n=128]@h100-sxm is not as locked: its sources have changed since it was locked "
         "(helper (helper.py) has changed).\n"
-        "  If that is meant: pallasc lock SPECS --update"
+        "  If that is intended: pallasc lock SPECS --update"
     )
 
     later, variant = held_to(lock, project, frozen=False)

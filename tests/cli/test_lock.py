@@ -61,7 +61,7 @@ def test_a_selection_leaves_other_entries_alone_and_everything_drops_them(
     assert (result.code, result.out) == (3, f"+ {F32}\n- gone@b200\n")
     assert result.err == (
         "pallasc.lock is not current: 1 added, 1 dropped, 1 same\n"
-        "  If that is meant: pallasc lock SPECS --update\n"
+        "  If that is intended: pallasc lock SPECS --update\n"
     )
     selected = run("lock", *built.arguments, "--update", "-k", "dtype=f32")
     assert (selected.code, selected.out) == (0, f"+ {F32}\n")
@@ -79,7 +79,7 @@ def test_another_file_can_be_the_lock(run: RunCommand, built: Any) -> None:
     assert run("lock", *built.arguments, "--lock", "py.lock").code == 0
     Path("py.lock").write_text(Path("py.lock").read_text().replace(F32, "gone@b200"))
     assert run("lock", *built.arguments, "--lock", "py.lock").err.endswith(
-        "If that is meant: pallasc lock SPECS --update --lock py.lock\n"
+        "If that is intended: pallasc lock SPECS --update --lock py.lock\n"
     )
 
 
