@@ -1,6 +1,6 @@
-"""How many workers there may be, and what each may hold: what machine and container allow.
+"""How many workers may run here, and how much memory each may hold.
 
-A container sees the cores and the memory of its whole machine, and is throttled or killed at the
+A container sees the cores and the memory of the whole machine, and is throttled or killed at the
 limits of its control groups: those of version 2 (`cpu.max`, `memory.max`, `memory.high`) or of
 version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), its own and all above it.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WORKER_BYTES = 700_000_000
-"""What a compiling process needs: about 480 MB after JAX is imported, and room to compile."""
+"""Memory of a compiling process: about 480 MB after JAX is imported, and some to compile."""
 _LEAST_LIMIT_BYTES = 2_000_000_000
 _SHARED_OUT = 0.9
 
@@ -25,19 +25,19 @@ class Capacity:
     """What this process may use now.
 
     Attributes:
-        cores: how many threads of its can run at the same time.
-        free_bytes: memory that can be had.
+        cores: how many of its threads can run at the same time.
+        free_bytes: memory that is available.
     """
 
     cores: int
     free_bytes: int
 
     def jobs(self, tasks: int) -> int:
-        """Return how many workers to have for so many tasks; at least one."""
+        """Return how many workers to start for a number of tasks, at least 1."""
         return max(1, min(self.cores, self.free_bytes // _WORKER_BYTES, tasks))
 
     def memory_bytes(self, jobs: int) -> int:
-        """Return what one of so many workers may hold: its share, but enough for any one kernel."""
+        """Return what each worker may hold: its share, but at least enough for any kernel."""
         return max(_LEAST_LIMIT_BYTES, int(self.free_bytes * _SHARED_OUT) // jobs)
 
 
@@ -47,25 +47,25 @@ def default_jobs(tasks: int) -> int:
 
 
 def default_memory_bytes(jobs: int) -> int:
-    """Return how much memory each of so many workers may hold, with all that it starts."""
+    """Return how much memory each worker may hold, with the processes that it starts."""
     return find_capacity().memory_bytes(jobs)
 
 
 def find_capacity(root: Path = Path("/")) -> Capacity:
-    """Find out what this process may use now.
+    """Return what this process may use now.
 
     Args:
-        root: where `proc` lies, and what it names.
+        root: the folder above `proc` and the paths that it names.
     """
     quotas = [_cpu_quota(folder) for folder in _control_groups(root, "cpu")]
-    left = [_memory_left(folder) for folder in _control_groups(root, "memory")]
+    memory = [_memory_left(folder) for folder in _control_groups(root, "memory")]
     cores = [len(os.sched_getaffinity(0)), *(math.ceil(quota) for quota in quotas if quota)]
-    free = [_available_bytes(root), *(count for count in left if count is not None)]
+    free = [_available_bytes(root), *(size for size in memory if size is not None)]
     return Capacity(max(1, min(cores)), max(0, min(free)))
 
 
 def _available_bytes(root: Path) -> int:
-    """Return what the machine can give; what the kernel keeps files in can be had."""
+    """Return the free memory of the machine, with what its file cache could give up."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -78,13 +78,13 @@ def _memory_left(folder: Path) -> int | None:
         (("memory.max", "memory.high"), "memory.current"),
         (("memory.limit_in_bytes",), "memory.usage_in_bytes"),
     ):
-        found = [limit for limit in (_number(folder / name) for name in limits) if limit]
-        if found:
-            # Pages of files count as used and are given up when there is need.
+        sizes = [size for size in (_number(folder / name) for name in limits) if size]
+        if sizes:
+            # Cached pages of files count as used, but the kernel drops them under pressure.
             stat = _text(folder / "memory.stat")
             files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
             used = max(0, (_number(folder / usage) or 0) - sum(map(int, files)))
-            return min(found) - used
+            return min(sizes) - used
     return None
 
 
@@ -93,7 +93,7 @@ def _cpu_quota(folder: Path) -> float | None:
     words = _text(folder / "cpu.max").split()
     if len(words) != 2:
         words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    if not all(word.isdigit() and int(word) for word in words):  # "max", and -1, are none
+    if not all(word.isdigit() and int(word) for word in words):  # "max" and "-1" stand for no limit
         return None
     return int(words[0]) / int(words[1])
 
@@ -142,7 +142,7 @@ def _number(path: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """Return what a file says, "" where there is none."""
+    """Return the text of a file, "" if there is no such file."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,18 +1,19 @@
-"""The channel between a build and a worker, in which a kernel's stray words are told from answers.
+"""The channel between a build and a worker, which tells answers from a kernel's stray output.
 
-The user's code runs in the worker, beside the descriptor of the channel, and may write to any
-descriptor. So what a worker says travels in frames that carry a code only the two can make:
+The user's code runs in the worker and may write to any descriptor, also to the channel's. So what a
+worker sends travels in frames that carry a code which only the two can make:
 
     frame  := LF number SP code SP message LF
     number := the frame's, in decimal, from 0
     code   := HMAC-SHA256 in hexadecimal over number SP message, with a key of this worker
     message := one JSON object
 
-What else comes is counted and left out. A short frame, which a pipe takes as a whole, follows each
-message: where its number is ahead of what was read, a message was garbled.
+Anything else is counted and ignored. A short frame follows each message, which a pipe takes as a
+whole (Linux writes up to PIPE_BUF bytes atomically): if its number is ahead of what was read, a
+message was garbled.
 
-To the worker go lines of JSON, behind the key, 64 hexadecimal digits on a line of their own. They
-need no code: the user's code cannot write to that end.
+The worker gets lines of JSON after the key, which is 64 hexadecimal digits on a line of its own.
+They need no code: the user's code cannot write to that end.
 """
 
 from __future__ import annotations
@@ -51,17 +52,18 @@ def make_key() -> bytes:
 
 
 def key_line(key: bytes) -> bytes:
-    """Return what a worker is sent first."""
+    """Return the first line that a worker is sent."""
     return key.hex().encode() + b"\n"
 
 
 def read_key(descriptor: int) -> bytes:
-    """Return the key from the beginning of what a worker is sent, and read no more than that.
+    """Return the key that a worker is sent first; read no further.
 
     Raises:
-        EOFError: the build has gone.
+        EOFError: the build has ended.
     """
     text = b""
+    # Byte by byte: what follows belongs to the buffered reader of the worker.
     while not text.endswith(b"\n"):
         data = os.read(descriptor, 1)
         if not data:
@@ -96,39 +98,39 @@ class Channel:
 
 
 class Frames:
-    """Makes messages of the bytes that come from a worker.
+    """Reads messages from the bytes that come from a worker.
 
     Args:
         key: of this worker.
 
     Attributes:
-        stray_bytes: how many bytes have come that were no part of a frame.
+        stray_bytes: how many bytes have come that were not part of a frame.
     """
 
     def __init__(self, key: bytes) -> None:
         self.stray_bytes = 0
         self._key = key
         self._number = 0
-        self._heard = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, object] | None]:
-        """Take bytes and yield the messages that are complete, None for one that was garbled."""
-        self._heard += data
-        if len(self._heard) > _LONGEST_FRAME_BYTES:
-            self.stray_bytes += len(self._heard)
-            self._heard.clear()
+        """Take bytes and yield the complete messages, None for a garbled message."""
+        self._buffer += data
+        if len(self._buffer) > _LONGEST_FRAME_BYTES:
+            self.stray_bytes += len(self._buffer)
+            self._buffer.clear()
         if b"\n" not in data:
             return
-        *lines, self._heard = self._heard.split(b"\n")
+        *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             yield from self._messages(bytes(line))
 
     def _messages(self, line: bytes) -> Iterator[dict[str, object] | None]:
-        found = _open(line, self._key)
-        if found is None or found[0] < self._number:
+        frame = _open(line, self._key)
+        if frame is None or frame[0] < self._number:
             self.stray_bytes += len(line) and len(line) + 1
             return
-        number, message = found
+        number, message = frame
         if number > self._number:
             yield None
         self._number = number + 1
@@ -143,12 +145,12 @@ def _frame(number: int, payload: bytes, key: bytes) -> bytes:
 
 
 def _open(line: bytes, key: bytes) -> tuple[int, dict[str, object]] | None:
-    """Return number and message of a frame, None of anything else."""
+    """Return number and message of a frame, None for anything else."""
     digits, _, rest = line.partition(b" ")
     code, _, payload = rest.partition(b" ")
     if len(code) != 64 or not digits.isdigit() or len(digits) > 18:
         return None
-    right = hmac.digest(key, b"%s %s" % (digits, payload), "sha256").hex().encode()
-    if not hmac.compare_digest(code, right):
+    expected = hmac.digest(key, b"%s %s" % (digits, payload), "sha256").hex().encode()
+    if not hmac.compare_digest(code, expected):
         return None
     return int(digits), decode(payload)

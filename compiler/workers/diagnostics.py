@@ -1,15 +1,14 @@
-"""What was said while a variant was traced, lowered and compiled, although that succeeded.
+"""Warnings and other output while a variant was traced, lowered and compiled successfully.
 
 A diagnostic is a warning of Python, a record of `logging` at WARNING or above, or some lines of the
 standard error output, which C++ and child processes write to as well. A manifest carries those of
-its compilation in `warnings`, so that a hit says them again; an artifact does not, since it is the
-same whatever was said. Where a variant is found by its action key alone, or was lowered again and
-not compiled, there is a manifest under a key of its own for them: `store_for_action`.
+its compilation in `warnings`, so that a hit repeats them; an artifact does not, since it is the
+same with or without them. For a variant that is found by its action key alone, or was lowered again
+and not compiled, a manifest under a key of its own holds them: `store_for_action`.
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
-n}`, all texts bounded and without what differs from one run to the next (`stable`).
-
-What is left out: lines that say nothing about the kernel and depend on the machine (`_NOISE`).
+n}`, all texts bounded and without what differs between runs (`stable`). Lines that depend on the
+machine and say nothing about the kernel are left out (`_NOISE`).
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from pallasc.cache.manifests import Manifest
 from pallasc.errors import CheckError, Location
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 Stage = Literal["lower", "compile"]
 
 STDERR = "stderr"
-"""The kind of what was written to the standard error output."""
+"""The kind of text on the standard error output."""
 STDOUT = "stdout"
-"""The kind of what a Python spec wrote to the standard output."""
+"""The kind of text that a Python spec wrote to the standard output."""
 LONGEST_TEXT = 2000
 MOST = 50
-"""Of more different diagnostics, the last one says how many are left out."""
+"""The limit of different diagnostics; the last then says how many are left out."""
 
 _NOISE = (
     # XLA's alarms about what takes long, and what follows them: how busy the machine is.
@@ -69,14 +68,14 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing that was said.
+    """A warning, a log record or some lines of output.
 
     Attributes:
         stage: when: while the function was traced and lowered, or compiled by XLA.
         kind: the class of a warning, `WARNING` or above of a log, or `stderr`.
         source: file and line of a warning, the name of a logger, or "".
-        text: what was said, of bounded length.
-        count: how many times.
+        text: the message, of bounded length.
+        count: how many times it came.
     """
 
     stage: Stage
@@ -99,25 +98,19 @@ class Diagnostic:
             return None
         return Location(path, int(line))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain data."""
-        return {
-            "stage": self.stage,
-            "kind": self.kind,
-            "source": self.source,
-            "text": self.text,
-            "count": self.count,
-        }
+        return asdict(self)
 
 
 def from_json(value: object) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest or a message; what is not one is left out."""
+    """Return the diagnostics of a manifest; whatever is not a diagnostic is left out."""
     if not isinstance(value, list):
         return ()
-    return tuple(found for one in value[: MOST + 1] if (found := _one(one)) is not None)
+    return tuple(filter(None, map(_diagnostic, value[: MOST + 1])))
 
 
-def _one(value: object) -> Diagnostic | None:
+def _diagnostic(value: object) -> Diagnostic | None:
     if not isinstance(value, Mapping):
         return None
     texts = [value.get(name) for name in ("kind", "source", "text")]
@@ -129,15 +122,13 @@ def _one(value: object) -> Diagnostic | None:
 
 
 def stable(text: str, folders: Mapping[str, str]) -> str:
-    """Return a text without what differs from one run to the next, of bounded length.
+    """Return a text without what differs between runs, of bounded length.
 
-    Addresses, times of the day, fractions of seconds and numbers of processes become `…`, and
-    folders what they are called here.
+    Addresses, times of day, fractions of seconds and process ids become `…`.
 
     Args:
-        text: what was said.
-        folders: paths, without a slash at the end, and what stands for them; "" takes a path's
-            slash away too.
+        text: the message.
+        folders: path without a slash at the end -> what replaces it; "" removes the slash, too.
     """
     text = _CONTROL.sub("", text).replace("\r\n", "\n").strip("\n")
     text = _ABSL.sub(r"\1 ", text)
@@ -152,48 +143,47 @@ def stable(text: str, folders: Mapping[str, str]) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Split an output into what was said: a line, with the indented ones that follow it."""
-    found: list[str] = []
+    """Split an output into messages: a line with the indented lines that follow it."""
+    messages: list[str] = []
     for line in text.splitlines():
-        if found and line[:1] in " \t" and line.strip():
-            found[-1] += f"\n{line.rstrip()}"
+        if messages and line[:1] in " \t" and line.strip():
+            messages[-1] += f"\n{line.rstrip()}"
         elif line.strip():
-            found.append(line.rstrip())
-    return [said for said in found if not _IS_NOISE.search(said)]
+            messages.append(line.rstrip())
+    return [message for message in messages if not _IS_NOISE.search(message)]
 
 
 def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return each diagnostic once, counted, in the order of first appearance; not too many."""
+    """Return each diagnostic once, counted, in the order of first appearance, `MOST` at most."""
     counts: dict[Diagnostic, int] = {}
-    for one in diagnostics:
-        plain = replace(one, count=1)
-        counts[plain] = counts.get(plain, 0) + one.count
-    found = [replace(one, count=count) for one, count in counts.items()]
-    if len(found) <= MOST:
-        return tuple(found)
-    left_out = sum(one.count for one in found[MOST - 1 :])
-    more = Diagnostic(found[MOST - 1].stage, "more", "", f"{left_out:,} others are left out")
-    return (*found[: MOST - 1], more)
+    for diagnostic in diagnostics:
+        plain = replace(diagnostic, count=1)
+        counts[plain] = counts.get(plain, 0) + diagnostic.count
+    distinct = [replace(diagnostic, count=count) for diagnostic, count in counts.items()]
+    if len(distinct) <= MOST:
+        return tuple(distinct)
+    left_out = sum(diagnostic.count for diagnostic in distinct[MOST - 1 :])
+    more = Diagnostic(distinct[MOST - 1].stage, "more", "", f"{left_out:,} others are left out")
+    return (*distinct[: MOST - 1], more)
 
 
 def check_diagnostics(
-    found: Iterable[Diagnostic], patterns: Iterable[re.Pattern[str]], base_dir: str
+    diagnostics: Sequence[Diagnostic], patterns: Iterable[re.Pattern[str]], base_dir: str
 ) -> CheckError | None:
     """Return the error for the first diagnostic that a pattern matches, None if none does."""
-    said = list(found)
     for pattern in patterns:
-        for one in said:
-            if pattern.search(str(one)):
+        for diagnostic in diagnostics:
+            if pattern.search(str(diagnostic)):
                 return CheckError(
-                    f"it compiles with a warning: {one}",
-                    location=one.place(base_dir),
+                    f"it compiles with a warning: {diagnostic}",
+                    location=diagnostic.place(base_dir),
                     hint=f"--fail-on-warning {pattern.pattern!r} matches it.",
                 )
     return None
 
 
 NO_KERNEL = Diagnostic("compile", "pallasc", "", "it holds no Pallas Mosaic GPU kernel")
-"""What pallasc itself has to say of an artifact without a kernel of Mosaic."""
+"""The diagnostic for an artifact without a Mosaic kernel."""
 
 
 # ---- those of an action key
@@ -204,14 +194,14 @@ def action_name(action_key: str) -> str:
     return labelled_key({"warnings": action_key})
 
 
-def store_for_action(store: Store, action_key: str, found: Sequence[Diagnostic]) -> None:
-    """Keep what was said while an artifact was made, under its action key; nothing for nothing."""
-    if found:
-        warnings = [one.to_json() for one in found]
+def store_for_action(store: Store, action_key: str, diagnostics: Sequence[Diagnostic]) -> None:
+    """Store the diagnostics of an artifact under its action key, if there are any."""
+    if diagnostics:
+        warnings = [diagnostic.to_json() for diagnostic in diagnostics]
         store.put_manifest(action_name(action_key), Manifest(action=action_key, warnings=warnings))
 
 
 def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:
-    """Return what was said while the artifact of an action key was made, as far as it is known."""
+    """Return the stored diagnostics of the artifact of an action key."""
     manifest = store.get_manifest(action_name(action_key))
     return from_json(manifest.warnings) if manifest else ()

@@ -1,4 +1,4 @@
-"""Say why a worker gave no answer: how it died, or which limit it was stopped at."""
+"""Errors for a worker that gave no answer: how it died, or which limit stopped it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def exit_in_words(code: int) -> str:
 
 
 def died(doing: str, ending: str, output: str) -> CompileError:
-    """Return the error for a worker that died, with the last word of what ran in it."""
+    """Return the error for a worker that died, with the last error that it wrote."""
     lines = [line.strip() for line in output.splitlines()]
-    said = [line for line in lines if _SAYS_WHY.search(line) and not _SAYS_NOTHING.match(line)]
-    return CompileError(f"{doing} {ending}{f': {said[-1]}' if said else ''}")
+    errors = [line for line in lines if _SAYS_WHY.search(line) and not _SAYS_NOTHING.match(line)]
+    return CompileError(f"{doing} {ending}{f': {errors[-1]}' if errors else ''}")
 
 
 def too_slow(doing: str, timeout_s: float) -> CompileError:
@@ -53,14 +53,14 @@ def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
 
 
 def explain_memory(error: PallascError, limit_bytes: int) -> None:
-    """Add to an error that memory ran out because the kernel was told to give no more."""
+    """Add to an error the limit at which the kernel refused memory."""
     error.hint = error.hint or (
         f"One compiling process may hold {size(limit_bytes)} of memory; --memory sets how much."
     )
 
 
-def no_message(doing: str) -> CompileError:
-    """Return the error for a worker whose answer did not come through, or is none."""
+def garbled(doing: str) -> CompileError:
+    """Return the error for a worker whose answer was garbled or is not an answer."""
     return CompileError(
         f"the answer of {doing} was lost: something in it writes to file descriptors that it did "
         "not open"
@@ -85,12 +85,12 @@ def place(output: str, folders: Sequence[str]) -> Location | None:
 
 
 def shortened(output: str) -> str:
-    """Return output without the far end of the stacks in it, and the list of extension modules."""
-    kept, frames = [], 0
+    """Return output without the outer frames of long stacks and the list of extension modules."""
+    shown, frames = [], 0
     for line in output.splitlines(keepends=True):
         frames = frames + 1 if _FRAME.match(line) else 0
         if frames == _MOST_FRAMES + 1:
-            kept.append("  …\n")
+            shown.append("  …\n")
         if frames <= _MOST_FRAMES and not line.startswith("Extension modules: "):
-            kept.append(line)
-    return "".join(kept)
+            shown.append(line)
+    return "".join(shown)

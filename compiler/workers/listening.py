@@ -1,8 +1,8 @@
-"""Hear what is said while a variant is made: warnings, logging, the standard error output.
+"""Record warnings, log records and the standard error output while a variant is made.
 
-While a Python spec is executed, its standard output too. For compiling processes. All of it still
-goes where it went. What a module says while it is imported is said once a process, and belongs to
-every variant that reaches the module.
+While a Python spec is executed, its standard output, too. For compiling processes. All of it is
+still written. A module warns once per process, while it is imported; that belongs to every variant
+that reaches the module.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from pallasc.compiler.workers.diagnostics import (
 
 _OURS = "pallasc.compiler."
 _KINDS = {1: STDOUT, 2: STDERR}
-"""What is written to a file descriptor."""
+"""The kind of text by file descriptor."""
 _MOST_READ_BYTES = 1 << 20
-"""Of a longer output, only the end is looked at."""
+"""Of a longer output, only the end is read."""
 
 
 @dataclass(slots=True)
 class Listener:
-    """What one process has heard.
+    """What a process has recorded.
 
     Attributes:
-        imported: what modules said while they were imported, by name.
+        imported: the diagnostics of modules while they were imported, by name.
     """
 
     imported: dict[str, list[Diagnostic]] = field(default_factory=dict)
@@ -54,11 +54,11 @@ class Listener:
         """Listen until the end of the block.
 
         Args:
-            base_dir: the folder of the variant's spec, which no text names.
-            outputs: file descriptors, of 1 and 2, that are listened to.
+            base_dir: the folder of the variant's spec, which texts are freed of.
+            outputs: the file descriptors to listen to, of 1 and 2.
         """
         with warnings.catch_warnings():
-            pass  # so that what was said for an earlier variant is said again
+            pass  # forgets which warnings were shown already, so that they come again
         hearing = Hearing(self, base_dir, outputs)
         plain_warn, plain_handle = warnings.showwarning, logging.Logger.callHandlers
         warnings.showwarning = hearing.showing(plain_warn)
@@ -71,16 +71,16 @@ class Listener:
 
 
 class Hearing:
-    """What is said while one variant is made.
+    """Records diagnostics while a variant is made.
 
     Args:
-        listener: keeps what modules say while they are imported.
+        listener: gets the diagnostics of modules while they are imported.
         base_dir: the folder of the variant's spec.
-        outputs: file descriptors that are listened to.
+        outputs: the file descriptors to listen to.
 
     Attributes:
-        stage: what is being done.
-        importing: the module that what is written belongs to, where it is imported now.
+        stage: the current stage.
+        importing: the module that is being imported, "" if none is.
     """
 
     def __init__(self, listener: Listener, base_dir: str, outputs: tuple[int, ...]) -> None:
@@ -92,12 +92,12 @@ class Hearing:
             (tempfile.tempdir or tempfile.gettempdir()).rstrip("/"): "$TMPDIR",
         }
         self._base_dir = base_dir
-        self._heard: list[Diagnostic] = []
+        self._own: list[Diagnostic] = []
         self._echoed: list[str] = []
         self._read_to = {descriptor: _size(descriptor) for descriptor in outputs}
 
     def showing(self, plain: Callable[..., None]) -> Callable[..., None]:
-        """Return what stands for `warnings.showwarning`."""
+        """Return a replacement for `warnings.showwarning`."""
 
         def show(
             message: Warning | str,
@@ -115,11 +115,11 @@ class Hearing:
         return show
 
     def logging(self, plain: Callable[..., None]) -> Callable[..., None]:
-        """Return what stands for `Logger.callHandlers`."""
+        """Return a replacement for `Logger.callHandlers`."""
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
-                with contextlib.suppress(Exception):  # a message that does not fit its arguments
+                with contextlib.suppress(Exception):  # arguments may not fit the message
                     text = record.getMessage()
                     self._add(record.levelname, record.name, text)
                     self._echoed.append(f"{text}\n")
@@ -128,48 +128,43 @@ class Hearing:
         return call_handlers
 
     def next_stage(self, stage: Stage = "lower", *, importing: str = "") -> None:
-        """Take in what was written, and note what is done next."""
+        """Read what was written until now, and begin a stage."""
         self._read()
         self.stage, self.importing = stage, importing
 
-    def found(self, modules: Iterable[str]) -> tuple[Diagnostic, ...]:
-        """Return what was said, and what the modules that a variant reaches said when imported."""
+    def diagnostics(self, modules: Iterable[str] | None = None) -> tuple[Diagnostic, ...]:
+        """Return what was recorded, with the import of `modules`, or of all modules for None."""
         self._read()
         imported = self._listener.imported
-        said = [one for name in sorted({*modules}) for one in imported.get(name, ())]
-        return merged([*said, *self._heard])
-
-    def everything(self) -> tuple[Diagnostic, ...]:
-        """Return what was said, and what any module said while it was imported."""
-        return self.found(self._listener.imported)
+        names = sorted({*(imported if modules is None else modules)})
+        return merged([*(d for name in names for d in imported.get(name, ())), *self._own])
 
     def _add(self, kind: str, source: str, text: str) -> None:
         module = self.importing if kind in _KINDS.values() else _importing(sys._getframe(2))
-        heard = Diagnostic(self.stage, kind, source, stable(text, self._folders))
-        if heard.text:
-            (self._listener.imported.setdefault(module, []) if module else self._heard).append(
-                heard
-            )
+        diagnostic = Diagnostic(self.stage, kind, source, stable(text, self._folders))
+        if diagnostic.text:
+            imported = self._listener.imported
+            (imported.setdefault(module, []) if module else self._own).append(diagnostic)
 
     def _read(self) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        # A handler of the user's may have put something in front of it.
-        known = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
+        # A handler of the user's may have put a prefix in front of it.
+        echoed = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
         for descriptor, read_to in self._read_to.items():
             text = _since(descriptor, read_to)
             self._read_to[descriptor] = _size(descriptor)
             for echo in self._echoed:
                 text = re.sub(f"^{re.escape(echo)}", "", text, count=1, flags=re.MULTILINE)
-            for said in lines_of(text):
-                if not any(said.endswith(line) for line in known):
-                    self._add(_KINDS[descriptor], "", said)
+            for message in lines_of(text):
+                if not any(message.endswith(line) for line in echoed):
+                    self._add(_KINDS[descriptor], "", message)
         self._echoed.clear()
 
 
 def _importing(frame: FrameType | None) -> str:
-    """Return the innermost module that is being imported, "" if none of the user's is."""
+    """Return the user's innermost module that is being imported, "" if there is none."""
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             name = module_of(frame.f_globals)
@@ -179,7 +174,7 @@ def _importing(frame: FrameType | None) -> str:
 
 
 def _shown_file(filename: str, base_dir: str) -> str:
-    """Return a file's name from the spec's folder, or from where modules are looked for."""
+    """Return a file's path below the spec's folder or a folder of `sys.path`."""
     places = [base_dir, *sorted(filter(None, sys.path), key=len, reverse=True)]
     for place in places:
         if filename.startswith(f"{place.rstrip('/')}/"):
@@ -188,7 +183,7 @@ def _shown_file(filename: str, base_dir: str) -> str:
 
 
 def _size(descriptor: int) -> int:
-    """Return how much an output has got, 0 where it is not a file."""
+    """Return the size of an output, 0 if it is not a file."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -197,10 +192,10 @@ def _size(descriptor: int) -> int:
 
 
 def _since(descriptor: int, start: int) -> str:
-    """Return what an output has got since it had `start` bytes."""
+    """Return what was written to an output after its first `start` bytes."""
     size = _size(descriptor)
     if size < start:
-        start = 0  # it was cut meanwhile
+        start = 0  # the build has cut it (`worker_log`)
     start = max(start, size - _MOST_READ_BYTES)
     try:
         return os.pread(descriptor, size - start, start).decode("utf-8", "replace")
@@ -209,10 +204,10 @@ def _since(descriptor: int, start: int) -> str:
 
 
 def tracing_anew(number: int) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which JAX traces everything anew, another one for each number.
+    """Return a context in which JAX traces everything anew, a different one for each number.
 
-    Otherwise a function that was traced for an earlier variant is not called again, and what it
-    says is lost.
+    Otherwise JAX does not call a function again that it traced for an earlier variant, and its
+    warnings are lost.
     """
     context: contextlib.AbstractContextManager[Any] = _user_context()(number)
     return context

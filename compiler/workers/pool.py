@@ -1,8 +1,7 @@
 """The pool: worker processes that are started, fed, watched, replaced and stopped.
 
-Workers are grouped by architecture (Mosaic takes one a process) and by the spec's folder (whose
-modules would clash with those of another). A worker that dies takes its request with it and
-nothing else.
+Workers are grouped by architecture (Mosaic compiles for one per process) and by the spec's folder
+(whose modules would clash with those of another). A worker that dies loses only its own request.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Pool:
         jobs: how many workers run at the same time.
         environment: of the workers.
         context: the request that every worker gets first, None until it is known.
-        timeout_s: what one task may take, without what its worker takes to get ready.
-        memory_bytes: what a worker and all that it started may hold.
-        tick_s: how often `run` says that time goes on, None for never.
-        program: the module that the workers are.
+        timeout_s: how long a task may take, without the start of its worker.
+        memory_bytes: what a worker and its descendants may hold.
+        tick_s: how often `run` yields a tick, None for never.
+        program: the module that the workers run.
     """
 
     jobs: int
@@ -81,22 +80,22 @@ class Pool:
             self._scratch.remove()
 
     def warm(self, count: int) -> None:
-        """Start workers that import JAX while the caller is still getting ready."""
+        """Start workers that import JAX while the caller still prepares."""
         for _ in range(min(count, self.jobs)):
             self._new_worker().send(Warm())
 
     def running(self) -> list[tuple[Task, float]]:
-        """Return what is being done and for how many seconds, the slowest first."""
+        """Return the current tasks and for how many seconds they have run, the longest first."""
         now_s = time.monotonic()
-        found = [(w.task, now_s - w.began_s) for w in self._busy if w.task is not None]
-        return sorted(found, key=lambda item: -item[1])
+        tasks = [(w.task, now_s - w.began_s) for w in self._busy if w.task is not None]
+        return sorted(tasks, key=lambda item: -item[1])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
         """Carry out tasks.
 
         Yields ("started", task, None), ("done", task, answer) and, every `tick_s` seconds,
-        ("tick", None, None). A task during which its worker died is done once more, in a worker of
-        its own, where what the worker did before may have been the cause.
+        ("tick", None, None). A task during which its worker died is repeated once in a new worker,
+        if something that the worker did before may have been the cause.
         """
         for worker in list(self._busy):  # of a run that was given up
             self._busy.remove(worker)
@@ -112,8 +111,8 @@ class Pool:
                 if self.tick_s is not None:
                     left_s = min(left_s, max(0.0, told_s + self.tick_s - time.monotonic()))
                 done = list(self._hear(selector, watch, left_s))
-                # The caller takes its time over an answer: whoever is free has work meanwhile. What
-                # failed may be the caller's reason to give up, so that comes first.
+                # The caller may take long over an answer, so free workers get work first. A failure
+                # may be the caller's reason to give up, so it is told before anything begins.
                 begun = list(self._begin(selector)) if all(map(_went_well, done)) else []
                 yield from done
                 yield from begun
@@ -124,7 +123,7 @@ class Pool:
     # ---- beginning
 
     def _begin(self, selector: BaseSelector) -> Iterator[Event]:
-        """Give tasks to workers as long as there are places for them."""
+        """Give tasks to workers as long as fewer than `jobs` are busy."""
         while self._queue and len(self._busy) < self.jobs:
             idle = [worker for worker in self._workers if worker not in self._busy]
             now_s = time.monotonic()
@@ -146,14 +145,14 @@ class Pool:
             _register(selector, worker)
 
     def _worker(self, group: Group, idle: Sequence[Worker]) -> Worker:
-        """Return a worker for a group: one of its own, a warm one, or a new one."""
+        """Return a worker for a group: an idle worker of the group, a warm or a new worker."""
         for worker in idle:
             is_left_over = worker.group not in (None, group) and worker.group not in self._queue
             if is_left_over or not worker.is_fit():
                 self._end(worker)
         left = [worker for worker in idle if worker in self._workers]
         worker = (
-            next((w for wanted in (group, None) for w in left if w.group == wanted), None)
+            next((w for serves in (group, None) for w in left if w.group == serves), None)
             or self._new_worker()
         )
         if worker.group is None and self.context is not None:
@@ -184,7 +183,7 @@ class Pool:
             self._bury()
 
     def _settle(self, selector: BaseSelector, worker: Worker, answer: Answer) -> Iterator[Event]:
-        """Note what became of a task, and decide what becomes of its worker."""
+        """Settle a task, and decide whether its worker stays."""
         _register(selector, worker, events={})
         self._busy.remove(worker)
         self._pace.add_task(worker.release())
@@ -204,7 +203,8 @@ class Pool:
     def _is_kept(self, worker: Worker, answer: Answer) -> bool:
         """Tell whether a worker may go on: it lives, and its group has more to do.
 
-        One whose settings the user's code has changed would compile the next variant with them.
+        If the user's code has changed settings of its process, the next variant would be compiled
+        with them.
         """
         usable = answer.reply is not None and not answer.reply.spoilt
         return usable and worker.group in self._queue and not self._limits().are_near(worker)
@@ -212,13 +212,13 @@ class Pool:
     # ---- ending
 
     def _end(self, worker: Worker) -> None:
-        """Have a worker killed without waiting for that."""
+        """Begin to kill a worker, without waiting."""
         worker.end()
         self._ending.append(worker)
         self._workers.remove(worker)
 
     def _bury(self) -> None:
-        """Give up what belongs to workers that have ended."""
+        """Release the resources of workers that have ended."""
         for worker in [worker for worker in self._ending if worker.is_over()]:
             worker.finish()
             self._ending.remove(worker)
@@ -228,7 +228,7 @@ class Pool:
 
 
 def _went_well(event: Event) -> bool:
-    """Tell whether an answer says that its task succeeded."""
+    """Tell whether an event is the answer of a task that succeeded."""
     answer = event[2]
     return answer is not None and answer.reply is not None and answer.reply.ok
 
@@ -237,13 +237,13 @@ def _register(
     selector: BaseSelector, worker: Worker, events: Mapping[int, int] | None = None
 ) -> None:
     """Have a selector wait for what a worker may do next, or for the given events."""
-    wanted = worker.events() if events is None else events
-    known = selector.get_map()
+    expected = worker.events() if events is None else events
+    registered = selector.get_map()
     for descriptor in worker.descriptors:
-        if descriptor in known and descriptor not in wanted:
+        if descriptor in registered and descriptor not in expected:
             selector.unregister(descriptor)
-        elif descriptor in wanted and descriptor not in known:
-            selector.register(descriptor, wanted[descriptor], worker)
+        elif descriptor in expected and descriptor not in registered:
+            selector.register(descriptor, expected[descriptor], worker)
 
 
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -251,7 +251,7 @@ _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put off signals that end a build until the block is through."""
+    """Put off signals that end a build until the block is left."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What `/proc` says of processes: who started whom, and how much memory they hold."""
+"""Processes in `/proc`: who started whom, and how much memory they hold."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ _PROPORTIONAL = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+)", re.MULT
 
 
 def parents() -> dict[int, int]:
-    """Return the parent of every process that can be seen."""
-    found = {}
+    """Return the parent of every visible process."""
+    table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             # The name in parentheses may contain anything, so count from its end.
             fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(maxsplit=2)
             if len(fields) > 1:
-                found[int(name)] = int(fields[1])
-    return found
+                table[int(name)] = int(fields[1])
+    return table
 
 
 def descendants(process: int, parents: Mapping[int, int]) -> list[int]:
-    """Return what a process has started, and what that has started, elders first."""
+    """Return all processes below a process, parents before their children."""
     children: dict[int, list[int]] = {}
     for child, parent in parents.items():
         children.setdefault(parent, []).append(child)
-    found = [process]
-    for one in found:
-        found += children.get(one, [])
-    return found[1:]
+    tree = [process]
+    for member in tree:
+        tree += children.get(member, [])
+    return tree[1:]
 
 
 def held_bytes(process: int) -> int:
-    """Return the memory that nobody else can have meanwhile, 0 of a process that is gone.
+    """Return the memory that a process keeps from others, 0 if it has ended.
 
-    Pages of files do not count: the kernel drops them when it needs room, and processes share them.
+    Pages of files do not count: the kernel drops them under pressure, and processes share them.
     """
     status = _read(f"/proc/{process}/status")
     return 1024 * sum(map(int, _HELD.findall(status) or _RESIDENT.findall(status)))
 
 
 def held_together_bytes(processes: Iterable[int]) -> int:
-    """Return what processes hold, each page that several share counted once; slower."""
+    """Return what processes hold, counting shared pages once; slower."""
     total = 0
     for process in processes:
         parts = _PROPORTIONAL.findall(_read(f"/proc/{process}/smaps_rollup"))
@@ -54,7 +54,7 @@ def held_together_bytes(processes: Iterable[int]) -> int:
 
 
 def _read(path: str) -> bytes:
-    """Return what a file of `/proc` says, b"" where the process has ended."""
+    """Return a file of `/proc`, b"" if the process has ended."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""Decide what a free place among the workers is used for: pure decisions, and what is waiting."""
+"""Decide which group a free worker serves next, and whether a new worker pays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pallasc.compiler.workers.tasks import Group, Task
 
 _START_S = 2.0
-"""What starting a worker costs, until one has been started: most of it is importing JAX."""
+"""The assumed start of a worker, until it was measured: most of it is importing JAX."""
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class Pace:
         self.starts, self.starts_s = self.starts + 1, self.starts_s + seconds
 
     def pays(self, waiting: int, serving_s: Sequence[float]) -> bool:
-        """Tell whether one more worker for a group is worth what its start costs.
+        """Tell whether another worker for a group is worth its start.
 
-        It is if it finds something to do when it is ready, by what tasks took so far. They may take
-        longer this time, so it is, too, as soon as nobody has come free for as long as a start
-        takes: waiting has then cost no more than starting would have.
+        It is if, by the average time of tasks so far, tasks will still wait when it is ready. Tasks
+        may take longer this time, so it is also worth it as soon as no worker has become free for
+        as long as a start takes: waiting has then cost as much as starting would have.
 
         Args:
-            waiting: tasks of the group that nobody has begun.
+            waiting: tasks of the group that have not begun.
             serving_s: how long each worker of the group has been at its task.
         """
         if not serving_s or not self.tasks:
@@ -82,21 +82,21 @@ class Queue:
         serving: Sequence[tuple[Group | None, float]],
         pace: Pace,
     ) -> Group | None:
-        """Choose whom a free place serves next, None if starting a worker for it does not pay.
+        """Choose the group that is served next, None if starting a worker does not pay.
 
-        One that an idle worker already serves comes first, then the one that is most behind.
+        A group that an idle worker serves comes first, then the group that is most behind.
 
         Args:
-            idle: the groups of idle workers, None for one that may serve any.
+            idle: the groups of idle workers, None for a worker that may serve any.
             serving: the groups of busy workers, and for how many seconds each has been busy.
-            pace: how long things take.
+            pace: how long tasks and starts take.
         """
         for group in idle:
             if group is not None and group in self._waiting:
                 return group
         busy: dict[Group | None, list[float]] = {}
-        for of, seconds in serving:
-            busy.setdefault(of, []).append(seconds)
+        for group, seconds in serving:
+            busy.setdefault(group, []).append(seconds)
         behind = sorted(
             self._waiting, key=lambda g: -len(self._waiting[g]) / (1 + len(busy.get(g, ())))
         )

@@ -2,8 +2,8 @@
 
     <temporary folder>/pallasc-workers-<token>-<random>/<number>/
 
-The token (`cache/process`) names the build's process, so that what a build that was killed has left
-is known as such: the next one removes it.
+The token (`cache/process`) names the build's process, so that the next build can tell what a killed
+build has left, and removes it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Scratch:
         self._count = 0
 
     def make_folder(self) -> Path:
-        """Make an empty folder for one worker.
+        """Make an empty folder for a worker.
 
         Raises:
-            ToolError: it cannot be made.
+            ToolError: that fails.
         """
         try:
             if self._folder is None:
@@ -48,14 +48,14 @@ class Scratch:
         return made
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with its contents."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
 
 def remove_left_folders() -> None:
-    """Remove what builds that were killed have left; those of other users are left alone."""
+    """Remove the folders of this user's killed builds."""
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and _is_left(entry):

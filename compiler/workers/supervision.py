@@ -1,4 +1,4 @@
-"""Watch workers at work: what they answer, how long each takes, how much memory it holds."""
+"""Watch busy workers: their answers, the time that each takes, the memory that it holds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pallasc.errors import CompileError
 CHECK_S = 0.25
 """How long a worker may go unwatched."""
 _SHARE = 0.02
-"""What part of its time the build may spend watching, where there are very many processes."""
+"""The part of its time that the build may spend watching, with very many processes."""
 _START_S = 120.0
-"""What a worker may take to get ready, beside the time for its task."""
+"""How long a worker may take to start, beside the time for its task."""
 _CLOSED_S = 5.0
 """How long a process whose pipe has closed may take to end."""
 _REPLACED_AT = 0.75
@@ -31,21 +31,21 @@ _STACKS_BYTES = 64 << 10
 
 @dataclass(slots=True)
 class Limits:
-    """What a worker may take.
+    """The limits of a worker.
 
     Attributes:
-        timeout_s: time for one task, None for any.
-        memory_bytes: memory that it and all that it started may hold, None for any.
+        timeout_s: time for a task, None for no limit.
+        memory_bytes: memory that it and its descendants may hold, None for no limit.
     """
 
     timeout_s: float | None = None
     memory_bytes: int | None = None
 
     def data_bytes(self) -> int:
-        """Return a limit for the kernel to set on each process, 0 for none.
+        """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
 
-        It stops what allocates faster than anybody watches. Memory that is only reserved counts
-        there too, such as the stacks of threads, of which there are some for each core.
+        It stops what allocates faster than the watch looks. The kernel also counts memory that is
+        only reserved, such as the stacks of the threads that XLA starts for each core.
         """
         if self.memory_bytes is None:
             return 0
@@ -53,7 +53,7 @@ class Limits:
         return self.memory_bytes + reserved
 
     def are_near(self, worker: Worker) -> bool:
-        """Tell whether a worker holds so much after a task that it had better be replaced."""
+        """Tell whether a worker holds so much after a task that it should be replaced."""
         if self.memory_bytes is None or not worker.process:
             return False
         return held_bytes(worker.process) > _REPLACED_AT * self.memory_bytes
@@ -64,45 +64,46 @@ class Watch:
     """Looks after busy workers from time to time.
 
     Args:
-        limits: what each of them may take.
+        limits: those of each worker.
     """
 
     limits: Limits
     _next_s: float = field(default_factory=time.monotonic)
 
     def pause_s(self) -> float:
-        """Return how long nobody need look, in seconds."""
+        """Return how many seconds may pass until the next look."""
         return max(0.0, self._next_s - time.monotonic())
 
     def look(self, workers: Sequence[Worker]) -> list[tuple[Worker, Answer]]:
-        """Return the answers of workers that have died or broken a limit; these must be stopped."""
+        """Return the answers of workers that have died or exceeded a limit and must be stopped."""
         began_s = time.thread_time()
         held = self._held(workers)
-        found = []
+        answers = []
         for worker in workers:
             worker.cut_logs()
             answer = receive(worker) or self._stopped(worker, held.get(worker, 0))
             if answer is not None:
-                found.append((worker, answer))
+                answers.append((worker, answer))
         spent_s = time.thread_time() - began_s
         self._next_s = time.monotonic() + max(CHECK_S, spent_s / _SHARE)
-        return found
+        return answers
 
     def _held(self, workers: Sequence[Worker]) -> dict[Worker, int]:
-        """Return how much memory workers hold together with what they started."""
+        """Return how much memory each worker and its descendants hold."""
         limit = self.limits.memory_bytes
         if limit is None:
             return {}
-        table, found = parents(), {}
+        table, held = parents(), {}
         for worker in workers:
             tree = worker.tree(table)
-            found[worker] = sum(map(held_bytes, tree))
-            if found[worker] > limit and len(tree) > 1:
-                found[worker] = held_together_bytes(tree)
-        return found
+            held[worker] = sum(map(held_bytes, tree))
+            # Forked processes share pages: only a sum over the limit is worth the slow count.
+            if held[worker] > limit and len(tree) > 1:
+                held[worker] = held_together_bytes(tree)
+        return held
 
     def _stopped(self, worker: Worker, held: int) -> Answer | None:
-        """Return the answer of a worker that breaks a limit now; it tells its stack if it can."""
+        """Return the answer of a worker that exceeds a limit now, with its stack if possible."""
         task, limits = worker.task, self.limits
         if task is None:
             return None
@@ -127,31 +128,31 @@ def _is_late(worker: Worker, timeout_s: float) -> bool:
 
 
 def receive(worker: Worker) -> Answer | None:
-    """Return what a worker has answered, or how it died, None if there is more to come."""
+    """Return what a worker has answered, or how it died, None if it is still at work."""
     message, task, request = worker.hear(), worker.task, worker.request
     if task is None or request is None:
         return None
     if message is None:
         if not worker.is_over():
             return None
-        error = failures.died(task.doing, worker.ending(), worker.said(TAIL_BYTES))
+        error = failures.died(task.doing, worker.ending(), worker.written(TAIL_BYTES))
         return _failure(worker, task, error)
     try:
         reply = request.read_reply(message)
     except ValueError:
-        return _failure(worker, task, failures.no_message(task.doing))
+        return _failure(worker, task, failures.garbled(task.doing))
     stray = worker.take_stray_bytes()
-    return Answer(task, reply, None, worker.said(TAIL_BYTES), stray_bytes=stray)
+    return Answer(task, reply, None, worker.written(TAIL_BYTES), stray_bytes=stray)
 
 
 def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:
-    said = worker.said(_STACKS_BYTES)
-    place = failures.place(said, task.group[1].split(os.pathsep))
+    output = worker.written(_STACKS_BYTES)
+    place = failures.place(output, task.group[1].split(os.pathsep))
     return Answer(
         task,
         None,
         error,
-        failures.shortened(said)[-TAIL_BYTES:],
+        failures.shortened(output)[-TAIL_BYTES:],
         place,
         repeat and worker.served > 0,
     )

@@ -1,4 +1,4 @@
-"""What workers are asked, and what becomes of it."""
+"""Tasks for workers, and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Task:
     """A request to a worker of a group.
 
     Attributes:
-        label: for the caller to know it by.
-        group: a worker serves one group only.
-        request: what the worker is asked, or what makes that when it is sent.
-        doing: what a worker that dies meanwhile is called.
+        label: the caller's number for it.
+        group: a worker serves a single group.
+        request: for the worker, or a function that makes it when it is sent.
+        doing: what messages call the worker.
     """
 
     label: int
@@ -29,26 +29,26 @@ class Task:
     doing: str = "the compiling process"
 
     def make_request(self) -> Request:
-        """Return what the worker is asked.
+        """Return the request for the worker.
 
         Raises:
-            PallascError: there is something wrong with what it is about.
+            PallascError: it cannot be made.
         """
         return self.request() if callable(self.request) else self.request
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a task: the worker's reply, or the error that took its place.
+    """The outcome of a task: the worker's reply, or the error that took its place.
 
     Attributes:
         task: the task.
         reply: the worker's reply, None if there is none.
-        error: why there is none.
-        output: the tail of what the worker wrote meanwhile.
+        error: why there is no reply.
+        output: the end of the worker's output meanwhile.
         place: where in the user's files it was when it died or was stopped, if that is known.
-        repeat: whether what its worker did before may be to blame.
-        stray_bytes: what came through the worker's channel beside the reply, and was ignored.
+        repeat: whether an earlier task of its worker may be to blame.
+        stray_bytes: ignored bytes that came through the worker's channel beside the reply.
     """
 
     task: Task

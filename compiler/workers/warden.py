@@ -3,12 +3,12 @@
 Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
 ANSWERS PARENT FOLDER DATA_BYTES`. It forks; the child becomes the worker, `MODULE.main([REQUESTS,
 ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and says `{"pid": …}` before all
-else. The warden waits. Processes whose own parent died become its children, whatever session they
-made for themselves. When the worker ends, or the build asks with SIGTERM, or the build itself dies,
-it kills them all, removes the folder, and ends as the worker did.
+else. The warden waits. It is a subreaper: descendants whose parent died become
+its children, whatever their session. When the worker ends, or the build sends SIGTERM, or the build
+itself dies, it kills them all, removes the folder, and ends as the worker did.
 
-There are two wardens, one the child of the other: a kernel that kills its parent process kills the
-inner one, and the outer one then kills all that is left.
+There are two wardens, the second a child of the first: a kernel that kills its parent process kills
+the inner warden, and the outer one then kills all that is left.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pallasc.compiler.workers.channel import Channel, read_key
 from pallasc.compiler.workers.processes import descendants, parents
 
 SHOW_STACK = signal.SIGUSR2
-"""Makes a worker write to its output what it is executing, and end."""
+"""Makes a worker write its stack to its output, and end."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 10.0
-"""What cannot be killed within this time hangs in the kernel."""
+"""A process that is not dead after this time hangs in the kernel."""
 _OUT_OF_MEMORY_SCORE = "500"
 _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 
@@ -41,7 +41,7 @@ _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 def main(arguments: list[str]) -> int:
     """Become warden and worker; only the worker returns."""
     module, requests, answers, build, folder, data_bytes = arguments
-    # A caller may have passed on that it is ignored; then nobody could be waited for.
+    # The caller may have it ignored, which is inherited; `waitpid` would then report nothing.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     warden = int(build)
@@ -85,14 +85,14 @@ def _call_at_death_of(parent: int, call: signal.Signals) -> None:
 
 
 def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
-    """Make this process one that can be supervised, before any code of the user runs."""
+    """Prepare this process for supervision, before any code of the user runs."""
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _limit(resource.RLIMIT_CORE, 0)
     if data_bytes:
         _limit(resource.RLIMIT_DATA, data_bytes)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(_OUT_OF_MEMORY_SCORE)  # rather this than the build, or what else runs here
+        file.write(_OUT_OF_MEMORY_SCORE)  # the kernel kills it before the build
     faulthandler.enable()
     signal.signal(SHOW_STACK, signal.SIG_DFL)
     faulthandler.register(SHOW_STACK, all_threads=True, chain=True)
@@ -116,7 +116,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _detach(*descriptors: int) -> None:
-    """Keep a copy of the worker, which a kernel made by `fork`, from answering in its place."""
+    """Keep a process that a kernel forked from answering in the worker's place."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor, inheritable=False)
@@ -142,16 +142,16 @@ def _watch(worker: int, build: int, folder: str) -> None:
 
 
 def _reap(worker: int) -> int | None:
-    """Wait for all children that have ended; return the status of the worker if it is one."""
-    found = None
+    """Reap all children that have ended; return the status of the worker if it is among them."""
+    status = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            found = ended[1] if ended[0] == worker else found
-    return found
+            status = ended[1] if ended[0] == worker else status
+    return status
 
 
 def _kill_everything() -> None:
-    """Kill all descendants, and those that they start meanwhile, until none is left."""
+    """Kill all descendants until none is left: they may fork meanwhile."""
     deadline_s = time.monotonic() + _KILL_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline_s:

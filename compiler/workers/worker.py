@@ -1,9 +1,9 @@
-"""The worker process: imports JAX once, then compiles what it is told, for one architecture.
+"""The worker process: imports JAX once, then serves requests, for a single architecture.
 
 Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
-descriptors, the parent's process id, and what answers go through. Standard output and error belong
-to whatever runs here; the parent keeps them in files, of which the worker reads the second again
-(`listening`). The worker ends when the pipe of requests closes, or its parent dies.
+descriptors, the parent's process id, and the channel for replies. Standard output and error belong
+to the user's code; the parent keeps them in files, and the worker reads the second (`listening`).
+The worker ends when the pipe of requests closes, or its parent dies.
 """
 
 from __future__ import annotations
@@ -73,17 +73,22 @@ from pallasc.specs.spec import Variant
 
 _PR_SET_PDEATHSIG = 1
 _STARTED_NS = time.time_ns() - 20_000_000
-"""When this process began, less the grain of file times; no source is read before."""
+"""When this process began, less the resolution of file times; no source is read before."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """What the parent said once: the tools, the store, the digests that it knows.
+    """What holds for all compilations of this process.
 
-    `before` is what this process was like before it ran any of the user's code, `listener` what it
-    has heard since, `traced` counts what it has traced, and `versions` are those of the toolchain,
-    for people. `signing`: the parent publishes the manifests, because it signs them; no key ever
-    comes here.
+    Attributes:
+        tools: the toolchain.
+        store: the store.
+        digests: of files.
+        before: the state of the process before it ran any of the user's code.
+        signing: the parent publishes the manifests, because it signs them.
+        listener: records diagnostics.
+        traced: how many variants it has traced.
+        versions: label -> version of each part of the toolchain, for people.
     """
 
     tools: Tools
@@ -140,7 +145,7 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
 
 
 def _import_compiler() -> None:
-    """Import what every compilation needs, while the parent is still busy."""
+    """Import what every compilation needs."""
     with collector_past():
         import jax
         import jax.experimental.pallas.mosaic_gpu
@@ -167,9 +172,9 @@ def _session(request: Introduction) -> _Session:
 
 
 def _reports(ptxas: Path) -> Reports:
-    """Put what keeps the assembler's reports first on PATH, where XLA and Mosaic look for it."""
+    """Put the script that saves the assembler's reports first on PATH, for XLA and Mosaic."""
     reports = Reports(ptxas, Path(tempfile.mkdtemp(prefix="ptxas-")))
-    # Not in `os.environ`: what the user's code looks up there is compared with the build's own.
+    # Not in `os.environ`, which the user's code sees: `putenv` reaches C++ alone.
     os.putenv("PATH", os.pathsep.join([str(reports.folder), os.environ["PATH"]]))
     return reports
 
@@ -196,10 +201,10 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
         try:
             specs = tuple(collect_python(file, shown=path))
         except PallascError as error:
-            return Failed.because_of(error, hearing.everything())
-        diagnostics = hearing.everything()
+            return Failed.because_of(error, hearing.diagnostics())
+        diagnostics = hearing.diagnostics()
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
-        # pallasc read it, on the file's behalf.
+        # pallasc itself has read it for the file.
         reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
     read = None
     try:
@@ -211,7 +216,7 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
 
 
 def _why_uncached(read: Sources) -> str:
-    """Return why no manifest may say what was read, "" if one may."""
+    """Return why there can be no manifest of what was read, "" if there can."""
     if read.unknown:
         return f"{', '.join(sorted(read.unknown))} has no file to take a digest of"
     if read.unseen:
@@ -221,8 +226,7 @@ def _why_uncached(read: Sources) -> str:
 
 
 def _untold(error: Exception) -> str:
-    said = traceback.format_exception_only(error)[-1].strip()
-    return f"what it read cannot be told: {said}"
+    return f"what it read cannot be told: {traceback.format_exception_only(error)[-1].strip()}"
 
 
 def _compile(request: Compile, session: _Session) -> Compiled:
@@ -239,7 +243,7 @@ def _compile(request: Compile, session: _Session) -> Compiled:
 
 @dataclass(frozen=True, slots=True)
 class _Compilation:
-    """One request to compile, with what is said meanwhile."""
+    """A request to compile, on its way through this process."""
 
     request: Compile
     session: _Session
@@ -309,10 +313,10 @@ class _Compilation:
         )
 
     def _diagnostics(self) -> tuple[Diagnostic, ...]:
-        return self.hearing.found(_reached(self.request.variant))
+        return self.hearing.diagnostics(_reached(self.request.variant))
 
     def _cost_s(self, made: Compiled) -> float:
-        """Return what compiling took: now, or once, where it was only lowered again."""
+        """Return how long compiling took: now, or earlier if it was only lowered again."""
         if made.status == "compiled":
             return made.seconds
         for name in self._manifest_keys():
@@ -326,7 +330,7 @@ class _Compilation:
         return folder_key(request, self.request.variant.base_dir), request
 
     def _remember(self, made: Compiled, read: Sources, fields: Mapping[str, str]) -> Compiled:
-        """Publish the manifest of a compilation, reply with it, or say why there is none."""
+        """Publish the manifest, or have the build do it, or tell why there is none."""
         request, session, variant = self.request, self.session, self.request.variant
         if request.data != data_digests(variant, session.digests):
             return replace(made, uncached="a data file of its spec was changed meanwhile")

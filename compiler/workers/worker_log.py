@@ -1,4 +1,4 @@
-"""What a worker writes to its standard output or error: the end of it, of bounded size."""
+"""A worker's standard output or error: its end, of bounded size."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import tempfile
 from typing import IO
 
 LONGEST_BYTES = 64 << 20
-_KEPT_BYTES = 256 << 10
+_TAIL_BYTES = 256 << 10
 _LEFT_OUT = b"[%d MB of output are left out]\n"
 
 
 class Log:
-    """A file without a name, to which a worker appends.
+    """An unnamed file to which a worker appends.
 
     Args:
-        longest_bytes: a longer one is cut, when `cut` is called.
+        longest_bytes: `cut` shortens a longer file.
     """
 
     def __init__(self, longest_bytes: int = LONGEST_BYTES) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")  # noqa: SIM115
         self._longest_bytes = longest_bytes
         self._start = 0
-        # So that what is written after a cut goes to the end, wherever that is then.
+        # The worker writes to the new end after a cut, not to its old offset.
         fcntl.fcntl(self.file, fcntl.F_SETFL, os.O_APPEND)
 
     @property
     def size(self) -> int:
-        """Return how long the file is, in bytes."""
+        """The length of the file in bytes."""
         return os.fstat(self.file.fileno()).st_size
 
     def mark(self) -> None:
@@ -42,15 +42,15 @@ class Log:
         return os.pread(self.file.fileno(), max(0, end - start), start).decode("utf-8", "replace")
 
     def cut(self) -> None:
-        """Drop all but the end, if there is too much; what is written meanwhile may be lost."""
+        """Drop all but the end of a long file; what is written meanwhile may be lost."""
         size = self.size
         if size <= self._longest_bytes:
             return
-        end = os.pread(self.file.fileno(), _KEPT_BYTES, size - _KEPT_BYTES)
+        end = os.pread(self.file.fileno(), _TAIL_BYTES, size - _TAIL_BYTES)
         os.ftruncate(self.file.fileno(), 0)
         self._start = 0
-        os.write(self.file.fileno(), _LEFT_OUT % ((size - _KEPT_BYTES) // 1_000_000) + end)
+        os.write(self.file.fileno(), _LEFT_OUT % ((size - _TAIL_BYTES) // 1_000_000) + end)
 
     def close(self) -> None:
-        """Give up the file, which is its end."""
+        """Close the file, which removes it."""
         self.file.close()

@@ -1,4 +1,4 @@
-"""One worker process as the build sees it: start it, ask it, hear what it says, end it."""
+"""A worker process as the build sees it: start it, send it requests, hear it, end it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from pallasc.errors import ToolError
 
 PROGRAM = "pallasc.compiler.workers.worker"
 _HIGH, _ROOM = 700, 64
-"""The worker's ends of the pipes get high numbers, which `os.closerange(3, 256)` does not hit."""
+"""The worker's ends of the pipes get high numbers, out of the reach of `os.closerange(3, 256)`."""
 _MOST_READS = 64
-"""So many MB are read at a time, so that a worker which never stops holds up nobody."""
+"""How many MB are read at a time, so that a worker which never stops writing blocks nobody."""
 _MOST_STRAY_BYTES = 256 << 20
 """A worker that writes more into its channel beside its answers is stopped."""
 _STACK_S = 0.5
@@ -40,13 +40,12 @@ _END_S = 15.0
 
 
 class Worker:
-    """One worker process behind its warden.
+    """A worker process behind its warden.
 
     Args:
         environment: its environment variables.
         folder: for its temporary files; the warden removes it.
-        data_bytes: how much memory of its own the kernel lets each of its processes have, 0 for
-            any amount.
+        data_bytes: how much memory the kernel lets each of its processes allocate, 0 for no limit.
         program: the module that becomes the worker.
 
     Attributes:
@@ -55,13 +54,13 @@ class Worker:
         answers: the descriptor that becomes readable when it says something.
         requests: the descriptor that becomes writable when it can be sent more.
         ended: the descriptor that becomes readable when it has ended, None if there is none.
-        group: what it serves, None if that is not decided.
-        task: what it is doing.
-        request: what it was asked for, None before.
+        group: the group that it serves, None until its first task.
+        task: its current task.
+        request: the last request that it was given, None before.
         served: how many tasks it has answered.
-        gone_s: since when nothing more can come from it, None while something can.
-        process: its process id, 0 until it has said so.
-        ready_s: when it had imported what it needs, None before.
+        gone_s: when its channel closed, None while it is open.
+        process: its process id, 0 until it has sent it.
+        ready_s: when it was ready for tasks, None before.
         began_s: when it was given its task.
     """
 
@@ -83,7 +82,7 @@ class Worker:
         self._introduced_s: float | None = None
         key = make_key()
         self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
-        self._heard: deque[dict[str, object] | None] = deque()
+        self._messages: deque[dict[str, object] | None] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             try:
                 self.log, self.errors = Log(), Log()
@@ -91,7 +90,7 @@ class Worker:
                 opened.callback(self.errors.close)
                 self.answers, answers = _pipe(0, opened, lent)
                 self.requests, requests = _pipe(1, opened, lent)
-                # Unbuffered: what a kernel printed before it killed its process is told, too.
+                # Unbuffered, so that output survives a kernel that kills its process.
                 self._warden = subprocess.Popen(
                     [sys.executable, "-X", str(folder / TOOLKIT), "-P", "-u",
                      "-m", "pallasc.compiler.workers.warden", program,
@@ -111,20 +110,20 @@ class Worker:
     @property
     def descriptors(self) -> list[int]:
         """What a selector may wait for."""
-        known = [self.answers, self.requests]
-        return known if self.ended is None else [*known, self.ended]
+        pipes = [self.answers, self.requests]
+        return pipes if self.ended is None else [*pipes, self.ended]
 
     def events(self) -> dict[int, int]:
-        """Return what to wait for now: that it says something, ends, or can be sent more."""
-        found = {} if self.gone_s is not None else {self.answers: EVENT_READ}
+        """Return what to wait for now: that it sends something, ends, or can be sent more."""
+        events = {} if self.gone_s is not None else {self.answers: EVENT_READ}
         if self.ended is not None:
-            found[self.ended] = EVENT_READ
+            events[self.ended] = EVENT_READ
         if not self.flush():
-            found[self.requests] = EVENT_WRITE
-        return found
+            events[self.requests] = EVENT_WRITE
+        return events
 
     def introduce(self, context: Request) -> None:
-        """Tell it what holds for all tasks; it says when it has got ready to begin."""
+        """Send it what holds for all tasks; it tells when it is ready."""
         self._introduced_s = time.monotonic()
         self.send(context)
 
@@ -143,7 +142,7 @@ class Worker:
         self.flush()
 
     def flush(self) -> bool:
-        """Send what the pipe had no room for; False if there is still something left."""
+        """Send what the pipe had no room for; return whether everything is sent."""
         try:
             while self._unsent:
                 del self._unsent[: os.write(self.requests, self._unsent)]
@@ -154,33 +153,33 @@ class Worker:
         return True
 
     def hear(self) -> dict[str, object] | None:
-        """Return an answer, None if there is none yet; an empty one was garbled.
+        """Return a message, None if there is none yet; an empty message was garbled.
 
-        `gone_s` tells whether one can still come. What a worker says of itself is heard on the way.
+        `gone_s` tells whether more can come. What a worker tells of itself is taken in on the way.
         """
         self._read()
-        while self._heard:
-            message = self._heard.popleft()
+        while self._messages:
+            message = self._messages.popleft()
             if message is None or not self._understood(message):
                 return message or {}
         return {} if self._frames.stray_bytes > _MOST_STRAY_BYTES else None
 
     def _read(self) -> None:
-        gone = self.is_over()  # somebody whom it started may hold the pipe open after its end
+        gone = self.is_over()  # a process that it started may hold the pipe open after its end
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_READS):
                 data = os.read(self.answers, 1 << 20)
                 if not data:
                     gone = True
                     break
-                self._heard += self._frames.feed(data)
+                self._messages += self._frames.feed(data)
             else:
-                return  # there may be more
+                return  # more may be waiting
         if gone and self.gone_s is None:
             self.gone_s = time.monotonic()
 
     def _understood(self, message: Mapping[str, object]) -> bool:
-        """Take in what a worker says of itself: its process, and that it is ready."""
+        """Take in what a worker tells of itself: its process id, or that it is ready."""
         process = message.get("pid")
         if message.get("ready") is True:
             self.ready_s = self.ready_s or time.monotonic()
@@ -191,31 +190,31 @@ class Worker:
         return True
 
     def is_fit(self) -> bool:
-        """Tell whether it lives and has said nothing that it was not asked for."""
+        """Tell whether it lives and has sent nothing unasked."""
         self._read()
-        while self._heard and self._heard[0] and self._understood(self._heard[0]):
-            self._heard.popleft()
-        return self.gone_s is None and not self._heard
+        while self._messages and self._messages[0] and self._understood(self._messages[0]):
+            self._messages.popleft()
+        return self.gone_s is None and not self._messages
 
     def take_stray_bytes(self) -> int:
-        """Return how much came through the channel since the last call that was no message."""
+        """Return how many bytes beside messages came through the channel since the last call."""
         count, self._frames.stray_bytes = self._frames.stray_bytes, 0
         return count
 
     # ---- watching
 
-    def said(self, longest_bytes: int) -> str:
-        """Return the end of what it has written since its task; errors come last."""
+    def written(self, longest_bytes: int) -> str:
+        """Return the end of its output since its task began; the standard error comes last."""
         errors = self.errors.tail(longest_bytes)
         return self.log.tail(max(0, longest_bytes - len(errors.encode()))) + errors
 
     def cut_logs(self) -> None:
-        """Drop all but the end of what it has written, where that is too much."""
+        """Drop all but the end of its output, if there is too much."""
         self.log.cut()
         self.errors.cut()
 
     def seconds(self) -> float | None:
-        """Return how long its task has taken, None while it still gets ready for it."""
+        """Return how long its task has taken, None while the worker is still starting."""
         if self._introduced_s is None:
             return time.monotonic() - self.began_s
         if self.ready_s is None:
@@ -224,7 +223,7 @@ class Worker:
 
     @property
     def start_s(self) -> float | None:
-        """How long it took to get ready, if it did."""
+        """How long it took to get ready, None if it is not."""
         if self._introduced_s is None or self.ready_s is None:
             return None
         return self.ready_s - self._introduced_s
@@ -243,16 +242,16 @@ class Worker:
         return descendants(self._warden.pid, parents)
 
     def is_over(self) -> bool:
-        """Tell whether it has ended, with everything that it started."""
+        """Tell whether it has ended, with all its descendants."""
         return self._warden.poll() is not None
 
     def ending(self) -> str:
-        """Return how it ended, in words."""
+        """Return how it ended, for a message."""
         code = self._warden.poll()
         return "closed its end of the pipe" if code is None else exit_in_words(code)
 
     def end_with_stack(self) -> None:
-        """Have it write where it is and end, and wait a moment for that."""
+        """Have it write its stack and end, and wait a moment for that."""
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, SHOW_STACK)
@@ -262,11 +261,11 @@ class Worker:
     # ---- ending
 
     def end(self) -> None:
-        """Begin to kill it with everything that it started; does not wait."""
+        """Begin to kill it with all its descendants; does not wait."""
         self._warden.send_signal(signal.SIGTERM)
 
     def finish(self) -> None:
-        """Kill it with everything that it started, and wait until that is so."""
+        """Kill it with all its descendants, and wait until they have ended."""
         self.end()
         try:
             self._wait(_END_S)
@@ -290,7 +289,7 @@ def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
 
     Args:
         mine: 0 to keep the reading end, 1 to keep the writing end.
-        opened: closes what is kept.
+        opened: closes the build's end.
         lent: closes the worker's end.
     """
     ends = os.pipe()
@@ -307,7 +306,7 @@ def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
 
 
 def _process_descriptor(process: int, opened: ExitStack) -> int | None:
-    """Return a descriptor that becomes readable when a process ends, where there are such."""
+    """Return a descriptor that becomes readable when a process ends, None if Linux gives none."""
     try:
         descriptor = os.pidfd_open(process)
     except OSError:

@@ -1,8 +1,8 @@
-"""Have XLA compile in a process of its own, where this one would assemble with something else.
+"""Have XLA compile in a process of its own, if it would use another assembler in this process.
 
 A program may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled before; and
-the device library of the system cannot be passed over here (`device_library`). Tracing and lowering
-stay in this process, so closures compile as ever; the module and XLA's options go there.
+the device library of the system cannot be hidden here (`device_library`). Tracing and lowering stay
+in this process, so that closures compile; the module and XLA's options go to the other.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from pallasc.specs.gpus import Target
 
 
 class XlaRuntimeError(Exception):
-    """What XLA raised there, named as here; `output` is what was written meanwhile."""
+    """What XLA raised in the other process; `output` is what was written meanwhile.
+
+    Named as JAX's own class, since messages show the name.
+    """
 
     output = ""
 
 
 class XlaProcess:
-    """The process, for one architecture.
+    """The process, for a single architecture.
 
     Args:
         setup: the toolchain and the environment of a compiling process.
@@ -65,7 +68,7 @@ class XlaProcess:
         return self._process.poll() is None
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call (`xla_compile`) for so many devices; return the executable.
+        """Compile a prepared call (`xla_compile`) for `count` devices; return the executable.
 
         Raises:
             XlaRuntimeError: what XLA raised.

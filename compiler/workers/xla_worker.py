@@ -1,4 +1,4 @@
-"""A process in which XLA compiles modules that another one has lowered, and nothing else runs.
+"""A process in which XLA compiles modules that another process has lowered.
 
 Started as `python -X PLACE -P -m pallasc.compiler.workers.xla_worker`; `device_library` says why.
 Frames on the standard input and output: eight bytes for the length, then a pickle. To it:
@@ -53,13 +53,13 @@ def main(toolkit: str, folder: str) -> None:
 
     Args:
         toolkit: the folder that assembler and device library come from.
-        folder: the one in which the command line names a place.
+        folder: of temporary files, which the command line names.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     nvjitlink.hide()
     device_library.offer(Path(toolkit), Path(folder))
     tempfile.tempdir = folder
-    # What the compiler prints must not get among the frames.
+    # The compiler prints to descriptor 1, which must not get among the frames.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     # Says where Mosaic's host code finds the runtime library, and takes long.
@@ -79,8 +79,8 @@ def _answer(what: str, *arguments: Any) -> tuple[Any, ...]:
             result = _isa() if what == "isa" else _compile(*arguments)
         except Exception as error:  # noqa: BLE001 - the parent raises it again
             return False, type(error).__name__, str(error), output()
-        said = output()
-    os.write(2, said.encode())
+        written = output()
+    os.write(2, written.encode())
     return True, result
 
 
