@@ -129,8 +129,8 @@ class _Run:
         from pallasc.compiler.builds.locked import Locked
         from pallasc.compiler.builds.relock import check_lock
         from pallasc.errors import NotCachedError
+        from pallasc.specs.loading.lock_file import read_lock
         from pallasc.specs.lock import update_command
-        from pallasc.specs.lock_reading import read_lock
 
         lock = read_lock(self._path)
         if lock is None:
@@ -157,8 +157,8 @@ class _Run:
         from pallasc.cli.render.remarks import remarks
         from pallasc.cli.render.summary import print_notes
         from pallasc.compiler.builds.relock import update_lock
+        from pallasc.specs.loading.lock_file import read_lock
         from pallasc.specs.lock import write_lock
-        from pallasc.specs.lock_reading import read_lock
 
         old = read_lock(self._path)
         with store_progress(self._store, hits=False) as progress:

@@ -23,7 +23,8 @@ A key longer than 1000 characters, which YAML does not take so, becomes "  ? key
 
 One variant is one line, so that changes are small and merge. There is no checksum over the file,
 which any two branches would change both: every line is digests, and what does not fit them fails.
-What is read may be any YAML with the same content; the form above is read without a YAML parser.
+What is read may be any YAML with the same content, of the kind that specs are written in; the form
+above is read without a YAML parser (`specs/loading/lock_file.py`).
 
 History:
     1  the first version.

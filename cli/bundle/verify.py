@@ -106,8 +106,8 @@ def compare(bundle: Bundle, path: Path) -> list[Finding]:
     """
     from pallasc.errors import NotCachedError
     from pallasc.specs.bundle.audit import compare_with_lock
+    from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import update_command
-    from pallasc.specs.lock_reading import read_lock
 
     lock = read_lock(path)
     if lock is None:

@@ -46,6 +46,7 @@ from pallasc.compiler.toolchain.components import package_components
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
+from pallasc.specs.loading.lock_file import read_lock
 from pallasc.specs.lock import (
     LOCK_FILE,
     Component,
@@ -55,7 +56,6 @@ from pallasc.specs.lock import (
     differing,
     update_command,
 )
-from pallasc.specs.lock_reading import read_lock
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

@@ -49,26 +49,28 @@ class Node:
     is_flow: bool = False
 
 
-def compose(events: Iterable[Any], file: str) -> Node | None:
+def compose(events: Iterable[Any], file: str, most_values: int = MOST_VALUES) -> Node | None:
     """Return the root node of the only document, None where there is none.
 
     Args:
         events: of a parser, which may raise `yaml.YAMLError`.
         file: for the messages.
+        most_values: values that the document may have.
 
     Raises:
         SpecError: a second document, an alias without anchor, or more or deeper than allowed.
     """
-    composer = _Composer(file)
+    composer = _Composer(file, most_values)
     for event in events:
         composer.take(event)
     return composer.root
 
 
 class _Composer:
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, most_values: int) -> None:
         self.root: Node | None = None
         self._file = file
+        self._most_values = most_values
         self._documents = 0
         self._count = 0
         self._open: list[Node] = []
@@ -113,14 +115,15 @@ class _Composer:
         if event.anchor is not None:
             other = self._anchors.setdefault(event.anchor, node)
             if other is not node:
-                raise self._error(event, f"anchor {event.anchor!r} stands here twice.")
+                raise self._error(event, f"anchor {event.anchor!r} is defined twice.")
         self._put(event, node)
 
     def _put(self, event: Any, node: Node) -> None:
         self._count += 1
         # Keys are counted here as well; the reader counts exactly.
-        if self._count > 2 * MOST_VALUES + 1:
-            raise self._error(event, f"more than {MOST_VALUES} values, aliases counted.")
+        if self._count > 2 * self._most_values + 1:
+            message = f"more than {self._most_values} values, aliases counted."
+            raise self._error(event, message)
         if self._open:
             self._open[-1].value.append(node)
         else:

@@ -99,8 +99,8 @@ def read_document(file: str, shown: str | None = None) -> Document:
     return parse_document(_read_text(file, shown or file), shown or file)
 
 
-def parse_document(text: str, file: str) -> Document:
-    """Read YAML text; `file` is only for the messages.
+def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> Document:
+    """Read YAML text of at most so many values; `file` is only for the messages.
 
     Raises:
         SpecError: as `read_document`.
@@ -109,14 +109,14 @@ def parse_document(text: str, file: str) -> Document:
 
     document = Document(file)
     try:
-        node = _compose(text, file)
+        node = _compose(text, file, most_values)
     except yaml.YAMLError as error:
         raise _not_yaml(error, text, file) from None
     if node is None:
         raise SpecError(
             "the file is empty.", location=Location(file), hint="pallasc init writes an example."
         )
-    document.data = _Reader(document).read(node, ())
+    document.data = _Reader(document, most_values).read(node, ())
     return document
 
 
@@ -133,7 +133,7 @@ def _read_text(file: str, shown: str) -> str:
         ) from None
 
 
-def _compose(text: str, file: str) -> Node | None:
+def _compose(text: str, file: str, most_values: int) -> Node | None:
     """Return the root node; libyaml reads what is right, PyYAML's own parser says what is wrong."""
     import yaml
 
@@ -143,14 +143,8 @@ def _compose(text: str, file: str) -> Node | None:
     is_short = len(text) <= _MOST_EXPLAINED
     if yaml.__with_libyaml__:
         with contextlib.suppress(*([yaml.YAMLError] if is_short else [])):
-            return _composed(text, file, yaml.CSafeLoader)
-    return _composed(text, file, yaml.SafeLoader)
-
-
-def _composed(text: str, file: str, loader: Any) -> Node | None:
-    import yaml
-
-    return compose(yaml.parse(text, Loader=loader), file)
+            return compose(yaml.parse(text, Loader=yaml.CSafeLoader), file, most_values)
+    return compose(yaml.parse(text, Loader=yaml.SafeLoader), file, most_values)
 
 
 def _check_directives(text: str, file: str) -> None:
@@ -207,16 +201,16 @@ def join_surrogates(text: str) -> str | None:
 class _Reader:
     """Turns nodes into data; counts values, so that aliases cannot multiply without end."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, most_values: int) -> None:
         self._document = document
-        self._left = MOST_VALUES
+        self._most_values = self._left = most_values
         self._open: list[Any] = []
 
     def read(self, node: Node, path: PathParts) -> Any:
         self._document.values[path] = self._where(node)
         self._left -= 1
         if self._left < 0:
-            raise self._error(node, f"more than {MOST_VALUES} values, aliases counted.")
+            raise self._error(node, f"more than {self._most_values} values, aliases counted.")
         if node.id == "scalar":
             return self._scalar(node)
         if node.tag not in (LIST, MAPPING):
@@ -252,8 +246,8 @@ class _Reader:
             key = self._key(key_node)
             if key in data:
                 first = self._document.keys[(*path, key)]
-                hint = f"The first one stands at {first}."
-                raise self._error(key_node, f"key {show(key)} stands here twice.", hint)
+                message = f"key {show(key)} is given twice, first at {first}."
+                raise self._error(key_node, message, "Remove one of them.")
             self._document.keys[(*path, key)] = self._where(key_node)
             data[key] = self.read(value_node, (*path, key))
         return {**merged, **data}

@@ -69,7 +69,7 @@ def test_every_value_and_key_has_its_place() -> None:
     ("text", "message"),
     [
         ("", "t: the file is empty."),
-        ("a: 1\na: 2", "t:2:1: key 'a' stands here twice."),
+        ("a: 1\na: 2", "t:2:1: key 'a' is given twice, first at t:1:1."),
         ("a: !foo 1", "t:1:4: the tag !foo is not allowed."),
         ("a: !!int '1'", "t:1:4: the tag !!int is not allowed."),
         ("a: !!binary aGk=", "t:1:4: the tag !!binary is not allowed."),

@@ -1,0 +1,154 @@
+"""Read lock files, and say where a damaged one is wrong.
+
+One in the form in which it is written is read line by line; ten thousand variants take a moment.
+What an editor or a formatter made of it is read as specs are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.fields import Field, MapOf, Place, Record, Text, expected
+from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, PLAIN, Component, Entry, Lock, update_command
+from pallasc.specs.spelling import show
+
+_CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
+_KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
+_VARIANT = re.compile(
+    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})\}}\n",
+    re.MULTILINE,
+)
+_COMPONENT = re.compile(
+    rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
+)
+_MOST_VALUES = 10_000_000
+"""Values in one lock; it has as many variants as its user compiles."""
+
+_ANY_TEXT = Text("text", r"[\s\S]*")
+_DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
+_DIGEST_FIELD = Field("digest", _DIGEST_TEXT, "Decides whether the component is the same.", True)
+_COMPONENT_FIELDS = Record((Field("version", _ANY_TEXT, "For people."), _DIGEST_FIELD))
+_ENTRY_FIELDS = Record(tuple(Field(name, _DIGEST_TEXT, name, True) for name in Entry._fields))
+_TOOLCHAIN = MapOf(_ANY_TEXT, _COMPONENT_FIELDS, "components", minimum=0)
+_VARIANTS = MapOf(_ANY_TEXT, _ENTRY_FIELDS, "variants", minimum=0)
+_SECTIONS = ("schema", "toolchain", "variants")
+
+
+def read_lock(path: Path) -> Lock | None:
+    """Return the lock that a file holds, None if there is no such file.
+
+    Raises:
+        SpecError: it cannot be read, or as `parse_lock`.
+    """
+    try:
+        return parse_lock(path.read_text(encoding="utf-8-sig"), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SpecError(
+            f"byte {error.object[error.start]:#04x} is not UTF-8.",
+            location=Location(str(path), line),
+            hint=_restore(str(path)),
+        ) from None
+
+
+def _restore(file: str) -> str:
+    return f"Restore the file, or remove it and run: {update_command(file)}"
+
+
+def parse_lock(text: str, file: str) -> Lock:
+    """Return the lock that a text holds.
+
+    Args:
+        text: what the file holds.
+        file: its name, for messages.
+
+    Raises:
+        SpecError: it is damaged, holds something twice, or was written by a later pallasc; the
+            place is the line.
+    """
+    return _parse_own_form(text) or _parse_any_form(text, file)
+
+
+def _parse_own_form(text: str) -> Lock | None:
+    """Return the lock of a text in the form that is written, None if it has any other.
+
+    Lines of notes may have changed.
+    """
+    lines = text.split("\n", 20)
+    notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
+    start = f"schema: {LOCK_SCHEMA}\ntoolchain:\n"
+    head, separator, body = text[notes:].partition("\nvariants:\n")
+    if not separator or not head.startswith(start):
+        return None
+    head = f"{head.removeprefix(start)}\n"
+    toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
+    variants = {a or b: Entry(*digests) for a, b, *digests in _VARIANT.findall(body)}
+    # A line that no pattern matched, or a key that stands there twice, leaves fewer than lines.
+    is_complete = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
+    return Lock(toolchain, variants) if is_complete and body.endswith("\n") else None
+
+
+def _parse_any_form(text: str, file: str) -> Lock:
+    """Return the lock of a text in any form that YAML allows."""
+    from pallasc.specs.loading.yaml_text import parse_document
+
+    conflict = _CONFLICT.search(text)
+    if conflict is not None:
+        line = text.count("\n", 0, conflict.start()) + 1
+        raise SpecError(
+            "the lock holds the marks of a merge conflict.",
+            location=Location(file, line),
+            hint=f"Take either side, then run: {update_command(file)}",
+        )
+    with _advice(file):
+        document = parse_document(text, file, most_values=_MOST_VALUES)
+    at = Place(document)
+    _check_schema(document.data, at)
+    with _advice(file):
+        return _lock(document.data, at)
+
+
+@contextmanager
+def _advice(file: str) -> Iterator[None]:
+    """Give errors the hint that helps with a file that nobody writes by hand."""
+    try:
+        yield
+    except SpecError as error:
+        error.hint = _restore(file)
+        raise
+
+
+def _check_schema(data: object, at: Place) -> None:
+    schema = data.get("schema", LOCK_SCHEMA) if isinstance(data, dict) else LOCK_SCHEMA
+    if type(schema) is not int or schema != LOCK_SCHEMA:
+        raise at.child("schema").error(
+            f"the lock has schema {show(schema)}, and this pallasc reads schema {LOCK_SCHEMA}.",
+            "Install the pallasc that wrote it.",
+        )
+
+
+def _lock(data: object, at: Place) -> Lock:
+    if not isinstance(data, dict):
+        raise expected("a lock", data, at)
+    for name in _SECTIONS:
+        if name not in data:
+            raise at.error(f"field {name!r} of a lock file is missing.")
+    for name in data:
+        if name not in _SECTIONS:
+            raise at.unknown("field", name, [*_SECTIONS])
+    make_component: Callable[..., Component] = Component
+    make_entry: Callable[..., Entry] = Entry
+    toolchain = _TOOLCHAIN.read(data["toolchain"], at.child("toolchain"))
+    variants = _VARIANTS.read(data["variants"], at.child("variants"))
+    return Lock(
+        {label: make_component(**component) for label, component in toolchain.items()},
+        {name: make_entry(**entry) for name, entry in variants.items()},
+    )
