@@ -49,14 +49,6 @@ def test_of_one_artifact_the_richer_one_is_taken() -> None:
         assert _merge(order) == build_bundle(items)
 
 
-def test_two_artifacts_of_one_variant_cannot_be_merged() -> None:
-    first, other = (
-        open_bundle(build_bundle([item_of("k", {"m": 1}, make_artifact(seed))])) for seed in (1, 2)
-    )
-    with pytest.raises(SpecError, match=r"two artifacts of k\[m=1\]@h100-sxm"):
-        _merge([first, other])
-
-
 def test_conflicts_name_the_variants_and_both_bundles(tmp_path: Path) -> None:
     bundles = []
     for seed, name in ((0, "a"), (1, "b"), (0, "c")):

@@ -145,14 +145,6 @@ def test_a_file_is_there_whole_or_not_at_all(
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    real, link = tmp_path / "real.pallasc", tmp_path / "link.pallasc"
-    link.symlink_to(real)
-    write_bundle(link, make_items(1))
-    assert link.is_symlink()
-    assert real.read_bytes() == build_bundle(make_items(1))
-
-
 def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
     write_bundle(tmp_path / "a" / "b" / "k.pallasc", make_items(1))
     assert len(open_bundle((tmp_path / "a" / "b" / "k.pallasc").read_bytes())) == 1

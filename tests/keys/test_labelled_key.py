@@ -73,6 +73,21 @@ def read_back(data: bytes) -> dict[str, bytes]:
     return fields
 
 
+def test_a_key_is_the_digest_of_the_written_grammar() -> None:
+    text = b"pallasc key 1\n6:module 4:text\n6:target 6:sm_90a\n10:tool ptxas 4:13.5\n"
+    fields = {"tool ptxas": "13.5", "module": "text", "target": b"sm_90a"}
+    assert labelled_key(fields) == hashlib.sha256(text).hexdigest()
+    assert labelled_key({"a": "\u00e9"}) == labelled_key({"a": "\u00e9".encode()})
+
+
+def test_canonical_json_sorts_and_escapes_and_refuses_what_json_has_not() -> None:
+    assert canonical_json({"b": [1, None, True], "a": "\u00e9"}) == (
+        b'{"a":"\\u00e9","b":[1,null,true]}'
+    )
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json(float("nan"))
+
+
 @given(FIELDS)
 def test_what_is_hashed_can_be_read_back(fields: dict[str, bytes]) -> None:
     assert read_back(hashed(fields)) == fields

@@ -8,7 +8,6 @@ import pytest
 
 from pallasc.errors import SpecError
 from pallasc.specs.loading.decorator import spec_of
-from pallasc.specs.loading.json_schema import json_schema_text
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.meshes import checked_mesh
@@ -88,7 +87,3 @@ def test_a_mesh_given_in_python_is_checked_the_same() -> None:
 def test_a_function_with_a_mesh_makes_a_spec_with_one() -> None:
     spec = spec_of(json.loads, args=["f32[8]"], static={}, target="sm_90a", mesh={"x": 2})
     assert expand([spec])[0].mesh == (("x", 2),)
-
-
-def test_the_schema_for_editors_has_the_field() -> None:
-    assert '"mesh"' in json_schema_text()

@@ -98,12 +98,6 @@ def test_an_alias_bomb_is_refused() -> None:
         parse_document("\n".join(lines), "t")
 
 
-@pytest.mark.parametrize("depth", [150, 5000])
-def test_deep_nesting_is_refused(depth: int) -> None:
-    with pytest.raises(SpecError, match="lie too deep"):
-        parse_document("[" * depth + "]" * depth, "t")
-
-
 def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_bytes(b"a: 1\nb: \xff\n")

@@ -163,20 +163,12 @@ def _forge_entries(parts: Parts, rng: random.Random) -> None:
 
 def _forge_entry(parts: Parts, rng: random.Random) -> None:
     """Change a value in what an entry says, and keep the page in order."""
-    page = parts.entry_pages[0]
-    count = parts.entries
-    ends = [int.from_bytes(page[4 * n : 4 * n + 4], "little") for n in range(count)]
-    texts = [page[4 * count + a : 4 * count + b] for a, b in zip([0, *ends], ends, strict=False)]
-    number = rng.randrange(count)
-    key, _, about = texts[number].partition(b"\n")
-    value = json.loads(about)
-    _change_json(value, rng)
-    texts[number] = key + b"\n" + _text(value)
-    end, packed = 0, b""
-    for text in texts:
-        end += len(text)
-        packed += end.to_bytes(4, "little")
-    parts.entry_pages[0] = packed + b"".join(texts)
+
+    def change(about: Any) -> bytes:
+        _change_json(about, rng)
+        return _text(about)
+
+    parts.change_entry(rng.randrange(parts.entries), change)
 
 
 def _forge_catalog(parts: Parts, rng: random.Random) -> None:

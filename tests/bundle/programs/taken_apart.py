@@ -5,8 +5,11 @@ That is what somebody does who means harm: no digest stops him, only the checks 
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from pallasc.specs.bundle.blobs import BlobRow, pack_rows
@@ -123,6 +126,18 @@ class Parts:
         )
         data[:HEAD_BYTES] = pack_head(replace(head, **self.head))
         return bytes(data) + self.signatures
+
+    def change_entry(self, number: int, change: Callable[[Any], bytes | None]) -> None:
+        """Change what an entry of the first page says; a change may return the text to write."""
+        page = self.entry_pages[0]
+        ends = struct.unpack_from(f"<{self.entries}I", page)
+        texts = [page[4 * self.entries :][a:b] for a, b in zip((0, *ends), ends, strict=False)]
+        key, _, about = texts[number].partition(b"\n")
+        value = json.loads(about)
+        text = change(value) or json.dumps(value).encode()
+        texts[number] = key + b"\n" + text
+        lengths = accumulate(map(len, texts))
+        self.entry_pages[0] = struct.pack(f"<{len(texts)}I", *lengths) + b"".join(texts)
 
     def _place_blobs(self, data: bytearray) -> None:
         for number, stored in enumerate(self.stored):
