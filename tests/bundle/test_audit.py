@@ -16,7 +16,6 @@ from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.lock import Entry, Lock
 
 KEY = generate_key()
-QUIET = {"driver", "signature"}
 
 
 def _audit(items: Iterable[Item], rules: Rules = Rules(), **options: bool) -> list[Finding]:  # noqa: B008
