@@ -41,11 +41,11 @@ SHORT = (
 MOMENTS = [
     ["begin", "machine/"],
     ["thing", "numbers/"],
-    ["end", "calls/"],
+    ["end", "numbers/"],
     ["begin", "errors/"],
-    ["thing", "tunings/"],
+    ["thing", "errors/"],
 ]
-CUT = ("numbers", "calls", "errors", "tunings")
+CUT = ("numbers", "errors")
 """The parts of the run that is cut off: those of its moments."""
 
 
