@@ -138,11 +138,17 @@ def test_the_assembler_is_asked_for_its_version_once_a_process(here: dict[str, A
     assert here["asked for its version"] == 1
 
 
+@pytest.fixture(scope="module")
+def tripled(run_program: Callable[..., Any], make_project: Any) -> tuple[Any, list[Any]]:
+    """Compile in a process; return the project of its store, and what it printed."""
+    project = make_project()
+    return project, run_program("kept.py", project.store.root, 3.0, "plain")
+
+
 def test_a_new_process_finds_in_the_store_what_another_compiled(
-    run_program: Callable[..., Any], make_project: Any
+    run_program: Callable[..., Any], tripled: tuple[Any, list[Any]], tmp_path: Path
 ) -> None:
-    root = make_project().store.root
-    compiled, digest, size = run_program("kept.py", root, 3.0, "plain")
+    root, (compiled, digest, size) = tripled[0].copy(tmp_path).store.root, tripled[1]
     assert compiled == ["triple"]
     assert run_program("kept.py", root, 3.0, "plain") == [[], digest, size]
     # What the process holds counts, not what stands in the source; settings count, too.
@@ -155,13 +161,12 @@ def test_a_new_process_finds_in_the_store_what_another_compiled(
 @pytest.mark.once
 def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
     run_program: Callable[..., Any],
-    make_project: Any,
+    tripled: tuple[Any, list[Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    root = make_project().store.root
-    _, digest, size = run_program("kept.py", root, 3.0, "plain")
+    root, (_, digest, size) = tripled[0].copy(tmp_path).store.root, tripled[1]
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
     assert run_program("kept.py", root, 3.0, "plain") == [["triple"], digest, size]
     assert run_program("kept.py", root, 3.0, "plain") == [[], digest, size]

@@ -172,7 +172,7 @@ def test_a_pattern_fails_a_variant_that_asks_for_a_variable_that_is_withheld(
     monkeypatch.setenv("KERNEL_TILE", "128")
     for status in ("compiled", "hit"):
         asking, same, plain = project.build(jobs=1, fail_on_warning=[pattern]).results
-        assert [one.status for one in (asking, same, plain)] == ["failed", "failed", status]
+        assert [result.status for result in (asking, same, plain)] == ["failed", "failed", status]
         assert asking.error.message.startswith(
             "it compiles with a warning: choosing.py:4: pallasc: asking asks for KERNEL_TILE, "
             "which is set here and not let through"
@@ -201,11 +201,21 @@ def in_project(project: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("declare", [in_kernel, in_defaults, in_project])
-def test_a_variable_that_is_declared_is_seen_and_counts(
-    project: Any, monkeypatch: pytest.MonkeyPatch, declare: Callable[[Any], None]
+@pytest.mark.parametrize("declare", [in_defaults, in_project])
+def test_a_variable_may_be_declared_for_all_kernels(
+    project: Any, make_project: Any, declare: Callable[[Any], None]
 ) -> None:
+    for_one = make_project()
+    in_kernel(for_one)
     declare(project)
+    (expected,), (variant,) = for_one.variants(), project.variants()
+    assert variant.env == expected.env != ()
+
+
+def test_a_variable_that_is_declared_is_seen_and_counts(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_kernel(project)
     keys = []
     for value in (None, "64", "128", "64"):
         if value is None:
@@ -225,11 +235,11 @@ def test_kernels_with_other_declarations_do_not_share_a_process(
 ) -> None:
     choosing(project)
     same = {"entry": "choosing.py:run"}
-    project.spec({"name": "one", **same}, {"name": "two", **same, "env": ["KERNEL_TILE"]},
-                 {"name": "three", **same})  # fmt: skip
+    project.spec({"name": "first", **same}, {"name": "second", **same, "env": ["KERNEL_TILE"]},
+                 {"name": "third", **same})  # fmt: skip
     monkeypatch.setenv("KERNEL_TILE", "128")
-    one, two, three = project.build(jobs=1).results
-    assert one.action_key == three.action_key != two.action_key
+    first, second, third = project.build(jobs=1).results
+    assert first.action_key == third.action_key != second.action_key
 
 
 def test_a_kernel_that_changes_path_does_not_choose_the_assembler(project: Any) -> None:
