@@ -13,8 +13,7 @@ from pallasc.runtime.calls.fast_path_table import FrontTable
 from pallasc.runtime.calls.forms import Forms, by_structure
 from pallasc.runtime.calls.launch import launch
 from pallasc.runtime.calls.match import Call, Match
-from pallasc.runtime.calls.program import load_program
-from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.calls.routes import Route, load_program
 from pallasc.runtime.calls.tracing import skip_frames, untraced
 from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.device.devices import device_ordinal, get_device

@@ -17,9 +17,9 @@ from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
 from pallasc.runtime.calls.launch import launch_on_host
 from pallasc.runtime.calls.match import Call
-from pallasc.runtime.calls.program import lay_out
 from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.device.memory import lay_out
 from pallasc.runtime.matching.arguments import MISSING, unflatten
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.runtime.matching.candidates import ArrayType, array_type

@@ -11,8 +11,10 @@ import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from pallasc.runtime.calls.launch import launch_noted
 from pallasc.runtime.calls.routes import Route
 from pallasc.runtime.calls.tracing import skip_frames, untraced
 from pallasc.runtime.device.devices import device_count, get_device
@@ -141,7 +143,7 @@ class _Writer:
             "_stream_handle": stream_handle,
             "_device": get_device,
             "_number_of": number_of,
-            "_launch_noted": route.launch_noted,
+            "_launch_noted": partial(launch_noted, route),
         }
 
     def is_possible(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.calls.match import Call, Match, check_copied
-from pallasc.runtime.calls.routes import Route, is_capturing
+from pallasc.runtime.calls.routes import BoundPlan, PlanKey, Route
 from pallasc.runtime.device.devices import (
     Device,
     active,
@@ -28,6 +28,7 @@ from pallasc.runtime.device.driver import Driver
 from pallasc.runtime.device.memory import align, temporary
 from pallasc.runtime.device.streams import (
     DEFAULT_STREAMS,
+    is_capturing,
     is_same_stream,
     own_stream,
     stream_handle,
@@ -213,6 +214,38 @@ def _mark_written(passed: Sequence[Passed], written: Collection[int]) -> None:
     """Tell frameworks that count the writes to an array of those of a launch."""
     for number in sorted(written):
         passed[number].adapter.mark_written((passed[number].array,))
+
+
+def launch_noted(
+    route: Route,
+    key: PlanKey,
+    plan: BoundPlan,
+    number: int,
+    uses: Sequence[tuple[Uses, bool]],
+    out: Any,
+) -> Any:
+    """Launch a plan with arrays that know their uses, note it with them, and return `out`.
+
+    Args:
+        route: whose plan it is.
+        key: where, and with which arrays.
+        plan: what is launched.
+        number: the stream's, see `number_of`.
+        uses: of each array, and whether it is written.
+        out: what is returned.
+
+    Raises:
+        DriverError: as `Route.retry` does.
+    """
+    device = get_device(key[1] if key[1] >= 0 else ~key[1])
+    try:
+        route.run(key, plan)
+    except PallascError:
+        with suppress(PallascError):  # of several steps some may be in the stream
+            note_uses(device, key[0], number, uses)
+        raise
+    note_uses(device, key[0], number, uses)
+    return out
 
 
 # ---- arrays on the host

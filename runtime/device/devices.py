@@ -122,6 +122,14 @@ def device_of(pointer: int) -> int:
     return int(driver.call("cuPointerGetAttribute", attribute, pointer, what=what))
 
 
+def context_of(pointer: int) -> int:
+    """Return the handle of the context that memory belongs to, 0 where the driver knows none."""
+    bindings = open_driver().bindings
+    attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT
+    code, context = bindings.cuPointerGetAttribute(attribute, pointer)
+    return int(context) if int(code) == 0 else 0
+
+
 def is_open(device: Device) -> bool:
     """Tell whether a device belongs to this process; none does in the child of a fork."""
     return process_state.now.devices.get(device.ordinal) is device

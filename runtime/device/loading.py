@@ -1,4 +1,4 @@
-"""Load cubins into the driver, and make their kernels ready on a device.
+"""Make a variant ready on a device: kernels loaded, constants uploaded, tensor maps prepared.
 
 A library is loaded once for all devices. A kernel becomes ready device by device: the attributes
 that let it use more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are set,
@@ -17,7 +17,9 @@ from typing import Any
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import Device, active, outside_captures
-from pallasc.runtime.device.driver import Driver, version_text
+from pallasc.runtime.device.driver import Driver, open_driver, version_text
+from pallasc.runtime.device.memory import upload
+from pallasc.runtime.device.parameters import ParameterBlocks
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
 from pallasc.specs.artifacts.drivers import minimum_driver
@@ -32,11 +34,39 @@ _INVALID_CLUSTER_SIZE = 912
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """A variant that is ready on a device.
+
+    Attributes:
+        functions: the driver's function of each launch.
+        blocks: makes the parameters of all launches.
+        constants: buffers, and their addresses on the device.
+    """
+
+    functions: Sequence[Any]
+    blocks: ParameterBlocks
+    constants: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
     """A cubin in the driver: what it says of itself, and the driver's handle."""
 
     cubin: Cubin
     handle: Any
+
+
+def load_variant(name: str, artifact: Artifact, device: Device) -> Loaded:
+    """Return a variant with all that its launches need on a device.
+
+    Raises:
+        CorruptError: the artifact is damaged.
+        DeviceError: driver or GPU cannot run it.
+    """
+    driver, launches = open_driver(), artifact.plan.launches
+    functions = [ready_function(driver, artifact, launch, device) for launch in launches]
+    blocks = ParameterBlocks(driver, launches)
+    return Loaded(functions, blocks, _upload_constants(name, artifact, device))
 
 
 def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: Device) -> Any:
@@ -222,3 +252,18 @@ def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:
     config.attrs = attributes
     config.numAttrs = len(attributes)
     return config
+
+
+def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tuple[int, int]]:
+    """Return the buffers of constants and their addresses on the device."""
+    addresses = []
+    for number, buffer in enumerate(artifact.plan.buffers):
+        if buffer.digest is not None:
+            data = artifact.blob(buffer.digest)
+            if len(data) != buffer.size:
+                raise CorruptError(
+                    f"constant {number} of {name} has {len(data)} bytes, not {buffer.size}"
+                )
+            what = f"the constants of {name} do not fit into {device}"
+            addresses.append((number, upload(device, buffer.digest, data, what)))
+    return addresses

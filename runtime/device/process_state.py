@@ -39,7 +39,7 @@ class ProcessState:
         constants: addresses by ordinal and digest.
         turns, workspaces, uses: by stream, for devices without memory pools; see `memory`.
         libraries: loaded cubins by digest; see `loading`.
-        programs: by artifact and ordinal; see `calls.program`.
+        programs: by artifact and ordinal; see `calls.routes`.
         routes: those with plans; see `calls.routes`.
     """
 

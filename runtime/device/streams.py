@@ -1,20 +1,32 @@
-"""Streams: handles of whatever frameworks call a stream, and order between two of them."""
+"""Streams: handles of whatever frameworks call a stream, their contexts, and order between two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from numbers import Number
 from operator import index
 from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import Device, active, outside_captures
+from pallasc.runtime.device.devices import (
+    Device,
+    active,
+    current_context,
+    current_device,
+    outside_captures,
+)
 from pallasc.runtime.device.driver import Driver, open_driver
 
 DEFAULT_STREAMS = 2
 """Handles up to this are default streams: 0 and 1 that of the context, 2 that of the thread."""
+
+PRIMARY_CONTEXT = (
+    "Kernels run in the primary context of a GPU, that of torch, cupy and JAX: use that."
+)
+"""What to do where something is of another context."""
 
 _MOST = 2**64 - 1
 
@@ -53,6 +65,45 @@ def _told(stream: Any) -> Any:
         _version, handle = protocol() if callable(protocol) else protocol
         return handle if isinstance(handle, bool) else int(handle)
     return int(stream)
+
+
+def check_stream(stream: int, device: Device) -> None:
+    """Check that a stream belongs to the primary context of a device, as default streams do.
+
+    Raises:
+        ArgumentError: it belongs to another device or context.
+        DriverError: there is no such stream.
+    """
+    if stream <= DEFAULT_STREAMS:
+        return
+    with active(device) as driver:
+        what = f"stream {stream:#x} cannot be used on {device}"
+        context = driver.call("cuStreamGetCtx", driver.bindings.CUstream(stream), what=what)
+    if isinstance(context, tuple):  # with the green context, from CUDA 12.5 on
+        context = context[0]
+    if int(context) != int(device.context):
+        is_here = _context_device(driver, context) == device.ordinal
+        raise ArgumentError(
+            f"stream {stream:#x} belongs to another {'context' if is_here else 'device'} than the "
+            f"arrays, which lie on {device}.",
+            hint=PRIMARY_CONTEXT if is_here else "Pass a stream of that device, or none.",
+        )
+
+
+def _context_device(driver: Driver, context: Any) -> int:
+    """Return the device of a context."""
+    driver.bindings.cuCtxPushCurrent(context)
+    try:
+        return current_device()
+    finally:
+        driver.bindings.cuCtxPopCurrent()
+
+
+def is_capturing(device: Device, stream: int) -> bool:
+    """Tell whether a stream is being captured into a graph."""
+    with active(device) as driver:
+        code, status = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(stream))
+    return int(code) == 0 and int(status) != 0
 
 
 def capture_number(device: Device, stream: int) -> int:
@@ -122,6 +173,49 @@ def across_contexts(device: Device, stream: int) -> Iterator[None]:
             with active(device):
                 event = stack.enter_context(_moment(driver, stream, what))
             driver.call("cuStreamWaitEvent", handle, event, 0, what=what)
+
+
+Call = Callable[..., tuple[Any, ...]]
+"""Puts work into a stream, and returns the driver's answer."""
+
+
+def in_context(device: Device, call: Call) -> Call:
+    """Return a call that runs in a device's context, and restores the thread's own after it."""
+    driver = open_driver()
+    push = partial(driver.bindings.cuCtxPushCurrent, device.context)
+    pop, success = driver.bindings.cuCtxPopCurrent, driver.success
+
+    def run(*arguments: int) -> tuple[Any, ...]:
+        pushed: tuple[Any, ...] = push()
+        if pushed[0] is not success:
+            return pushed
+        try:
+            return call(*arguments)
+        finally:
+            pop()
+
+    return run
+
+
+def beside_contexts(device: Device, stream: int, call: Call) -> Call:
+    """Return a call like `in_context`, for threads that may have a context of their own.
+
+    Each context has a default stream of its own: where the program has made a context of this GPU
+    current, its default stream and that of the device's context wait for each other.
+    """
+    inside = in_context(device, call)
+    if stream > DEFAULT_STREAMS:
+        return inside
+    own = int(device.context)
+
+    def run(*arguments: int) -> tuple[Any, ...]:
+        context = current_context()
+        if context in (0, own):
+            return call(*arguments) if context else inside(*arguments)
+        with across_contexts(device, stream):
+            return inside(*arguments)
+
+    return run
 
 
 @contextmanager
