@@ -87,8 +87,8 @@ def compile(
 def _setup(ptxas: Path | None) -> Setup:
     """Return the setup of this process, which lasts until it ends."""
     setup = prepare(ptxas)
-    if setup.kept is not None:
-        atexit.register(setup.kept.cleanup)
+    if setup.temporary is not None:
+        atexit.register(setup.temporary.cleanup)
     return setup
 
 

@@ -151,7 +151,7 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     return contents
 
 
-def _content(constant: Any, literals: Mapping[str, Any]) -> bytes:
+def _content(constant: Any, literals: Mapping[str, object]) -> bytes:
     # XLA leaves the content out where the literal in the HLO module has it.
     name = constant.symbol_name.removeprefix("buffer_for_")
     data = bytes(constant.content.data)

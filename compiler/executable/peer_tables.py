@@ -152,7 +152,7 @@ def peer_table(
     return PeerTable(ranks, tuple(places), symmetric, multimem, barrier)
 
 
-def _attributes(call: Any) -> Mapping[str, Any]:
+def _attributes(call: Any) -> Mapping[str, object]:
     return {entry.key: entry.value for entry in call.attributes.attrs}
 
 

@@ -65,7 +65,7 @@ class Lowered:
 def lower(
     function: Callable[..., Any],
     args: Args,
-    static: Mapping[str, Any],
+    static: Mapping[str, object],
     target: Target,
     *,
     mesh: Mesh = (),
@@ -102,7 +102,7 @@ def lower(
 
 
 def _callee(
-    function: Callable[..., Any], names: list[str] | None, static: Mapping[str, Any]
+    function: Callable[..., Any], names: list[str] | None, static: Mapping[str, object]
 ) -> Callable[..., Any]:
     """Return a function of positional arrays.
 
@@ -171,7 +171,7 @@ _process_architecture: dict[str, str] = {}
 
 
 def _ordered(
-    function: Callable[..., Any], args: Args, static: Mapping[str, Any]
+    function: Callable[..., Any], args: Args, static: Mapping[str, object]
 ) -> tuple[list[str] | None, list[Any]]:
     """Return the names and values of the arrays in the order of the function's signature.
 
@@ -202,7 +202,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _positional_names(
-    parameters: Mapping[str, inspect.Parameter] | None, count: int, static: Mapping[str, Any]
+    parameters: Mapping[str, inspect.Parameter] | None, count: int, static: Mapping[str, object]
 ) -> list[str] | None:
     taken = list((parameters or {}).values())[:count]
     by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -215,7 +215,7 @@ def _check_positions(
     function: Callable[..., Any],
     parameters: Mapping[str, inspect.Parameter] | None,
     count: int,
-    static: Mapping[str, Any],
+    static: Mapping[str, object],
 ) -> None:
     kinds = {p.kind for p in (parameters or {}).values()}
     if parameters is None or inspect.Parameter.VAR_POSITIONAL in kinds:
@@ -247,8 +247,8 @@ def _name(function: Callable[..., Any]) -> str:
 def _check_names(
     function: Callable[..., Any],
     parameters: Mapping[str, inspect.Parameter],
-    args: Mapping[str, Any],
-    static: Mapping[str, Any],
+    args: Mapping[str, object],
+    static: Mapping[str, object],
 ) -> None:
     kinds = {parameter.kind for parameter in parameters.values()}
     name = _name(function)

@@ -1,7 +1,7 @@
 """The parts of a toolchain for people: versions beside the digests that keys depend on.
 
-A lock file holds them, and so does every manifest. So one function (`specs/lock.differences`) says,
-wherever something was compiled with another toolchain, which package that is, and both versions.
+A lock file holds them, and so does every manifest. So a single function (`specs/lock.differences`)
+names the package and both versions wherever something was compiled with another toolchain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMPUTED_WITH = "computed with"
 """The label under which the identity counts the packages that take part in all of compiling."""
 
 TRACED_WITH = "traced with"
-"""The label for those that only tracing and lowering use: no action key depends on them."""
+"""The label for packages that only tracing and lowering use: no action key depends on them."""
 
 _PACKAGES = {
     COMPUTED_WITH: ("cramjam", "llvmlite", "protobuf"),
@@ -30,21 +30,21 @@ _PACKAGES = {
 _IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: "tracing packages"}
 
 TOOL = "tool "
-"""What labels of the identity begin with in the fields of a request key."""
+"""The prefix of the identity's labels in the fields of a request key."""
 
 
 def versions_of(toolchain: Toolchain) -> dict[str, str]:
-    """Return the versions of what the labels of the identity name.
+    """Return the versions of the parts that the labels of the identity name.
 
     Raises:
         ToolError: the assembler cannot be asked for its version.
     """
     from pallasc import __version__
 
-    found = {package.name: package.version for package in toolchain.packages}
+    versions = {package.name: package.version for package in toolchain.packages}
     listed = {label: filter(None, map(find_package, names)) for label, names in _PACKAGES.items()}
     return {
-        **found,
+        **versions,
         "ptxas": tool_version(toolchain.ptxas),
         "pallasc": __version__,
         **{
@@ -57,11 +57,11 @@ def versions_of(toolchain: Toolchain) -> dict[str, str]:
 def components(
     identity: Mapping[str, str], versions: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, Component]:
-    """Return all that every action key depends on, by the labels of a lock.
+    """Return the parts that every action key depends on, by the labels of a lock.
 
     Args:
         identity: digests of the toolchain by label.
-        versions: what `versions_of` says of it.
+        versions: those of `versions_of`.
         variables: the environment variables that reach the compiler.
     """
     named = {label: (value, versions.get(label, "")) for label, value in identity.items()}

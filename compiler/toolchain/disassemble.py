@@ -11,7 +11,7 @@ from pallasc.errors import CorruptError, ToolError
 
 
 def sass(cubin: bytes, *, kernel: str | None = None) -> str:
-    """Return the SASS of `cubin`, of one kernel of it where it is named.
+    """Return the SASS of `cubin`, or of a kernel in it.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -36,7 +36,7 @@ def sass(cubin: bytes, *, kernel: str | None = None) -> str:
 
 
 def _of_kernel(text: str, kernel: str) -> str:
-    """Return the part of a disassembly that belongs to one kernel's section."""
+    """Return the part of a disassembly that belongs to a kernel's section."""
     start = text.find(f".section\t.text.{kernel},")
     if start < 0:
         return text

@@ -1,18 +1,18 @@
-"""What a process must have in its environment before it imports JAX to compile for a GPU.
+"""The environment that a process needs before it imports JAX to compile for a GPU.
 
 `JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU, `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
 CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
 first, then the usual folders, then the wheels.
 
-Workers have an environment of their own: the same on every machine, but for what reaches the
-compiler and for what a spec declares. Every variable has one of these fates:
+Workers have an environment of their own: the same on every machine, except for what reaches the
+compiler and what a spec declares. Every variable belongs to one of these groups:
 
 * **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
-  flags name libraries, bitcode and tuning results. What a dump goes to is not read, so not counted.
-* **fixed**: it has one value, and nobody needs to choose it. The hash seed gives the order of sets,
-  from which a kernel may be unrolled; the locale and UTF-8 mode say how a table is decoded; threads
-  of BLAS decide the order of sums in constants; `PATH` begins with the assembler's folder.
+  flags name libraries, bitcode and tuning results. Targets of dumps are not read, so not counted.
+* **fixed**: it has a fixed value, and nobody needs to choose it. The hash seed gives the order of
+  sets, from which a kernel may be unrolled; the locale and UTF-8 mode say how a table is decoded;
+  threads of BLAS decide the order of sums in constants; `PATH` begins with the assembler's folder.
 * **places**: where modules and libraries lie (`PYTHONPATH` and its like, `LD_LIBRARY_PATH`). The
   process has them, and kernels do not see them (`seclusion`); the contents count.
 * **declared**: a spec lists it under `env`, or the project's `pyproject.toml` does. Its value is in
@@ -134,21 +134,21 @@ def _is_let_in(name: str) -> bool:
 
 
 def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what reaches the compiler through the environment and is not set by pallasc itself.
+    """Return the variables that reach the compiler and are not set by pallasc itself.
 
-    Values by name, and digests of the files that they name under `<name>: <file>`.
+    Values by name, and the digests of the files that they name under `<name>: <file>`.
 
     Raises:
-        ToolError: a flag names a folder that holds too much to take a digest of.
+        ToolError: a flag names a folder that holds too many files.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in sorted(environment.items()):
         if _is_counted(name):
-            found.update([_as_text(name, value), *_named_contents(name, value)])
+            variables.update([_as_text(name, value), *_named_contents(name, value)])
     libraries = list(_libraries(environment.get("LD_LIBRARY_PATH", "")))
     if libraries:
-        found["LD_LIBRARY_PATH: libraries"] = _digest("\n".join(libraries).encode())
-    return found
+        variables["LD_LIBRARY_PATH: libraries"] = _digest("\n".join(libraries).encode())
+    return variables
 
 
 def reaches_compiler(name: str) -> bool:
@@ -160,7 +160,7 @@ def reaches_compiler(name: str) -> bool:
 
 
 def declared_values(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the values here of variables that a spec declares, None for one that is not set."""
+    """Return the values here of variables that a spec declares, None if not set."""
     return {name: os.environ.get(name) for name in names}
 
 
@@ -176,7 +176,7 @@ def declared_fields(names: Iterable[str]) -> dict[str, str]:
 
 
 def is_withheld(name: str) -> bool:
-    """Tell whether a kernel that asks for a variable misses one that its caller may have set."""
+    """Tell whether a variable is hidden from kernels although the caller may have set it."""
     if name in FORCED or name in FIXED or name in EXPECTED or name in PLACES:
         return False
     return not (_is_counted(name) or name.startswith(EXPECTED_PREFIXES))
@@ -197,7 +197,7 @@ def _is_counted(name: str) -> bool:
 
 
 def _as_text(name: str, value: str) -> tuple[str, str]:
-    """Return name and value as text that has an encoding; bytes that are no UTF-8 as digits."""
+    """Return name and value as text; what is not UTF-8 as hexadecimal digits."""
     try:
         (name + value).encode()
     except UnicodeEncodeError:
@@ -242,10 +242,10 @@ def _file_digest(place: Path | str) -> str:
 
 
 def _folder_digest(folder: Path) -> str:
-    """Return the digest of a folder; of a CUDA toolkit only what a compiler takes from it.
+    """Return the digest of a folder; of a CUDA toolkit only what a compiler uses.
 
     Raises:
-        ToolError: it holds too much.
+        ToolError: it holds too many files.
     """
     if not (folder / "nvvm").is_dir():
         if files_below(str(folder), _MOST_FILES) is None:
@@ -261,7 +261,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _libraries(path: str) -> Iterator[str]:
-    """Yield name and digest of each library that hides one which compiling loads."""
+    """Yield name and digest of each library that hides a library which compiling loads."""
     for folder in filter(None, path.split(os.pathsep)):
         for name in sorted(_names(folder)):
             if _LIBRARY.fullmatch(name):

@@ -111,8 +111,8 @@ def _packages_digest(names: Iterable[str], digest: Digest) -> str:
     """Return one digest over installed packages, without their tests."""
     state = hashlib.sha256()
     for name in names:
-        found = package_digest(name, digest, without=_TESTS) or "absent"
-        state.update(f"{name} {found}\n".encode())
+        contents = package_digest(name, digest, without=_TESTS) or "absent"
+        state.update(f"{name} {contents}\n".encode())
     return state.hexdigest()
 
 
@@ -199,7 +199,7 @@ def _walk(folder: str, without: Collection[str], skipped: tuple[str, ...]) -> It
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry is a folder; a link to what may not be looked at is none."""
+    """Tell whether an entry is a folder; an unreadable link is not."""
     try:
         return entry.is_dir()
     except OSError:
@@ -208,17 +208,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def files_below(folder: str, most: int) -> list[str] | None:
     """Return the files below a folder, None where there are more than `most`."""
-    found = list(islice(_walk(folder, {"__pycache__"}, ()), most + 1))
-    return found if len(found) <= most else None
+    files = list(islice(_walk(folder, {"__pycache__"}, ()), most + 1))
+    return files if len(files) <= most else None
 
 
 def _is_sourceless(name: str, beside: Collection[str]) -> bool:
-    """Tell whether a file is bytecode that Python runs, because no source lies beside it."""
+    """Tell whether a file is bytecode that Python runs, because it has no source beside it."""
     return name.endswith(".pyc") and name[:-1] not in beside
 
 
 def _leads_up(link: str) -> bool:
-    """Tell whether a link leads to a folder above it, and so round in circles."""
+    """Tell whether a link leads to a folder above it, and so in a circle."""
     target, parent = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
     return os.path.join(parent, "").startswith(os.path.join(target, ""))
 
@@ -226,15 +226,15 @@ def _leads_up(link: str) -> bool:
 def recorded(names: Iterable[str]) -> str:
     """Return one digest over the installed file lists of packages, which carry their digests.
 
-    Without scripts, which name the folder of this Python, and what says how it was installed.
+    Without scripts, which name the folder of this Python, and without notes on the installation.
     """
     from importlib import metadata
 
     state = hashlib.sha256()
     for name in names:
         try:
-            found = metadata.distribution(name)
-            text = found.read_text("RECORD") or found.version
+            distribution = metadata.distribution(name)
+            text = distribution.read_text("RECORD") or distribution.version
         except metadata.PackageNotFoundError:
             text = "absent"
         lines = sorted(line for line in text.splitlines() if _is_content(line.partition(",")[0]))

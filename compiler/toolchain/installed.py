@@ -37,31 +37,31 @@ class Package:
 
 
 def find_package(name: str) -> Package | None:
-    """Return the distribution that Python would find under a name, None if there is none."""
+    """Return the distribution that Python would find by a name, None if there is none."""
     prefix = re.sub(r"[-_.]+", "_", name).lower() + "-"
     for folder in sys.path:
-        found = [n for n in _dist_infos(folder, _changed_ns(folder)) if n.startswith(prefix)]
-        if len(found) == 1:
-            version = found[0].removeprefix(prefix).removesuffix(_SUFFIX)
+        names = [n for n in _dist_infos(folder, _changed_ns(folder)) if n.startswith(prefix)]
+        if len(names) == 1:
+            version = names[0].removeprefix(prefix).removesuffix(_SUFFIX)
             return Package(name, version, Path(folder))
-        if found:
-            break  # left by an update that failed: which one counts, its contents say
+        if names:
+            break  # an update failed half-way: only their contents tell which is installed
     return _from_metadata(name)
 
 
 def version_of(module: str) -> str:
     """Return the version of the distribution that an installed module belongs to, "" if unknown."""
     top = module.partition(".")[0]
-    found = find_package(top)
-    if found is None:
+    package = find_package(top)
+    if package is None:
         names = _distributions(tuple(sys.path)).get(top, ())
-        found = find_package(names[0]) if names else None
-    return found.version if found else ""
+        package = find_package(names[0]) if names else None
+    return package.version if package else ""
 
 
 @lru_cache(maxsize=4)
 def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
-    """Return the names of distributions by the modules that they bring."""
+    """Return the names of distributions by the modules that they contain."""
     from importlib import metadata
 
     return metadata.packages_distributions()
@@ -71,10 +71,10 @@ def _from_metadata(name: str) -> Package | None:
     from importlib import metadata
 
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    return Package(name, found.version, Path(str(found.locate_file(""))))
+    return Package(name, distribution.version, Path(str(distribution.locate_file(""))))
 
 
 def _changed_ns(folder: str) -> int:

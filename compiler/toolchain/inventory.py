@@ -1,6 +1,6 @@
-"""What is installed here that compiles, looked at without importing any of it.
+"""The compilers and tools that are installed here, found without importing any of them.
 
-Unlike `toolchain`, which stops at the first thing that is missing, this lists everything.
+Unlike `toolchain`, which stops at the first missing part, this lists everything.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MACHINES = ("x86_64", "aarch64")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that was looked for.
+    """A package, a tool or a part of the machine.
 
     Attributes:
-        name: what it is.
-        version: its version, "" where it is not there or has none.
-        path: where it lies, "" for packages and where it is not there.
+        name: its name.
+        version: its version, "" if it is missing or has none.
+        path: where it lies, "" for packages and if it is missing.
         purpose: what it is for.
-        needed: whether nothing can be compiled without it.
-        problem: what is wrong with it, "" where nothing is.
-        fix: the command that puts it right, "" where there is none.
+        needed: whether compiling needs it.
+        problem: what is wrong with it, "" if nothing is.
+        fix: the command that repairs it, "" if there is none.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
-    """A file of a wheel: its label, how its path ends, what it is for, whether it can be run."""
+    """A file of a wheel: its label, the end of its path, its purpose, whether it can be run."""
 
     name: str
     ending: str
@@ -72,7 +72,7 @@ _TOOLS = (
 
 
 _NO_LINKER = _Tool("nvlink", "bin/nvlink", "NVIDIA's wheel for CUDA 12 has none", needed=False)
-"""Kernels are compiled without it then."""
+"""With CUDA 12, kernels are compiled without it."""
 
 
 def inventory(ptxas: Path | None = None) -> list[Item]:
@@ -97,7 +97,7 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
 
 
 def problem_of(items: Sequence[Item]) -> str | None:
-    """Return one sentence on what keeps anything from being compiled, None if nothing does."""
+    """Return a sentence on what prevents compiling, None if nothing does."""
     wrong = [item.name for item in items if item.needed and item.problem]
     if not wrong:
         return None
@@ -105,15 +105,15 @@ def problem_of(items: Sequence[Item]) -> str | None:
 
 
 def only_runs(items: Sequence[Item]) -> bool:
-    """Tell whether kernels are only run here: nothing of a compiler is installed, the runtime is.
+    """Tell whether kernels are only run here: the runtime is installed, and no part of a compiler.
 
-    JAX alone, which runs kernels too, is no compiler: its CUDA plugin and the tools of CUDA are.
+    JAX alone, which runs kernels too, is not a compiler: its CUDA plugin and CUDA's tools are.
     """
-    found = {item.name: bool(item.version or item.path) for item in items}
-    plugin = any(found[name] for name in found if name.startswith("jax-cuda"))
-    tools = any(found.get(tool.name, False) for tool in _TOOLS if tool.needed)
+    present = {item.name: bool(item.version or item.path) for item in items}
+    plugin = any(present[name] for name in present if name.startswith("jax-cuda"))
+    tools = any(present.get(tool.name, False) for tool in _TOOLS if tool.needed)
     wrong = any(item.problem for item in items if item.name in ("python", "platform"))
-    return found.get("cuda-bindings", False) and not (plugin or tools or wrong)
+    return present.get("cuda-bindings", False) and not (plugin or tools or wrong)
 
 
 def _tools(cuda: int) -> list[_Tool]:
@@ -149,8 +149,8 @@ def _python() -> Item:
 
 def _platform() -> Item:
     name = f"{platform.system()} {platform.machine()}"
-    known = platform.system() == "Linux" and platform.machine() in _MACHINES
-    problem = "" if known else "NVIDIA's wheels are for Linux on x86_64 or aarch64"
+    supported = platform.system() == "Linux" and platform.machine() in _MACHINES
+    problem = "" if supported else "NVIDIA's wheels are for Linux on x86_64 or aarch64"
     return Item("platform", name, "what the wheels are made for", problem=problem)
 
 
@@ -181,7 +181,7 @@ def jax_problem(name: str, versions: dict[str, str]) -> str:
             check_versions((Package(name, jax, Path()),))
         except ToolError as error:
             return error.message
-    return f"JAX is {jax}: they must have one version" if jax not in ("", versions[name]) else ""
+    return f"JAX is {jax}: their versions must be equal" if jax not in ("", versions[name]) else ""
 
 
 def _library(name: str, purpose: str, needed: bool, *, fix: str) -> Item:
@@ -212,7 +212,7 @@ def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:
 
 
 def _other_assemblers(cuda: int) -> Iterator[Item]:
-    """Yield what XLA would assemble with in the place of ptxas, if there is such a thing."""
+    """Yield what XLA would assemble with instead of ptxas, if anything."""
     plugin = find_package(f"jax-cuda{cuda}-pjrt")
     library = nvjitlink.find(cuda, plugin.root) if plugin else None
     if library is not None:

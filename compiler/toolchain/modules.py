@@ -18,14 +18,14 @@ COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_c
 """Packages that the toolchain's identity covers."""
 
 
-def module_of(globals: Mapping[str, Any]) -> str:
+def module_of(globals: Mapping[str, object]) -> str:
     """Return the name of the module that a namespace belongs to, also where it pretends another."""
     spec = globals.get("__spec__")
     name = spec.name if type(spec) is ModuleSpec else globals.get("__name__")
     return name if isinstance(name, str) else ""
 
 
-def namespace_of(module: Any) -> Mapping[str, Any]:
+def namespace_of(module: object) -> Mapping[str, object]:
     """Return what a module has, without running code of its own."""
     try:
         found = object.__getattribute__(module, "__dict__")

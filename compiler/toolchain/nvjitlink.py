@@ -1,16 +1,15 @@
-"""Keep libnvJitLink from assembling in the place of ptxas.
+"""Keep libnvJitLink from assembling instead of ptxas.
 
-Where this library can be loaded, newer versions of XLA assemble inside the process and start no
+Where this library can be loaded, newer versions of XLA assemble inside the process and do not start
 ptxas. XLA has an option against that (`xla_compile`); the pass of Mosaic GPU that assembles has
-none: it asks the library for its version, and takes it from 12.5 on. NVIDIA's mathematical
-libraries link against it, so it cannot just be kept from being loaded: `import torch` in a kernel's
-module needs it.
+none: it asks the library for its version, and uses it from 12.5 on. NVIDIA's mathematical libraries
+link against it, so it must stay loadable: `import torch` in a kernel's module needs it.
 
-So a library of this process's own, made here, is loaded first under its name. It says that it has
-no version, and passes on everything else: the real one is named as what it needs, so the loader
-finds all other functions there. The loader compares names before it searches folders, so everything
-that asks for libnvJitLink from then on gets this one. It is 64-bit ELF as in the System V ABI (gABI
-4.1, chapters 4 and 5): one function, mapped twice, to run and to be written by the loader.
+So a library that is made here is loaded first under its name. It reports no version and forwards
+everything else: it names the real library as its dependency, where the loader finds all other
+functions. The loader compares names before it searches folders, so whoever asks for libnvJitLink
+from then on gets this library. It is 64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and
+5): a single function, mapped twice, executable and writable for the loader.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _READ, _WRITE, _RUN = 4, 2, 1
 
 
 def hide() -> str:
-    """Load a library that stands for libnvJitLink, where XLA would find the real one.
+    """Load a library in place of libnvJitLink, if XLA would find the real library.
 
     Returns:
-        Where the real one lies if this process had loaded it before, so that it is too late; else
-        nothing.
+        The path of the real library if this process had loaded it before, which is too late; else
+        "".
     """
-    found = (find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12))
-    package = next(filter(None, found), None)
+    packages = (find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12))
+    package = next(filter(None, packages), None)
     return _hide(13 if "13" in package.name else 12, package.root) if package else ""
 
 
@@ -75,26 +74,27 @@ def _name(cuda: int) -> str:
 
 
 def find(cuda: int, root: Path) -> Path | None:
-    """Return the library that XLA's plugin, installed in `root`, would load, None without one."""
+    """Return the library that XLA's plugin in `root` would load, None if there is none."""
     return next(filter(Path.is_file, _places(cuda, root)), None)
 
 
 def _places(cuda: int, root: Path) -> Iterator[Path]:
-    """Yield where the loader looks for the library when XLA's plugin asks for it, in its order."""
+    """Yield the paths at which the loader looks for the library for XLA's plugin, in its order."""
     folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
     folders += map(Path, filter(None, _library_path().split(os.pathsep)))
     folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
     yield from (folder / _name(cuda) for folder in folders)
     with contextlib.suppress(OSError):
-        known = re.search(rb"/[^\0]*/" + re.escape(_name(cuda).encode()), Path(_CACHE).read_bytes())
-        if known:
-            yield Path(os.fsdecode(known[0]))
+        pattern = rb"/[^\0]*/" + re.escape(_name(cuda).encode())
+        cached = re.search(pattern, Path(_CACHE).read_bytes())
+        if cached:
+            yield Path(os.fsdecode(cached[0]))
 
 
 def _library_path() -> str:
     """Return `LD_LIBRARY_PATH` as the loader read it when this process began.
 
-    Workers hide the variable from `os.environ` (`seclusion`), and the loader does not heed changes.
+    Workers hide the variable from `os.environ` (`seclusion`), and the loader ignores later changes.
     """
     with contextlib.suppress(OSError):
         for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
@@ -105,7 +105,7 @@ def _library_path() -> str:
 
 
 def loaded(cuda: int) -> str:
-    """Return where the libnvJitLink of a CUDA version lies that this process has loaded, or ""."""
+    """Return the path of the libnvJitLink that this process has loaded, "" for none."""
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
             place = line.rstrip("\n").partition("/")

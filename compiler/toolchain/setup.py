@@ -1,4 +1,4 @@
-"""Get ready to compile: find the toolchain, make the workers' environment, identify both."""
+"""Prepare to compile: find the toolchain, make the workers' environment, identify both."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 class Setup:
     """A toolchain and the environment in which workers use it.
 
-    `toolkit` is the folder that XLA takes assembler and device library from; `kept` holds on to it,
-    where it is a temporary one, for as long as the setup lives.
+    `toolkit` is the folder that XLA takes assembler and device library from; `temporary` removes it
+    with the setup, if it is temporary.
     """
 
     toolchain: Toolchain
     environment: Mapping[str, str]
     toolkit: Path
-    kept: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+    temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Setup:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Remove the temporary folder."""
-        if self.kept is not None:
-            self.kept.cleanup()
+        if self.temporary is not None:
+            self.temporary.cleanup()
 
     def context(self, store: Store) -> Context:
         """Identify the toolchain; reads all its files unless the store remembers them."""
@@ -52,7 +52,7 @@ class Setup:
         return Context(identity, compiler_variables(self.environment), digests)
 
     def components(self, context: Context) -> dict[str, Component]:
-        """Return what a lock says of the toolchain: digests by label, and versions for people.
+        """Return the toolchain as a lock has it: digests by label, and versions for people.
 
         Raises:
             ToolError: the assembler cannot be asked for its version.
@@ -70,11 +70,11 @@ class Setup:
         return versions_of(self.toolchain)
 
     def notes(self, context: Context) -> list[str]:
-        """Return what was not checked, as a `Recalled` does: nothing."""
+        """Return notes on what was not checked, as `Recalled` does: none."""
         return []
 
     def record(self, digests: FileDigests) -> dict[str, object]:
-        """Return what artifacts say of the toolchain."""
+        """Return the toolchain as artifacts record it."""
         return toolchain_record(self.toolchain, digests.digest)
 
 
@@ -82,9 +82,9 @@ def prepare(ptxas: Path | None = None) -> Setup:
     """Find the toolchain and make the environment.
 
     Raises:
-        ToolError: something is missing, or is no tested version.
+        ToolError: a part is missing, or its version is not a tested one.
     """
     toolchain = find_toolchain(ptxas)
-    folder, kept = tool_folder(toolchain)
+    folder, temporary = tool_folder(toolchain)
     environment = compiling_environment(os.environ, folder)
-    return Setup(toolchain, environment, folder.parent, kept)
+    return Setup(toolchain, environment, folder.parent, temporary)

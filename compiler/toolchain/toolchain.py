@@ -19,7 +19,7 @@ TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
 """JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
 
 IN_CURRENT_FOLDER = Path("cuda_sdk_lib", "bin", "ptxas")
-"""What XLA and Mosaic GPU assemble with before all else (`kDefaultCudaDataDir` in XLA)."""
+"""The assembler that XLA and Mosaic GPU look for first (`kDefaultCudaDataDir` in XLA)."""
 
 _TESTED_SERIES = ("0.12",)
 INSTALL = 'pip install "pallasc[cuda13]"'
@@ -74,20 +74,19 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
 
 
 def is_compiler_installed() -> bool:
-    """Tell whether a CUDA plugin for JAX is installed: whether somebody wants to compile here."""
+    """Tell whether a CUDA plugin for JAX is installed: whether one compiles here at all."""
     return _plugin() is not None
 
 
 def _plugin() -> int | None:
-    found = (cuda for cuda in (13, 12) if find_package(f"jax-cuda{cuda}-plugin"))
-    return next(found, None)
+    return next((cuda for cuda in (13, 12) if find_package(f"jax-cuda{cuda}-plugin")), None)
 
 
 def check_folder() -> None:
     """Check that XLA will not find an assembler in the current folder.
 
     Raises:
-        ToolError: there is one.
+        ToolError: it would.
     """
     if IN_CURRENT_FOLDER.exists():
         raise ToolError(
@@ -108,10 +107,10 @@ def _cuda_major() -> int:
 
 
 def _package(name: str) -> Package:
-    found = find_package(name)
-    if found is None:
+    package = find_package(name)
+    if package is None:
         raise ToolError(f"{name} is not installed.", hint=f"Install it with: {INSTALL}")
-    return found
+    return package
 
 
 def check_versions(packages: tuple[Package, ...]) -> None:
@@ -129,18 +128,18 @@ def check_versions(packages: tuple[Package, ...]) -> None:
     others = [f"{p.name} {p.version}" for p in packages[1:] if p.version != jax]
     if others:
         raise ToolError(
-            f"JAX is {jax}, but {', '.join(others)}: they must have one version.",
+            f"JAX is {jax}, but {', '.join(others)}: their versions must be equal.",
             hint=f"Reinstall them together: {INSTALL} --upgrade",
         )
 
 
 def find_disassembler() -> Path | None:
-    """Return NVIDIA's disassembler, None if it is not installed; no compiler need be.
+    """Return NVIDIA's disassembler, None if it is not installed; it needs no compiler.
 
-    There is a wheel of it for CUDA 13 alone, which reads cubins of CUDA 12 too.
+    Its only wheel is for CUDA 13; it reads cubins of CUDA 12, too.
     """
-    found = find_package("nvidia-cuda-nvdisasm")
-    path = found.root / "nvidia/cu13/bin/nvdisasm" if found else None
+    package = find_package("nvidia-cuda-nvdisasm")
+    path = package.root / "nvidia/cu13/bin/nvdisasm" if package else None
     return path if path and path.is_file() else None
 
 
@@ -169,16 +168,16 @@ def _executable(path: Path) -> Path:
     with resolved.open("rb") as file:
         if file.read(4) != b"\x7fELF":
             raise ToolError(
-                f"{path} is a script, not an assembler: its digest would say nothing.",
+                f"{path} is a script, not an assembler: its digest would not identify one.",
                 hint="Give --ptxas the path of the program itself.",
             )
     return resolved
 
 
 def tool_version(tool: Path) -> str:
-    """Return the version that an NVIDIA tool prints of itself, such as "13.5.37".
+    """Return the version that an NVIDIA tool prints, such as "13.5.37".
 
-    A process asks each tool once, for as long as its file stays as it is.
+    A process asks each tool once, unless its file changes.
 
     Raises:
         ToolError: it cannot be run, or prints none.
@@ -192,7 +191,7 @@ def tool_version(tool: Path) -> str:
 
 @lru_cache(maxsize=32)
 def _printed_version(tool: Path, *state: int) -> str:
-    """Return the version that a tool prints; `state` says which file it was."""
+    """Return the version that a tool prints; `state` identifies its file."""
     import subprocess
 
     try:
@@ -217,9 +216,9 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
 
 
 def toolchain_record(toolchain: Toolchain, digest: Callable[[Path], str]) -> dict[str, object]:
-    """Return what an artifact says of its toolchain: versions, and digests of the binaries.
+    """Return an artifact's record of its toolchain: versions, and digests of the binaries.
 
-    The digests are of files that are the same for every Python version, so the record is too.
+    Those files are the same for every Python version, so the record is, too.
     """
     return {
         "versions": {package.name: package.version for package in toolchain.packages},

@@ -20,7 +20,7 @@ def test_the_wheels_assembler_comes_first_on_the_workers_path() -> None:
         first = Path(setup.environment["PATH"].split(os.pathsep)[0])
         assert (first / "ptxas").samefile(setup.toolchain.ptxas)
         assert setup.environment["JAX_PLATFORMS"] == "cpu"
-        assert setup.kept is None
+        assert setup.temporary is None
 
 
 def test_a_named_assembler_comes_first_and_its_folder_goes(tmp_path: Path) -> None:

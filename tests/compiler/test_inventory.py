@@ -81,7 +81,7 @@ def test_an_assembler_that_cannot_be_run_is_a_problem(tmp_path: Path) -> None:
         (
             "jaxlib",
             {"jax": "0.12.0", "jaxlib": "0.10.2"},
-            "JAX is 0.12.0: they must have one version",
+            "JAX is 0.12.0: their versions must be equal",
         ),
         ("jaxlib", {"jax": "", "jaxlib": "0.10.2"}, ""),
     ],

@@ -74,7 +74,9 @@ def test_another_version_is_refused_with_those_that_were_tested(version: str) ->
 
 
 def test_parts_of_different_versions_are_refused() -> None:
-    with pytest.raises(ToolError, match=r"JAX is 0.10.2, but jax-cuda13-pjrt 0.11.2: they must"):
+    with pytest.raises(
+        ToolError, match=r"JAX is 0.10.2, but jax-cuda13-pjrt 0.11.2: their versions must be equal"
+    ):
         check_versions(_packages("0.10.2", "0.10.2", "0.10.2", "0.11.2"))
 
 

@@ -1,0 +1,267 @@
+"""One variant on its way through a worker: from the request to the artifact and its manifest.
+
+The user's code is imported and traced here. What it may do wrong must not fail more than the
+manifest: without one, the variant is lowered again next time.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store
+from pallasc.compiler.inputs import closure
+from pallasc.compiler.inputs.lookup import stored_artifact
+from pallasc.compiler.inputs.manifest import fields_text, make_manifest
+from pallasc.compiler.inputs.process_state import Surroundings
+from pallasc.compiler.inputs.reads import name_of
+from pallasc.compiler.inputs.request import (
+    about,
+    data_digests,
+    folder_key,
+    named_entries,
+    place_of,
+)
+from pallasc.compiler.inputs.sources import Sources
+from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
+from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
+from pallasc.compiler.lowering.kernel_output import pack, printed_text
+from pallasc.compiler.lowering.lower import Lowered
+from pallasc.compiler.workers.diagnostics import (
+    Diagnostic,
+    merged,
+    store_for_action,
+    stored_for_action,
+)
+from pallasc.compiler.workers.listening import Hearing, Listener, tracing_anew
+from pallasc.compiler.workers.messages import Compile, Compiled
+from pallasc.errors import SpecError
+from pallasc.specs.canonical import labelled_key
+from pallasc.specs.loading.modules import module_name
+from pallasc.specs.spec import Variant
+
+_STARTED_NS = time.time_ns() - 20_000_000
+"""When this process began, less the resolution of file times; no source is read before."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What holds for all compilations of this process.
+
+    Attributes:
+        tools: the toolchain.
+        store: the store.
+        digests: of files.
+        before: the state of the process before it ran any of the user's code.
+        signing: the parent publishes the manifests, because it signs them.
+        listener: records diagnostics.
+        traced: how many variants it has traced.
+        versions: label -> version of each part of the toolchain, for people.
+    """
+
+    tools: Tools
+    store: Store
+    digests: FileDigests
+    before: Surroundings
+    signing: bool
+    listener: Listener = field(default_factory=Listener)
+    traced: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def compile(self, request: Compile) -> Compiled:
+        """Make the artifact of a variant.
+
+        Raises:
+            PallascError: it cannot be compiled.
+        """
+        self.store.not_stored = ""
+        if request.env and not self.traced:
+            self.before.admit(request.env)
+        self.traced += 1
+        with (
+            self.listener.hearing(request.variant.base_dir) as hearing,
+            tracing_anew(self.traced),
+        ):
+            return _Compilation(request, self, hearing).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """A request to compile, on its way through this process."""
+
+    request: Compile
+    session: Session
+    hearing: Hearing
+
+    def run(self) -> Compiled:
+        """Lower the variant, find or make its artifact, and publish a manifest."""
+        variant, store, before = self.request.variant, self.session.store, self.session.before
+        started = time.monotonic()
+        self.hearing.next_stage(importing=_entry_modules(variant)[0])
+        within = partial(before.working_in, variant.base_dir)
+        with within():
+            job = replace(_job(variant), within=within)
+        self.hearing.next_stage()
+        taken_back = before.take_back()
+        with printed_text() as printed:
+            lowered = lower_job(job)
+        taken_back += before.take_back()
+        fields = action_fields(job, lowered, self.session.tools) | before.changed_settings()
+        key = labelled_key(fields)
+        with store.single_flight(key):
+            made = self._stored(key) or self._compile(key, job, lowered)
+        made = replace(made, seconds=time.monotonic() - started, printed=pack(printed.getvalue()))
+        try:
+            read = _sources(variant)
+            made = replace(made, missed=read.missed)
+            made = self._remember(made, read, fields)
+        except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+            made = replace(made, uncached=untold(error))
+        warnings = (*store.warnings, *_without_effect(variant, taken_back))
+        return replace(made, not_stored=store.not_stored, warnings=warnings)
+
+    def _compile(self, key: str, job: Job, lowered: Lowered) -> Compiled:
+        store = self.session.store
+        self.hearing.next_stage("compile")
+        record, blobs = compile_job(job, lowered, self.session.tools)
+        diagnostics = self._diagnostics()
+        store_for_action(store, key, diagnostics)
+        doubt = self.request.believed is not None
+        put = store.put_artifact(key, record, blobs, replace=doubt)
+        return Compiled(
+            action=key, status="compiled", seconds=0.0, warnings=(), uncached="",
+            digest=put.kept or put.digest, conflict=put.reason if put.conflict else None,
+            stored=put.stored, record=record, blobs=blobs, diagnostics=diagnostics,
+        )  # fmt: skip
+
+    def _stored(self, key: str) -> Compiled | None:
+        """Return what the store has under an action key, None for nothing that the build believes.
+
+        The build's own process may not be able to read the store, so it gets a copy.
+        """
+        store, believed = self.session.store, self.request.believed
+        record = None if believed is None else believed.get(key, "")
+        if stored_artifact(store, key, record=record) is None:
+            return None
+        found = Compiled(action=key, status="hit", seconds=0.0, warnings=(), uncached="")
+        held = store.get_artifact(key, verify=True)
+        if held is None:
+            return found
+        earlier = [each for each in stored_for_action(store, key) if each.stage == "compile"]
+        return replace(
+            found,
+            digest=held.digest,
+            record=held.artifact,
+            blobs={name: data for name in held.names if (data := held.blob(name)) is not None},
+            diagnostics=merged([*self._diagnostics(), *earlier]),
+        )
+
+    def _diagnostics(self) -> tuple[Diagnostic, ...]:
+        return self.hearing.diagnostics(_reached(self.request.variant))
+
+    def _cost_s(self, made: Compiled) -> float:
+        """Return how long compiling took: now, or earlier if it was only lowered again."""
+        if made.status == "compiled":
+            return made.seconds
+        for name in self._manifest_keys():
+            manifest = self.session.store.get_manifest(name)
+            if manifest is not None and manifest.about:
+                return max(made.seconds, manifest.cost_s)
+        return made.seconds
+
+    def _manifest_keys(self) -> tuple[str, str]:
+        request = self.request.request
+        return folder_key(request, self.request.variant.base_dir), request
+
+    def _remember(self, made: Compiled, read: Sources, fields: Mapping[str, str]) -> Compiled:
+        """Publish the manifest, or have the build do it, or tell why there is none."""
+        request, session, variant = self.request, self.session, self.request.variant
+        if request.data != data_digests(variant, session.digests):
+            return replace(made, uncached="a data file of its spec was changed meanwhile")
+        if uncached := why_uncached(read):
+            return replace(made, uncached=uncached)
+        manifest = replace(
+            make_manifest(made.action, read, session.digests),
+            name=variant.name,
+            variant=variant.id,
+            about={**about(variant).to_json(), "seconds": self._cost_s(made)},
+            versions=session.versions,
+            request=fields_text(request.fields),
+            fields=fields_text(fields),
+            printed=made.printed,
+            diagnostics=[each.to_json() for each in made.diagnostics],
+            record=made.digest or "",
+        )
+        if session.signing:
+            return replace(made, manifest=manifest.to_json())
+        for name in self._manifest_keys():
+            session.store.put_manifest(name, manifest)
+        return made
+
+
+def _without_effect(variant: Variant, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    which = ", ".join(dict.fromkeys(names))
+    return [f"{variant.name} sets {which}, which has no effect: set it where the build is started"]
+
+
+def _job(variant: Variant) -> Job:
+    try:
+        return Job(
+            function=import_function(variant.entry, variant.base_dir),
+            args=array_arguments(variant.args, variant.base_dir),
+            static={k: static_value(v, variant.base_dir) for k, v in variant.static.items()},
+            target=variant.target,
+            mesh=variant.mesh,
+        )
+    except SpecError as error:
+        error.location = error.location or variant.location
+        raise
+
+
+def _sources(variant: Variant) -> Sources:
+    """Return the sources that the modules which a variant names reach."""
+    entries = named_entries(variant)
+    read = closure.sources(
+        _reached(variant),
+        variant.base_dir,
+        folders=place_of(variant).folders,
+        by_path={module_name(e.source): e.source for e in entries if e.is_file},
+    )
+    # Two files of one name in two folders share a module name.
+    read.files.update(
+        (f"file:{e.source}", Path(variant.base_dir) / e.source) for e in entries if e.is_file
+    )
+    return read
+
+
+def _reached(variant: Variant) -> set[str]:
+    """Return the names of the modules that those which a variant names reach."""
+    return closure.closure(_entry_modules(variant))
+
+
+def _entry_modules(variant: Variant) -> list[str]:
+    """Return the names of the modules that a variant names, that of its entry first."""
+    entries = named_entries(variant)
+    return [module_name(e.source) if e.is_file else e.source for e in entries]
+
+
+def why_uncached(read: Sources) -> str:
+    """Return why there can be no manifest of what was read, "" if there can."""
+    if read.unknown:
+        return f"{', '.join(sorted(read.unknown))} has no file to take a digest of"
+    if read.unseen:
+        return f"{min(read.unseen)}, of which no digest can be taken"
+    changed = read.changed_since(_STARTED_NS)
+    return f"{name_of(changed[0])} was changed meanwhile" if changed else ""
+
+
+def untold(error: Exception) -> str:
+    """Return why there is no manifest where finding out what was read raised an error."""
+    return f"what it read cannot be told: {traceback.format_exception_only(error)[-1].strip()}"
