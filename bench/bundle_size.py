@@ -25,7 +25,7 @@ from harness import Figure, run_benchmark
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.blobs import Kind
@@ -49,7 +49,7 @@ class Cubin:
 
 def build_all(specs: Sequence[str], store: Store) -> list[VariantResult]:
     """Return the results of all variants; each must have an artifact."""
-    variants = expand(collect(specs, store=store))
+    variants = expand(SpecReader(store=store).specs(specs))
     report = build(variants, store=store)
     for result in report.failed:
         raise SystemExit(f"{result.variant.id}: {result.error}")

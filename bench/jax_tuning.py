@@ -19,6 +19,7 @@ from typing import Any
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -45,7 +46,7 @@ def measure() -> dict[str, Any]:
     """Build all variants and return what is recorded of this JAX."""
     variants = expand(load_yaml(ROOT / "examples" / "jax_tuning.yaml"))
     with tempfile.TemporaryDirectory() as folder:
-        report = build(variants, store=Store(Path(folder)), jobs=1)
+        report = build(variants, store=Store(Path(folder)), options=Options(jobs=1))
         for result in report.results:
             if result.error is not None:
                 print(f"{result.variant.id}: {result.error}", file=sys.stderr)

@@ -144,47 +144,39 @@ def command(
       error        why nothing was built, such as a mistake in a spec
     What a variant does not have is null or empty.
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.render.build_outputs import Outputs
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import print_notes, summary
     from pallasc.compiler.builds.build import build
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.options import Options
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     with outputs.reporting_errors():
-        lock = None
+        how = Options(**options, compile=not dry_run, frozen=frozen)
         if frozen or locked or lock_path is not None:
             from pallasc.compiler.builds.locked import load_locked
 
-            lock = load_locked(lock_path, frozen=frozen, locked=locked)
+            how = replace(how, locked=load_locked(lock_path, frozen=frozen, locked=locked))
         store = open_store(store_root, require_signed=require_signed)
         reproduction = None
         with store_progress(store) as progress:
-            reading = Reading(progress, keep_going=options["keep_going"])
-            variants = load_variants(
-                specs,
+            reading = Reading(progress, keep_going=how.keep_going)
+            reader = SpecReader(
                 store=store,
-                targets=targets,
-                expression=expression,
-                timeout_s=options["timeout_s"],
-                memory_bytes=options["memory_bytes"],
+                timeout_s=how.timeout_s,
+                memory_bytes=how.memory_bytes,
                 frozen=frozen,
                 on_tick=reading.tick,
                 broken=reading.broken,
             )
-            report = build(
-                variants,
-                store=store,
-                compile=not dry_run,
-                frozen=frozen,
-                locked=lock,
-                on_event=progress,
-                **options,
-            )
+            variants = reader.select(specs, targets, expression).variants
+            report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(reading.errors))
             _print_explanations(report, progress)
             if reproduce and not report.exit_code:
@@ -198,11 +190,8 @@ def command(
                     reproduce,
                     store=store,
                     stored=stored,
+                    options=how,
                     on_event=progress,
-                    jobs=options["jobs"],
-                    ptxas=options["ptxas"],
-                    timeout_s=options["timeout_s"],
-                    memory_bytes=options["memory_bytes"],
                 )
                 report = judged(report, reproduction)
         if reproduction is not None:

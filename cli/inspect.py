@@ -106,22 +106,21 @@ def command(
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
     from pallasc.compiler.builds.build import build
+    from pallasc.compiler.builds.options import Options
 
     views = chosen_views(click.get_current_context())
+    how = Options(
+        jobs=jobs,
+        ptxas=ptxas,
+        timeout_s=options["timeout_s"],
+        memory_bytes=options["memory_bytes"],
+        require_store=require_store,
+    )
     store = open_store(store_root)
     with store_progress(store, hits=False) as progress:
         reading = Reading(progress, keep_going=False)
         variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
-        report = build(
-            variants,
-            store=store,
-            jobs=jobs,
-            ptxas=ptxas,
-            timeout_s=options["timeout_s"],
-            memory_bytes=options["memory_bytes"],
-            require_store=require_store,
-            on_event=progress,
-        )
+        report = build(variants, store=store, options=how, on_event=progress)
     if len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     show(report, views, output)

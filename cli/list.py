@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -59,7 +60,7 @@ def command(
         echo(variants_table(variants))
 
 
-def variants_table(variants: list[Variant]) -> str:
+def variants_table(variants: Sequence[Variant]) -> str:
     """Return the variants as a table: id, architecture, entry, arrays."""
     from pallasc.cli.terminal.output import table
 

@@ -26,6 +26,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.relock import Updated
     from pallasc.specs.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
@@ -92,6 +93,7 @@ def command(
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.builds.options import Options
     from pallasc.specs.lock import LOCK_FILE
 
     store = open_store(store_root, require_signed=require_signed)
@@ -106,7 +108,7 @@ def command(
             on_tick=Reading(progress, keep_going=False).tick,
         )
     run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
-    code = run.update(options) if update else run.check(options["ptxas"])
+    code = run.update(Options(**options)) if update else run.check(options["ptxas"])
     if as_json and run.data is not None:
         echo(json_text(run.data))
     elif run.data is not None:
@@ -152,7 +154,7 @@ class _Run:
         echo(f"  If that is intended: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED
 
-    def update(self, options: BuildOptions) -> int:
+    def update(self, options: Options) -> int:
         from pallasc.cli.render.live import store_progress
         from pallasc.cli.render.remarks import remarks
         from pallasc.cli.render.summary import print_notes
@@ -168,8 +170,8 @@ class _Run:
                 file=self._path,
                 whole=self._whole,
                 store=self._store,
+                options=options,
                 on_event=progress,
-                **options,
             )
         print_notes(updated.report, self._store)
         if not updated.complete:

@@ -83,9 +83,9 @@ def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
     if not specs:
         return []
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.compiler.builds.collect import collect
+    from pallasc.compiler.builds.collect import SpecReader
 
     found: dict[str, Target] = {}
-    for spec in collect(specs, store=open_store(store_root)):
+    for spec in SpecReader(store=open_store(store_root)).specs(specs):
         found |= spec.models
     return list(found.values())

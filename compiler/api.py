@@ -188,11 +188,12 @@ def _compile_isolated(
     store: Store | None,
 ) -> Artifact:
     from pallasc.compiler.builds.build import build
+    from pallasc.compiler.builds.options import Options
 
     notation = [as_written(item, f"array {index}") for index, item in enumerate(args)]
     spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))
     variant = replace(expand([spec])[0], target=target)
-    report = build([variant], store=store or Store(), jobs=1, ptxas=ptxas)
+    report = build([variant], store=store or Store(), options=Options(jobs=1, ptxas=ptxas))
     if report.interrupted:
         raise KeyboardInterrupt
     result = report.results[0]

@@ -127,22 +127,18 @@ def _ready(file: Path) -> bytes:
 def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.bundling import make_bundle
-    from pallasc.compiler.builds.selection import read_wanted
+    from pallasc.compiler.builds.collect import SpecReader
 
     store = Store(warn=lambda text: say(f"warning: {text}"))
-    wanted = read_wanted(
-        [str(root / path) for path in setting.specs],
-        store=store,
-        targets=setting.targets,
-        expression=setting.select,
-        frozen=setting.source == "frozen",
-    )
-    say(f"{setting.place}: {_variants(len(wanted.variants))}")
+    reader = SpecReader(store=store, frozen=setting.source == "frozen")
+    specs = [str(root / path) for path in setting.specs]
+    selection = reader.select(specs, setting.targets, setting.select)
+    say(f"{setting.place}: {_variants(len(selection.variants))}")
     # Without being asked to, only a frozen build minds the lock file.
     minds = setting.lock is not None or setting.source == "frozen"
     lock = lock_file(setting, root) if minds else None
     made = make_bundle(
-        wanted,
+        selection,
         file,
         store=store,
         source=setting.source,

@@ -53,18 +53,15 @@ def _is_in_store(setting: Setting, root: Path) -> bool:
     """Tell whether a bundle can be made without compiling; if that cannot be told, it cannot."""
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.selection import read_wanted
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.options import Options
 
     store = Store()
     try:
-        wanted = read_wanted(
-            [str(root / path) for path in setting.specs],
-            store=store,
-            targets=setting.targets,
-            expression=setting.select,
-            frozen=True,
-        )
-        report = build(wanted.variants, store=store, compile=False)
+        reader = SpecReader(store=store, frozen=True)
+        specs = [str(root / path) for path in setting.specs]
+        variants = reader.select(specs, setting.targets, setting.select).variants
+        report = build(variants, store=store, options=Options(compile=False))
     except PallascError:
         return False  # the build itself says what is wrong
     return len(report.hits) == len(report.results)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+from pallasc.cli.arguments.options import LoadOptions
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.errors import SpecError
     from pallasc.specs.spec import Variant
 
 
@@ -41,26 +41,16 @@ def load_variants(
     paths: Sequence[str],
     *,
     store: Store,
-    targets: Sequence[str],
-    expression: str | None,
-    timeout_s: float | None = None,
-    memory_bytes: int | None = None,
-    frozen: bool = False,
     on_tick: Callable[[str, float], None] | None = None,
-    broken: Callable[[SpecError], None] | None = None,
-) -> list[Variant]:
-    """Return the variants that specs declare; arguments and errors as for `read_wanted`."""
-    from pallasc.compiler.builds.selection import read_wanted
+    **options: Unpack[LoadOptions],
+) -> Sequence[Variant]:
+    """Return the variants that specs declare; errors as for `SpecReader.select`."""
+    from pallasc.compiler.builds.collect import SpecReader
 
-    selection = read_wanted(
-        paths,
+    reader = SpecReader(
         store=store,
-        targets=targets,
-        expression=expression,
-        timeout_s=timeout_s,
-        memory_bytes=memory_bytes,
-        frozen=frozen,
+        timeout_s=options["timeout_s"],
+        memory_bytes=options["memory_bytes"],
         on_tick=on_tick,
-        broken=broken,
     )
-    return list(selection.variants)
+    return reader.select(paths, options["targets"], options["expression"]).variants

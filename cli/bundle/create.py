@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.bundling import Made, Source, SplitBy
 
 
-class _Options(BuildOptions):
-    """How bundles are made."""
-
-    split_by: SplitBy | None
-    keep_debug: bool
-    keep_ptx: bool
-    level: int
-    lock: Path | None
-    locked: bool
-
-
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
 @specs_argument()
 @output_option
@@ -77,7 +66,13 @@ def command(
     store_root: Path | None,
     require_signed: bool,
     as_json: bool,
-    **options: Unpack[_Options],
+    split_by: SplitBy | None,
+    keep_debug: bool,
+    keep_ptx: bool,
+    level: int,
+    lock: Path | None,
+    locked: bool,
+    **build: Unpack[BuildOptions],
 ) -> int:
     """Write the variants of SPECS into a bundle; what the store does not have is built first.
 
@@ -106,23 +101,34 @@ def command(
     from pallasc.cli.render.remarks import remarks
     from pallasc.cli.render.summary import print_notes, summary
     from pallasc.compiler.builds.bundling import make_bundle
-    from pallasc.compiler.builds.selection import read_wanted
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.options import Options
 
+    options = Options(**build)
     store = open_store(store_root, require_signed=require_signed)
     with store_progress(store, hits=False) as progress:
-        selection = read_wanted(
-            specs,
+        reader = SpecReader(
             store=store,
-            targets=targets,
-            expression=expression,
-            timeout_s=options["timeout_s"],
-            memory_bytes=options["memory_bytes"],
+            timeout_s=options.timeout_s,
+            memory_bytes=options.memory_bytes,
             frozen=frozen,
             on_tick=Reading(progress, keep_going=False).tick,
         )
+        selection = reader.select(specs, targets, expression)
         source: Source = "frozen" if frozen else "compile"
         made = make_bundle(
-            selection, output, store=store, source=source, on_event=progress, **options
+            selection,
+            output,
+            store=store,
+            source=source,
+            lock=lock,
+            locked=locked,
+            split_by=split_by,
+            keep_debug=keep_debug,
+            keep_ptx=keep_ptx,
+            level=level,
+            options=options,
+            on_event=progress,
         )
     print_notes(made.report, store)
     for line in remarks(made.report, added=False) if not made.report.exit_code else ():

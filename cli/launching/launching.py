@@ -16,6 +16,7 @@ from pallasc.errors import DeviceError, SelectionError, SpecError
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.launching.request import Request
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.runtime.calls.routes import Route
     from pallasc.runtime.device.devices import Device
@@ -188,14 +189,7 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def _build_missing(
-    variants: Sequence[Variant],
-    store: Store,
-    *,
-    jobs: int | None,
-    ptxas: Path | None,
-    require_store: bool,
-) -> Report:
+def _build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
     """Compile what is not in the store yet, and say so on the standard error output.
 
     Raises:
@@ -207,14 +201,7 @@ def _build_missing(
     from pallasc.compiler.builds.build import build
 
     with store_progress(store, hits=False) as progress:
-        report = build(
-            variants,
-            store=store,
-            jobs=jobs,
-            ptxas=ptxas,
-            require_store=require_store,
-            on_event=progress,
-        )
+        report = build(variants, store=store, options=options, on_event=progress)
     if len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     return report
@@ -233,7 +220,9 @@ def collect(
         fitting_ids = set(map(id, fit))
         pairs = zip(request.variants, request.artifacts, strict=True)
         return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
-    report = _build_missing(fit, request.store, **options)
+    from pallasc.compiler.builds.options import Options
+
+    report = _build_missing(fit, request.store, Options(**options))
     if report.exit_code:
         return report.exit_code
     results = [(result.variant, result.artifact) for result in report.results]

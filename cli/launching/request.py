@@ -83,15 +83,16 @@ def read_request(
     Raises:
         PallascError: as reading does.
     """
-    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.compiler.builds.collect import SpecReader
 
     bundles = _bundle_files(specs)
     if bundles:
         pairs = _read_bundled(bundles, targets=targets, expression=expression)
         return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
     store = open_store(store_root)
-    variants = load_variants(specs, store=store, targets=targets, expression=expression)
-    return Request(variants, [], store)
+    selection = SpecReader(store=store).select(specs, targets, expression)
+    return Request(list(selection.variants), [], store)
 
 
 def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain.setup import prepare
@@ -82,9 +83,8 @@ def audit(
         chosen = sorted(random.Random(seed).sample(range(len(stored)), sample))
         stored = [stored[index] for index in chosen]
     with tempfile.TemporaryDirectory(prefix="pallasc-audit-") as folder:
-        report = build(
-            [variant for variant, _ in stored], store=Store(folder), jobs=jobs, ptxas=ptxas
-        )
+        options = Options(jobs=jobs, ptxas=ptxas)
+        report = build([v for v, _ in stored], store=Store(folder), options=options)
         if report.interrupted:
             raise KeyboardInterrupt
         return [

@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
+from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.builds.state import Miss, Options, Run, ticking
+from pallasc.compiler.builds.state import Miss, Run, ticking
 from pallasc.compiler.inputs.lookup import Found, Lookup, not_believed
 from pallasc.compiler.inputs.request import Request, about
 from pallasc.compiler.toolchain.setup import Setup, prepare
@@ -31,7 +31,6 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.limits import Limits
-    from pallasc.compiler.builds.locked import Locked
     from pallasc.compiler.inputs.recalled import Recalled
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.pool import Pool
@@ -51,17 +50,7 @@ def build(
     variants: Sequence[Variant],
     *,
     store: Store,
-    jobs: int | None = None,
-    keep_going: bool = True,
-    ptxas: Path | None = None,
-    timeout_s: float | None = None,
-    memory_bytes: int | None = None,
-    compile: bool = True,
-    frozen: bool = False,
-    explain: bool = False,
-    locked: Locked | None = None,
-    require_store: bool = False,
-    fail_on_warning: Sequence[re.Pattern[str]] = (),
+    options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> Report:
     """Build `variants`; what the store has is not compiled again.
@@ -72,18 +61,7 @@ def build(
     Args:
         variants: what to build.
         store: where artifacts lie and will lie.
-        jobs: how many processes compile at a time; as many as cores and memory allow by default.
-        keep_going: go on with the others when a variant fails.
-        ptxas: an assembler to use instead of the installed wheel's.
-        timeout_s: how long one variant may take; None is for ever.
-        memory_bytes: what one compiling process may hold; None is its share of the machine.
-        compile: whether to compile at all: what is not in the store is `missing` otherwise.
-        frozen: what is not in the store fails, and nothing is compiled.
-        locked: the lock that all of it must agree with; see `locked`.
-        explain: say of each miss what has changed since the nearest entry of the store.
-        require_store: what is compiled and cannot be stored has failed.
-        fail_on_warning: what compiles with a warning that one of these matches, now or when it was
-            stored, has failed.
+        options: how.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
@@ -96,11 +74,6 @@ def build(
         CorruptError: not all folders of the store are its own.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
     """
-    options = Options(
-        jobs, keep_going, ptxas, timeout_s, memory_bytes,
-        compile and not frozen, frozen, explain, locked, require_store,
-        tuple(fail_on_warning),
-    )  # fmt: skip
     started = time.monotonic()
     run = Run(variants, store, options, on_event)
     interrupted = False
@@ -171,7 +144,7 @@ def _prepared(run: Run) -> Setup | Recalled | None:
     from pallasc.compiler.inputs.recalled import recall, recalled
 
     known = recalled(run.store)
-    if options.compile and not known:
+    if options.compiles and not known:
         return prepare()
     run.has_compiler = False
     if not known:
@@ -340,7 +313,7 @@ def _not_compiled(run: Run, index: int, found: Found) -> None:
         if found.doubted:
             error = not_believed(variant, reason)
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
-    elif not run.options.compile:
+    elif not run.options.compiles:
         run.settle(index, VariantResult(variant, "missing", reason=reason))
     elif not run.has_compiler:
         missing = ToolError(

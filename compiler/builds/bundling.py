@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.compiler.builds.selection import Wanted
+    from pallasc.compiler.builds.collect import Selection
     from pallasc.specs.bundle.items import Item
     from pallasc.specs.bundle.provenance import Provenance
 
@@ -62,7 +62,7 @@ class Made:
 
 
 def make_bundle(
-    wanted: Wanted,
+    selection: Selection,
     output: str | os.PathLike[str],
     *,
     store: Store,
@@ -74,23 +74,18 @@ def make_bundle(
     keep_ptx: bool = False,
     level: int = DEFAULT_LEVEL,
     provenance: Sequence[Provenance] | None = None,
-    jobs: int | None = None,
-    ptxas: Path | None = None,
-    timeout_s: float | None = None,
-    memory_bytes: int | None = None,
-    require_store: bool = False,
-    fail_on_warning: Sequence[re.Pattern[str]] = (),
+    options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> Made:
-    """Write the variants that are wanted into a bundle; all of them or nothing.
+    """Write the selected variants into a bundle; all of them or nothing.
 
     Args:
-        wanted: what `read_wanted` returned.
+        selection: the variants, and the specs that they come from.
         output: the file; what was there is replaced in one step.
         store: where artifacts lie and will lie.
         source: what happens to a variant that is not in the store. `compile`: it is compiled.
             `store`: it fails, with exit code 3. `frozen`: the same, and where there is a lock file
-            all variants must be as it says; `read_wanted` must have been called with `frozen`.
+            all variants must be as it says; the specs must have been read with `frozen`.
         lock: the lock file; `pallasc.lock` in the current folder by default.
         locked: there must be a lock file, and what comes out must be as it says.
         split_by: write one bundle for each model or architecture, with its name behind that of
@@ -99,12 +94,7 @@ def make_bundle(
         keep_ptx: take the PTX along, which nothing needs that launches.
         level: of zstd, 1 to 22.
         provenance: what to say of where it comes from; by default that is found out.
-        jobs: how many processes compile at a time.
-        ptxas: an assembler to use instead of the installed wheel's.
-        timeout_s: how long one variant may take; None is for ever.
-        memory_bytes: what one compiling process may hold; None is its share of the machine.
-        require_store: what is compiled and cannot be stored has failed.
-        fail_on_warning: what compiles with a warning that one of these matches has failed.
+        options: how variants are built; `source` and `locked` decide what it says of both.
         on_event: is told of each variant as it goes on, and of the time that passes.
 
     Returns:
@@ -125,16 +115,9 @@ def make_bundle(
     frozen = source == "frozen" or (locked and source == "store")
     held = load_locked(Path(lock) if lock else None, frozen=frozen, locked=locked)
     report = build(
-        wanted.variants,
+        selection.variants,
         store=store,
-        jobs=jobs,
-        ptxas=ptxas,
-        timeout_s=timeout_s,
-        memory_bytes=memory_bytes,
-        require_store=require_store,
-        fail_on_warning=fail_on_warning,
-        frozen=source != "compile",
-        locked=held,
+        options=replace(options, frozen=source != "compile", locked=held),
         on_event=on_event,
     )
     if report.exit_code:
@@ -146,7 +129,7 @@ def make_bundle(
 
         artifacts = [result.artifact for result in report.results if result.artifact is not None]
         provenance = origins(
-            wanted.specs,
+            selection.specs,
             artifacts,
             read=files_read(report.results, store),
             apart=[group.path for group in groups],

@@ -19,7 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,10 +42,13 @@ from pallasc.compiler.toolchain.own_modules import COLLECTING, own_digest
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
+from pallasc.specs.garbage import collector_paused
+from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.project import project_env
+from pallasc.specs.loading.select import retarget, select
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.plain_text import one_line
-from pallasc.specs.spec import Spec
+from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.variables import why_not_declared
 from pallasc.specs.wire import spec_from_json, spec_to_json
 
@@ -63,23 +66,79 @@ OnTick = Callable[[str, float], None]
 """Is told which file is being executed, and for how many seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was chosen of specs.
+
+    Attributes:
+        specs: all that the files declare.
+        variants: those of them that are built.
+    """
+
+    specs: tuple[Spec, ...]
+    variants: tuple[Variant, ...]
+
+
 class _ProcessError(SpecError):
     """The process that executed a spec file ended or was stopped before it could answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads Python spec files, within limits; the arguments are those of `collect`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecReader:
+    """Reads spec files, Python files in a process of their own each, within limits.
+
+    Attributes:
+        store: remembers what Python files declare; its listener is told, too, of what looks like a
+            spec in a folder and is not read.
+        timeout_s: how long executing one file may take; None is for ever.
+        memory_bytes: what its process may hold; None is what the machine has, 0 any amount.
+        frozen: execute nothing.
+        on_tick: is told about twice a second which file is being executed, and for how long.
+        broken: is given the error of a file whose process died or was stopped at a limit, and the
+            other files go on; None has it raised.
+    """
 
     store: Store
-    timeout_s: float | None
-    memory_bytes: int | None
-    on_tick: OnTick | None
-    frozen: bool
-    broken: Callable[[SpecError], None] | None
-    withheld: Withheld
+    timeout_s: float | None = None
+    memory_bytes: int | None = None
+    frozen: bool = False
+    on_tick: OnTick | None = None
+    broken: Callable[[SpecError], None] | None = None
+    _withheld: Withheld = field(default_factory=Withheld)
 
-    def read(self, path: str) -> list[Spec]:
+    def specs(self, paths: Sequence[str]) -> list[Spec]:
+        """Return the specs that files and folders declare.
+
+        Raises:
+            SpecError: one is missing or wrong.
+            NotCachedError: one would have to be executed, and `frozen` forbids it.
+        """
+        specs = load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
+        for note in self._withheld.notes():
+            self.store.tell(note)
+        return specs
+
+    def select(
+        self, paths: Sequence[str], targets: Sequence[str] = (), expression: str | None = None
+    ) -> Selection:
+        """Return what specs declare, and the variants that are chosen of it.
+
+        Args:
+            paths: spec files and folders of them.
+            targets: models or architectures in place of the specs' own; none changes nothing.
+            expression: which variants to take; None takes all.
+
+        Raises:
+            SpecError: a spec, a target or the expression is wrong.
+            NotCachedError: a Python spec would have to be executed, and `frozen` forbids it.
+        """
+        specs = self.specs(paths)
+        with collector_paused():
+            variants = expand(retarget(specs, targets))
+        chosen = variants if expression is None else select(variants, expression)
+        return Selection(tuple(specs), tuple(chosen))
+
+    def _read(self, path: str) -> list[Spec]:
         """Return what a file declares: what the store remembers, or what its execution tells."""
         digests = FileDigests(self.store.root, trust=self.store.trust)
         folder = str(Path(path).resolve().parent)
@@ -94,7 +153,7 @@ class _Reader:
             specs = _remembered(manifest) if changed is None else None
             if specs is not None:
                 self._tell(path, _diagnostics(manifest))
-                self.withheld.add(Path(path).name, manifest.missed)
+                self._withheld.add(Path(path).name, manifest.missed)
                 return specs
             if changed is None:
                 self.store.put_away(MANIFESTS, known, "it declares no specs", None)
@@ -117,7 +176,7 @@ class _Reader:
             self.broken(error)
             return []
         self._remember(key, collected, digests, declared)
-        self.withheld.add(Path(path).name, collected.missed)
+        self._withheld.add(Path(path).name, collected.missed)
         self._tell(path, collected.diagnostics)
         return list(collected.specs)
 
@@ -211,42 +270,6 @@ class _Reader:
             memory_bytes=(default_memory_bytes(1) if memory is None else memory) or None,
             tick_s=None if self.on_tick is None else _TICK_S,
         )
-
-
-def collect(
-    paths: Sequence[str],
-    *,
-    store: Store,
-    timeout_s: float | None = None,
-    memory_bytes: int | None = None,
-    on_tick: OnTick | None = None,
-    frozen: bool = False,
-    broken: Callable[[SpecError], None] | None = None,
-) -> list[Spec]:
-    """Return the specs that the files and folders `paths` declare.
-
-    Python files run in a process of their own each, unless the store remembers what they declare.
-
-    Args:
-        paths: spec files and folders of them.
-        store: where what Python specs declare is kept; its listener is told, too, of what looks
-            like a spec in a folder and is not read.
-        timeout_s: how long executing one file may take; None is for ever.
-        memory_bytes: what its process may hold; None is what the machine has, 0 any amount.
-        on_tick: is told about twice a second which file is being executed, and for how long.
-        frozen: execute nothing.
-        broken: is given the error of a file whose process died or was stopped at a limit, and the
-            other files go on; None has it raised.
-
-    Raises:
-        SpecError: one is missing or wrong.
-        NotCachedError: one would have to be executed, and `frozen` forbids it.
-    """
-    reader = _Reader(store, timeout_s, memory_bytes, on_tick, frozen, broken, Withheld())
-    specs = load_specs(paths, collect_python=reader.read, on_skip=store.tell)
-    for note in reader.withheld.notes():
-        store.tell(note)
-    return specs
 
 
 def _literal_env(path: str) -> set[str]:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pallasc.cache.manifests import check_manifest, manifest_from_json
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
-from pallasc.compiler.builds.state import Miss, Options, Run
+from pallasc.compiler.builds.state import Miss, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import about, data_digests, request_fields
 from pallasc.compiler.toolchain.environment import declared_values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pallasc.compiler.builds.locked import (
     LockedLookup,
     require_toolchain,
 )
+from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.recalled import prepare_or_recall
@@ -125,12 +125,7 @@ def update_lock(
     file: Path,
     whole: bool,
     store: Store,
-    jobs: int | None = None,
-    ptxas: Path | None = None,
-    timeout_s: float | None = None,
-    memory_bytes: int | None = None,
-    require_store: bool = False,
-    fail_on_warning: Sequence[re.Pattern[str]] = (),
+    options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> Updated:
     """Build variants, and return the lock with their entries; nothing is written.
@@ -141,12 +136,7 @@ def update_lock(
         file: the lock file, for messages.
         whole: whether the other entries go; otherwise they stay.
         store: as for `build`.
-        jobs: as for `build`.
-        ptxas: as for `build`.
-        timeout_s: as for `build`.
-        memory_bytes: as for `build`.
-        require_store: as for `build`.
-        fail_on_warning: as for `build`.
+        options: as for `build`.
         on_event: as for `build`.
 
     Raises:
@@ -154,7 +144,7 @@ def update_lock(
         ToolError: the toolchain is not complete.
     """
     old = lock or Lock()
-    with prepare(ptxas) as setup:
+    with prepare(options.ptxas) as setup:
         context = setup.context(store)
         toolchain = setup.components(context)
         requests = [request.key for request in map(Requests(context).of, variants)]
@@ -166,17 +156,7 @@ def update_lock(
             "leaves alone would not fit this one.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
-    report = build(
-        variants,
-        store=store,
-        jobs=jobs,
-        ptxas=ptxas,
-        timeout_s=timeout_s,
-        memory_bytes=memory_bytes,
-        require_store=require_store,
-        fail_on_warning=fail_on_warning,
-        on_event=on_event,
-    )
+    report = build(variants, store=store, options=options, on_event=on_event)
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
         return Updated(old, (), tuple(apart), report)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pallasc.cache import files, format, stat_digest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import CheckError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -110,10 +111,7 @@ def reproduce(
     *,
     store: Store,
     stored: Mapping[str, Artifact] | None = None,
-    jobs: int | None = None,
-    ptxas: Path | None = None,
-    timeout_s: float | None = None,
-    memory_bytes: int | None = None,
+    options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> Reproduction:
     """Compile `count` of the variants twice, each time in fresh processes, and compare all three.
@@ -123,25 +121,20 @@ def reproduce(
         count: how many.
         store: knows the digests of the toolchain's files; nothing is taken from it or put there.
         stored: what a build gave for them, by id; what it holds is compared too.
-        jobs: as for `build`.
-        ptxas: as for `build`.
-        timeout_s: as for `build`.
-        memory_bytes: as for `build`.
+        options: how they are compiled: `jobs`, `ptxas` and the limits count.
         on_event: as for `build`, of both builds.
 
     Raises:
         ToolError: the toolchain is not complete.
     """
     sample = chosen(variants, count)
+    plain = replace(DEFAULTS, jobs=options.jobs, ptxas=options.ptxas)
+    plain = replace(plain, timeout_s=options.timeout_s, memory_bytes=options.memory_bytes)
     with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
         reports: list[Report] = []
         for name, order in (("first", sample), ("second", sample[::-1])):
             empty = _empty_store(Path(folder) / name, store)
-            report = build(
-                order, store=empty, jobs=jobs, ptxas=ptxas, timeout_s=timeout_s,
-                memory_bytes=memory_bytes, on_event=on_event,
-            )  # fmt: skip
-            reports.append(report)
+            reports.append(build(order, store=empty, options=plain, on_event=on_event))
             if reports[-1].interrupted:
                 return Reproduction((), interrupted=True)
         first, second = ({r.variant.id: r for r in report.results} for report in reports)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
 from pallasc.compiler.builds.withheld import Withheld, diagnostics_of
 from pallasc.compiler.inputs.lookup import Lookup
@@ -20,27 +19,10 @@ from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.locked import Locked, LockedLookup
+    from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.inputs.recalled import Recalled
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.setup import Setup
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How variants are built; the arguments of `build` of the same names."""
-
-    jobs: int | None
-    keep_going: bool
-    ptxas: Path | None
-    timeout_s: float | None
-    memory_bytes: int | None
-    compile: bool
-    frozen: bool
-    explain: bool
-    locked: Locked | None
-    require_store: bool = False
-    fail_on_warning: tuple[re.Pattern[str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -145,7 +127,7 @@ class Run:
     def may_compile(self) -> bool:
         """Tell whether misses are to be compiled, after what has happened so far."""
         return (
-            self.options.compile
+            self.options.compiles
             and self.has_compiler
             and (self.options.keep_going or not self._failed)
         )

@@ -20,7 +20,8 @@ import pytest
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.compiler.inputs.request import request_key
 from pallasc.compiler.toolchain.context import Context
@@ -98,14 +99,15 @@ class Project:
     def variants(self, *names: str) -> list[Variant]:
         """Return the variants of spec files of the folder."""
         paths = [str(self.folder / name) for name in names or ("spec.yaml",)]
-        return expand(collect(paths, store=self.store))
+        return expand(SpecReader(store=self.store).specs(paths))
 
     def build(self, *names: str, **options: Any) -> Report:
         """Build spec files of the folder; another worker would cost more than what it compiles."""
         self.events = []
         variants = self.variants(*names)
-        given = {"store": self.store, "jobs": 1, **options}
-        return build(variants, on_event=self.events.append, **given)
+        store = options.pop("store", self.store)
+        given = Options(**{"jobs": 1, **options})
+        return build(variants, store=store, options=given, on_event=self.events.append)
 
     def context(self) -> Context:
         """Return what keys are made of here."""

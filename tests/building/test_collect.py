@@ -12,7 +12,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds import collect as collecting
-from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.collect import SpecReader
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.wire import spec_to_json
@@ -46,20 +46,20 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int
 def test_an_unchanged_file_is_executed_once(project: Any, counted: Callable[[], int]) -> None:
     path = project.write("spec.py", SPEC)
     helper = project.write("helper.py", "SIZES = [128]\n")
-    first = collect([str(path)], store=project.store)
-    again = collect([str(path)], store=project.store)
+    first = SpecReader(store=project.store).specs([str(path)])
+    again = SpecReader(store=project.store).specs([str(path)])
     assert counted() == 1
     assert [spec_to_json(s) for s in first] == [spec_to_json(s) for s in again]
     assert again[0].matrix == {"n": (128,)}
     assert again[0].location.file == str(path)
 
     helper.write_text("SIZES = [128, 256]\n")
-    changed = collect([str(path)], store=project.store)
+    changed = SpecReader(store=project.store).specs([str(path)])
     assert counted() == 2
     assert changed[0].matrix == {"n": (128, 256)}
 
     path.write_text("# A comment.\n" + SPEC)
-    assert collect([str(path)], store=project.store)[0].location.line == 12
+    assert SpecReader(store=project.store).specs([str(path)])[0].location.line == 12
     assert counted() == 3
 
 
@@ -68,12 +68,12 @@ def test_another_jax_or_another_path_is_asked_again(
 ) -> None:
     path = project.write("spec.py", SPEC)
     project.write("helper.py", "SIZES = [128]\n")
-    collect([str(path)], store=project.store)
+    SpecReader(store=project.store).specs([str(path)])
     monkeypatch.chdir(project.folder)
-    assert collect(["spec.py"], store=project.store)[0].location.file == "spec.py"
+    assert SpecReader(store=project.store).specs(["spec.py"])[0].location.file == "spec.py"
     assert counted() == 2
     monkeypatch.setattr(collecting, "recorded", lambda names: "another")
-    collect([str(path)], store=project.store)
+    SpecReader(store=project.store).specs([str(path)])
     assert counted() == 3
 
 
@@ -85,10 +85,10 @@ def test_a_link_that_is_turned_elsewhere_is_noticed(
     project.write("helper.py", "SIZES = [128]\n")
     link = project.folder / "spec.py"
     link.symlink_to("first.py")
-    assert [s.name for s in collect([str(link)], store=project.store)] == ["scale"]
+    assert [s.name for s in SpecReader(store=project.store).specs([str(link)])] == ["scale"]
     link.unlink()
     link.symlink_to("second.py")
-    assert [s.name for s in collect([str(link)], store=project.store)] == ["shift"]
+    assert [s.name for s in SpecReader(store=project.store).specs([str(link)])] == ["shift"]
 
 
 MISTAKES = {
@@ -121,7 +121,7 @@ def test_a_mistake_is_shown_at_its_place(project: Any, name: str) -> None:
     text, message = MISTAKES[name]
     path = project.write("spec.py", text)
     with pytest.raises(SpecError) as caught:
-        collect([str(path)], store=project.store)
+        SpecReader(store=project.store).specs([str(path)])
     assert str(caught.value) == message.format(path=path)
     assert caught.value.exit_code == 2
 
@@ -132,7 +132,7 @@ def test_what_a_file_prints_does_not_reach_this_process(
     text = "import os\nprint('loud')\nos.write(1, b'{}\\n')\nos.write(2, b'louder\\n')\n"
     kernel = "import pallasc\n@pallasc.kernel(args=['f32[8]'])\ndef run(x): return x\n"
     path = project.write("spec.py", text + kernel)
-    assert [s.name for s in collect([str(path)], store=project.store)] == ["run"]
+    assert [s.name for s in SpecReader(store=project.store).specs([str(path)])] == ["run"]
     assert capfd.readouterr() == ("", "")
 
 
@@ -156,7 +156,7 @@ def test_a_store_that_cannot_be_written_only_costs_time(
     project.write("helper.py", "SIZES = [128]\n")
     store = Store(path / "below-a-file")
     for _ in range(2):
-        assert [s.name for s in collect([str(path)], store=store)] == ["scale"]
+        assert [s.name for s in SpecReader(store=store).specs([str(path)])] == ["scale"]
     assert counted() == 2
     assert not os.path.lexists(store.root)
 
@@ -167,7 +167,7 @@ def test_yaml_and_python_files_are_read_in_the_order_given(
     python = project.write("spec.py", SPEC)
     project.write("helper.py", "SIZES = [128]\n")
     yaml = project.spec({"name": "second", "entry": "spec.py:scale"})
-    specs = collect([str(yaml), str(python)], store=project.store)
+    specs = SpecReader(store=project.store).specs([str(yaml), str(python)])
     assert [spec.name for spec in specs] == ["second", "scale"]
 
 
@@ -211,14 +211,13 @@ def test_a_file_whose_process_dies_is_told_and_the_others_go_on(project: Any, na
     python = project.write("fine.py", KERNEL)
     told: list[SpecError] = []
     if name == "loops":  # then the good file is remembered, and held to no limit of time
-        collect([str(python)], store=project.store)
-    specs = collect(
-        [str(path), str(yaml), str(python)],
+        SpecReader(store=project.store).specs([str(python)])
+    specs = SpecReader(
         store=project.store,
         timeout_s=2 if name == "loops" else None,
         memory_bytes=300_000_000,
         broken=told.append,
-    )
+    ).specs([str(path), str(yaml), str(python)])
     assert [spec.name for spec in specs] == ["healthy", "k"]
     (error,) = told
     first, *rest = error.message.splitlines()
@@ -234,7 +233,9 @@ def test_what_allocates_at_once_is_told_like_what_allocates_slowly(project: Any)
     told: list[SpecError] = []
     limit_bytes = 300_000_000
     assert (
-        collect([str(path)], store=project.store, memory_bytes=limit_bytes, broken=told.append)
+        SpecReader(store=project.store, memory_bytes=limit_bytes, broken=told.append).specs(
+            [str(path)]
+        )
         == []
     )
     assert str(told[0]) == (
@@ -251,13 +252,15 @@ def test_the_time_that_starting_the_process_takes_does_not_count(
     (slow / "sitecustomize.py").write_text("import time\ntime.sleep(3.5)\n")
     path = project.write("spec.py", KERNEL)
     monkeypatch.setenv("PYTHONPATH", f"{slow}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert [s.name for s in collect([str(path)], store=project.store, timeout_s=3)] == ["k"]
+    assert [s.name for s in SpecReader(store=project.store, timeout_s=3).specs([str(path)])] == [
+        "k"
+    ]
 
 
 def test_a_file_whose_process_dies_is_raised_where_nobody_is_told(project: Any) -> None:
     path = project.write("spec.py", "while True: pass\n")
     with pytest.raises(SpecError, match="took longer than 1 s") as caught:
-        collect([str(path)], store=project.store, timeout_s=1)
+        SpecReader(store=project.store, timeout_s=1).specs([str(path)])
     assert caught.value.hint == "If it needs more time, raise --timeout."
 
 
@@ -265,14 +268,14 @@ def test_an_ordinary_mistake_is_raised_also_where_deaths_are_told(project: Any) 
     path = project.write("spec.py", "raise KeyError('lost')\n")
     told: list[SpecError] = []
     with pytest.raises(SpecError, match=r"spec\.py:1: KeyError: 'lost'"):
-        collect([str(path)], store=project.store, broken=told.append)
+        SpecReader(store=project.store, broken=told.append).specs([str(path)])
     assert told == []
 
 
 def test_time_that_passes_is_told_with_the_file(project: Any) -> None:
     path = project.write("spec.py", "import time\ntime.sleep(1.5)\n" + KERNEL)
     ticks: list[tuple[str, float]] = []
-    collect([str(path)], store=project.store, on_tick=lambda *tick: ticks.append(tick))
+    SpecReader(store=project.store, on_tick=lambda *tick: ticks.append(tick)).specs([str(path)])
     assert {name for name, _ in ticks} == {str(path)}
     assert max(seconds for _, seconds in ticks) > 1
     assert [seconds for _, seconds in ticks] == sorted(seconds for _, seconds in ticks)
@@ -283,20 +286,20 @@ def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int
     helper = project.write("helper.py", "SIZES = [128]\n")
     told: list[SpecError] = []
     with pytest.raises(NotCachedError) as caught:
-        collect([str(path)], store=project.store, frozen=True, broken=told.append)
+        SpecReader(store=project.store, frozen=True, broken=told.append).specs([str(path)])
     assert (caught.value.exit_code, counted(), told) == (3, 0, [])
     assert str(caught.value) == (
         f"{path}: what this file declares is not in the store: it was not read here before.\n"
         "  --frozen does not execute it: build it without, or restore the store."
     )
-    collect([str(path)], store=project.store)
-    held = collect([str(path)], store=project.store, frozen=True)
+    SpecReader(store=project.store).specs([str(path)])
+    held = SpecReader(store=project.store, frozen=True).specs([str(path)])
     assert ([spec.name for spec in held], counted()) == (["scale"], 1)
     helper.write_text("SIZES = [256]\n")
     with pytest.raises(
         NotCachedError, match=r"not in the store: helper \(helper\.py\) has changed\."
     ):
-        collect([str(path)], store=project.store, frozen=True)
+        SpecReader(store=project.store, frozen=True).specs([str(path)])
     assert counted() == 1
 
 
@@ -311,7 +314,7 @@ def test_what_is_said_while_a_file_is_read_is_told_each_time(project: Any) -> No
     for frozen in (False, True):  # executed, and then remembered
         told: list[str] = []
         store = Store(project.store.root, warn=told.append)
-        collect([str(path)], store=store, frozen=frozen)
+        SpecReader(store=store, frozen=frozen).specs([str(path)])
         assert sorted(told) == wanted
         assert sorted(store.warnings) == wanted
 
@@ -322,7 +325,7 @@ def test_what_a_file_said_before_its_mistake_is_told(project: Any) -> None:
     )
     told: list[str] = []
     with pytest.raises(SpecError, match="ZeroDivisionError"):
-        collect([str(path)], store=Store(project.store.root, warn=told.append))
+        SpecReader(store=Store(project.store.root, warn=told.append)).specs([str(path)])
     said = f"while {path} was read: "
     assert sorted(told) == [f"{said}spec.py:3: UserWarning: a", f"{said}stdout: size 4"]
 
@@ -365,7 +368,7 @@ def test_a_table_of_a_python_spec_is_read_again_when_it_changes(project: Any) ->
     table = project.write("tuned/rows.json", '[{"n": 128, "use": true}, {"n": 1, "use": false}]')
 
     def ids() -> list[str]:
-        specs = collect([str(path)], store=project.store)
+        specs = SpecReader(store=project.store).specs([str(path)])
         return [variant.id for variant in expand(specs) if dict(variant.params)["mode"] == "dumps"]
 
     assert ids() == ["scale[n=128,tiles=small,mode=dumps]@h100-sxm"]

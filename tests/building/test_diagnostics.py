@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.builds.locked import Locked
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.workers.diagnostics import (
     LONGEST_TEXT,
@@ -144,7 +145,9 @@ def test_what_a_child_process_says_is_heard(talking: Any, results: Any) -> None:
 def test_a_frozen_build_says_it_too_without_manifests(talking: Any, results: Any) -> None:
     variants = talking.variants()
     file = Path(talking.folder) / "pallasc.lock"
-    updated = update_lock(variants, None, file=file, whole=True, store=talking.store, jobs=1)
+    updated = update_lock(
+        variants, None, file=file, whole=True, store=talking.store, options=Options(jobs=1)
+    )
     keys = {result.action_key for result in updated.report.results}
     kept = {action_name(key) for key in keys}
     for path in talking.store.folder.glob("man/*/*"):

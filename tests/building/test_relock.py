@@ -12,6 +12,7 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.compiler.builds.locked import Locked
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import Updated, check_lock, update_lock
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Component, Entry, Lock
@@ -62,7 +63,12 @@ def lock(original: tuple[Any, Lock]) -> Lock:
 
 def update(project: Any, lock: Lock | None, *, whole: bool = True) -> Updated:
     return update_lock(
-        project.variants(), lock, file=FILE, whole=whole, store=project.store, jobs=1
+        project.variants(),
+        lock,
+        file=FILE,
+        whole=whole,
+        store=project.store,
+        options=Options(jobs=1),
     )
 
 
@@ -132,7 +138,12 @@ def test_an_update_holds_its_workers_to_their_limits(
         "import time\ndef scaled(x, *, factor):\n    time.sleep(60)\n    return x * factor\n",
     )
     updated = update_lock(
-        project.variants(), lock, file=FILE, whole=True, store=project.store, jobs=1, **limit
+        project.variants(),
+        lock,
+        file=FILE,
+        whole=True,
+        store=project.store,
+        options=Options(jobs=1, **limit),
     )
     assert (updated.complete, updated.lock) == (False, lock)
     assert {result.status for result in updated.report.results} == {"failed"}

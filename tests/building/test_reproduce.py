@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.reproduce import (
     Reproduced,
     Reproduction,
@@ -141,7 +142,9 @@ def test_compiling_twice_finds_what_differs_and_what_fails(project: Any) -> None
     names = ("same", "process", "fails")
     project.spec(*({"name": name, "entry": f"kernel.py:{name}"} for name in names))
     events: list[Any] = []
-    found = reproduce(project.variants(), 3, store=project.store, jobs=1, on_event=events.append)
+    found = reproduce(
+        project.variants(), 3, store=project.store, on_event=events.append, options=Options(jobs=1)
+    )
     same, process, fails = found.results
     assert found.exit_code == 1
     assert (same.outcome, same.differences) == ("same", ())

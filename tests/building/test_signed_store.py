@@ -13,6 +13,7 @@ from pallasc.cache import format
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.verify import verify
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import judged, reproduce
 from pallasc.compiler.inputs.lookup import artifact_of_action
@@ -142,7 +143,7 @@ def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
     report = kernels.build()
     stored = {result.variant.id: result.artifact for result in report.results}
     variants = kernels.variants()
-    found = reproduce(variants, 2, store=kernels.store, stored=stored, jobs=1)
+    found = reproduce(variants, 2, store=kernels.store, stored=stored, options=Options(jobs=1))
     double, triple = found.results
     assert (double.outcome, triple.outcome) == ("different", "same")
     assert double.first == double.second == first.results[0].artifact.digest

@@ -15,7 +15,8 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.bundling import Made, make_bundle
-from pallasc.compiler.builds.selection import read_wanted
+from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.provenance import Provenance
@@ -68,8 +69,8 @@ class Project:
         """Make a bundle of the spec, or of what an expression means."""
         held = store or self.store
         expression = options.pop("expression", None)
-        wanted = read_wanted([str(self.spec)], store=held, expression=expression)
-        return make_bundle(wanted, output, store=held, jobs=1, **options)
+        selection = SpecReader(store=held).select([str(self.spec)], expression=expression)
+        return make_bundle(selection, output, store=held, **options, options=Options(jobs=1))
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +158,9 @@ def test_two_clones_give_the_same_bytes(
     git(tmp_path, "clone", "-q", str(first), str(second))
     contents = []
     for clone in (first, second):
-        wanted = read_wanted([str(clone / "specs")], store=project.store)
+        selection = SpecReader(store=project.store).select([str(clone / "specs")])
         output = clone / "kernels.pallasc"
-        made = make_bundle(wanted, output, store=project.store, jobs=1)
+        made = make_bundle(selection, output, store=project.store, options=Options(jobs=1))
         assert [origin.dirty for origin in made.provenance] == [False]
         contents.append(output.read_bytes())
     assert contents[0] == contents[1]
@@ -245,8 +246,8 @@ def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
     lock, output = tmp_path / "pallasc.lock", tmp_path / "k.pallasc"
     with pytest.raises(NotCachedError, match="there is no"):
         project.make(output, locked=True, lock=lock)
-    wanted = read_wanted([str(project.spec)], store=project.store)
-    updated = update_lock(wanted.variants, None, file=lock, whole=True, store=project.store)
+    selection = SpecReader(store=project.store).select([str(project.spec)])
+    updated = update_lock(selection.variants, None, file=lock, whole=True, store=project.store)
     write_lock(lock, updated.lock)
     for options in ({"locked": True}, {"locked": True, "source": "store"}, {"source": "frozen"}):
         assert project.make(output, lock=lock, **options).report.exit_code == 0

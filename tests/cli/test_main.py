@@ -42,10 +42,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     """Make `pallasc list` end with an error."""
 
     def fail_with(error: BaseException) -> None:
-        def collect(*_: object, **__: object) -> None:
+        def load_specs(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pallasc.compiler.builds.selection.collect", collect)
+        monkeypatch.setattr("pallasc.compiler.builds.collect.load_specs", load_specs)
 
     return fail_with
 

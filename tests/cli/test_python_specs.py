@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.arguments.selection import load_variants, open_store
+from pallasc.cli.arguments.selection import open_store
+from pallasc.compiler.builds.collect import SpecReader
 from pallasc.errors import NotCachedError, SpecError
 
 STARTERS = {
@@ -37,13 +38,8 @@ def test_a_spec_that_exits_leaves_the_other_specs(spec: Path, tmp_path: Path) ->
     exits = tmp_path / "exits.py"
     exits.write_text("import os\nos._exit(0)\n")
     told: list[SpecError] = []
-    variants = load_variants(
-        [str(exits), str(spec)],
-        store=open_store(tmp_path / "store"),
-        targets=[],
-        expression="dtype=f32",
-        broken=told.append,
-    )
+    reader = SpecReader(store=open_store(tmp_path / "store"), broken=told.append)
+    variants = reader.select([str(exits), str(spec)], expression="dtype=f32").variants
     assert [variant.name for variant in variants] == ["add"]
     assert [str(error) for error in told] == [
         f"{exits}: the process that executes this file ended with exit code 0"
@@ -55,14 +51,11 @@ def test_limits_and_ticks_reach_the_process(tmp_path: Path) -> None:
     loops.write_text("while True: pass\n")
     ticks: list[str] = []
     with pytest.raises(SpecError, match=r"took longer than 1\.5 s \(--timeout\)"):
-        load_variants(
-            [str(loops)],
+        SpecReader(
             store=open_store(tmp_path / "store"),
-            targets=[],
-            expression=None,
             timeout_s=1.5,
-            on_tick=lambda path, seconds: ticks.append(path),
-        )
+            on_tick=lambda path, _: ticks.append(path),
+        ).specs([str(loops)])
     assert {*ticks} == {str(loops)}
 
 
@@ -85,13 +78,7 @@ def test_frozen_reaches_python_specs(tmp_path: Path) -> None:
     path = tmp_path / "spec.py"
     path.write_text(KERNEL)
     with pytest.raises(NotCachedError, match="--frozen does not execute it"):
-        load_variants(
-            [str(path)],
-            store=open_store(tmp_path / "store"),
-            targets=[],
-            expression=None,
-            frozen=True,
-        )
+        SpecReader(store=open_store(tmp_path / "store"), frozen=True).specs([str(path)])
 
 
 def test_what_a_spec_prints_is_told_beside_json(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from covering import CASES, Case, Found
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.specs.spec import Variant
@@ -51,7 +52,7 @@ def results(
     with _interpreting(names, folder) as numbers:
         # A sample is built beside other tests: there one worker at a time costs least.
         jobs = 1 if sample else None
-        report = build(chosen, store=Store(store), jobs=jobs, timeout_s=_MOST_S)
+        report = build(chosen, store=Store(store), options=Options(jobs=jobs, timeout_s=_MOST_S))
     version = exported.version()
     built = _by_case(report.results)
     found = _found(report.results)

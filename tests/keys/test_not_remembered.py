@@ -10,7 +10,8 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.inputs.why import explain_variants
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import SpecError
@@ -42,7 +43,7 @@ def variants_of(place: Path, kernels: dict[str, str], **more: Any) -> list[Varia
     ]
     spec = place / "spec.yaml"
     spec.write_text(json.dumps({"schema": 1, "targets": ["sm_90a"], "kernels": declared}))
-    return expand(collect([str(spec)], store=Store(place / "store")))
+    return expand(SpecReader(store=Store(place / "store")).specs([str(spec)]))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reports(place: Path) -> list[Any]:
     """Return the reports of a first, a second and a third build; a file came before the third."""
     variants = variants_of(place, KERNELS)
-    found = [build(variants, store=Store(place / "store"), jobs=1) for _ in range(2)]
+    found = [
+        build(variants, store=Store(place / "store"), options=Options(jobs=1)) for _ in range(2)
+    ]
     (place / "asks.py.debug").touch()
-    return [*found, build(variants, store=Store(place / "store"), jobs=1)]
+    return [*found, build(variants, store=Store(place / "store"), options=Options(jobs=1))]
 
 
 def test_everything_compiles_whatever_it_did(reports: list[Any]) -> None:

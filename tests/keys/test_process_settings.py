@@ -11,7 +11,8 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.builds.options import Options
 from pallasc.specs.loading.matrix import expand
 
 COMMON = """
@@ -49,8 +50,10 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Return the reports of a first and a second build of all kernels, in one process each."""
     place = tmp_path_factory.mktemp("settings")
-    variants = expand(collect([str(write(place, SHARED))], store=Store(place / "store")))
-    return [build(variants, store=Store(place / "store"), jobs=1) for _ in range(2)]
+    variants = expand(SpecReader(store=Store(place / "store")).specs([str(write(place, SHARED))]))
+    return [
+        build(variants, store=Store(place / "store"), options=Options(jobs=1)) for _ in range(2)
+    ]
 
 
 def results(report: Any) -> dict[str, Any]:
@@ -135,7 +138,7 @@ def test_what_a_python_spec_looks_at_is_an_input_of_what_it_declares(
     store = Store(tmp_path / "store")
 
     def sizes() -> list[str]:
-        specs = collect([str(tmp_path / "declared.py")], store=store)
+        specs = SpecReader(store=store).specs([str(tmp_path / "declared.py")])
         return [str(spec.args["x"]) for spec in specs]  # type: ignore[call-overload]
 
     assert sizes() == ["f32[8, 128]"]
@@ -153,7 +156,7 @@ def test_what_a_python_spec_asks_for_and_does_not_get_to_see_is_said(
     monkeypatch.setenv("EVEN_MORE", "8")
     for _ in range(2):  # executed, and remembered
         store = Store(tmp_path / "store")
-        (spec,) = collect([str(tmp_path / "declared.py")], store=store)
+        (spec,) = SpecReader(store=store).specs([str(tmp_path / "declared.py")])
         assert str(spec.args["x"]) == "f32[16, 128]"  # type: ignore[call-overload]
         (note,) = store.warnings
         assert note.startswith("declared.py asks for EVEN_MORE (declared.py:12), which is set here")

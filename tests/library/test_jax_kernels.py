@@ -19,6 +19,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.specs.artifacts.plan import LaunchPlan
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -129,7 +130,7 @@ def _chosen() -> list[Variant]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Compile some variants, or all; return the results by id."""
     store = Store(tmp_path_factory.mktemp("store"))
-    report = build(_chosen(), store=store, jobs=1)
+    report = build(_chosen(), store=store, options=Options(jobs=1))
     return {result.variant.id: result for result in report.results}
 
 

@@ -7,7 +7,8 @@ import sys
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.collect import collect
+from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.builds.options import Options
 from pallasc.specs.loading.matrix import expand
 
 HEAVY = ("jax", "jaxlib", "numpy", "llvmlite", "google.protobuf", "torch")
@@ -15,8 +16,8 @@ HEAVY = ("jax", "jaxlib", "numpy", "llvmlite", "google.protobuf", "torch")
 
 def main(root: str, jobs: str, *paths: str) -> None:
     store = Store(root)
-    variants = expand(collect(paths, store=store))
-    report = build(variants, store=store, jobs=int(jobs) or None)
+    variants = expand(SpecReader(store=store).specs(paths))
+    report = build(variants, store=store, options=Options(jobs=int(jobs) or None))
     results = [
         {
             "id": result.variant.id,
