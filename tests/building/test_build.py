@@ -14,6 +14,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds import build as building
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Event
 from pallasc.errors import ToolError
 
@@ -110,7 +111,7 @@ def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any, result
     project.spec(*kernels)
     variants = project.variants()
     (project.folder / "table.txt").unlink()
-    found = results(building.build(variants, store=project.store, jobs=1))
+    found = results(building.build(variants, store=project.store, options=Options(jobs=1)))
     assert (found["reads"].status, found["other"].status) == ("failed", "compiled")
     assert "table.txt: no digest" in str(found["reads"].error)
     assert found["reads"].error.location == found["reads"].variant.location
@@ -166,7 +167,7 @@ def _check_uncached(project: Any, store: Store, note: str) -> None:
     project.spec(*write_kernels(project, a=61, b=62))
     variants = project.variants()
     for _ in range(2):
-        report = building.build(variants, store=Store(store.root), jobs=1)
+        report = building.build(variants, store=Store(store.root), options=Options(jobs=1))
         assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")] * 2
         assert all(r.artifact.cubin() and r.artifact.plan.steps for r in report.results)
         assert report.exit_code == 0
