@@ -16,6 +16,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.specs.spec import Variant
 
 
@@ -35,7 +36,8 @@ def test_artifacts_are_those_that_are_recorded(
 ) -> None:
     chosen = _chosen()
     assert len(chosen) > 5
-    check_digests(build(chosen, store=Store(tmp_path_factory.mktemp("store")), jobs=1).results)
+    store = Store(tmp_path_factory.mktemp("store"))
+    check_digests(build(chosen, store=store, options=Options(jobs=1)).results)
 
 
 def test_every_variant_is_recorded() -> None:
