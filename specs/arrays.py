@@ -140,7 +140,7 @@ class ArrayTemplate:
         if type(value) is not int or not 0 <= value < _LARGEST_DIMENSION:
             raise SpecError(
                 f"{self.text!r}: dimension {index} is {show(value)}{self._given(params)}.",
-                hint="A dimension is a whole number from 0.",
+                hint="A dimension must be a whole number, 0 or more.",
             )
         return value
 
@@ -226,7 +226,7 @@ def _parse_dimension(text: str, whole: str) -> Template:
         return template
     raise SpecError(
         f"{show(whole)}: {text!r} is not a dimension.",
-        hint=f"Put the whole sum into braces, {{{text.replace('{', '').replace('}', '')}}}."
+        hint=f"Put the whole expression in braces: {{{text.replace('{', '').replace('}', '')}}}."
         if is_template(text)
         else _dimension_hint(text),
     )
@@ -234,5 +234,5 @@ def _parse_dimension(text: str, whole: str) -> Template:
 
 def _dimension_hint(text: str) -> str:
     if text.isidentifier():
-        return f"A parameter stands in braces: {{{text}}}."
-    return "A dimension is a whole number from 0, or a parameter in braces."
+        return f"Put the parameter in braces: {{{text}}}."
+    return "A dimension must be a whole number, 0 or more, or a parameter in braces."

@@ -172,7 +172,7 @@ class Number:
     @property
     def what(self) -> str:
         """Return what a message says was expected."""
-        return f"a whole number from {self.least}" if self.whole else f"a number from {self.least}"
+        return f"a {'whole number' if self.whole else 'number'} of at least {self.least}"
 
     def read(self, value: object, at: Place) -> int | float | str:
         """Return the number, or the template as it stands."""
@@ -227,7 +227,9 @@ class ListOf(Generic[_Item]):
             hint = None if isinstance(value, dict) or value is None else f"Write [{value}]."
             raise expected(f"a list of {self.what}", value, at, hint)
         if len(value) < self.minimum:
-            raise at.error(f"the list of {self.what} is empty.", "Leave the field out, or fill it.")
+            raise at.error(
+                f"the list of {self.what} is empty.", "Leave the field out, or add an item."
+            )
         items = tuple(self.item.read(item, at.child(i)) for i, item in enumerate(value))
         self._distinct(items, at)
         return items
@@ -238,7 +240,7 @@ class ListOf(Generic[_Item]):
             first = seen.setdefault(typed(item), index)
             if first != index:
                 place = at.child(index)
-                raise place.error(f"{show(item)} stands in the list twice.", "Remove one of them.")
+                raise place.error(f"{show(item)} is in the list twice.", "Remove one of them.")
 
     def schema(self) -> Schema:
         """Return the schema."""
@@ -260,7 +262,9 @@ class MapOf(Generic[_Item]):
         if not isinstance(value, dict):
             raise expected(f"a mapping of {self.what}", value, at)
         if len(value) < self.minimum:
-            raise at.error(f"the mapping of {self.what} is empty.", "Leave it out, or fill it.")
+            raise at.error(
+                f"the mapping of {self.what} is empty.", "Leave it out, or add an entry."
+            )
         return {
             self._key(key, at): self.item.read(item, at.child(key)) for key, item in value.items()
         }
@@ -315,7 +319,9 @@ class Record:
 def finite(value: object, at: Place) -> None:
     """Refuse infinities and NaN, which plain data does not have."""
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        raise at.error(f"{value} cannot stand in a spec.", "Write {$ref: math:inf} or math:nan.")
+        raise at.error(
+            f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
+        )
 
 
 def typed(value: object) -> str:

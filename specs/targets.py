@@ -73,7 +73,10 @@ def make_model(
         raise SpecError(f"model {name!r} is built in.", hint="Choose another name.")
     base_name = like or arch
     if base_name is None:
-        raise SpecError(f"model {name!r} has no architecture.", hint="Add arch: sm_90a, say.")
+        raise SpecError(
+            f"model {name!r} has no architecture.",
+            hint="Add an architecture, such as arch: sm_90a.",
+        )
     base = resolve_target(base_name, known)
     changes = {"description": name, **figures}
     return replace(base, name=name, arch=arch or base.arch, **changes)  # type: ignore[arg-type]

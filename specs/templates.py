@@ -79,7 +79,7 @@ class Expression:
         value = self.value(params)
         if isinstance(value, list | dict):
             raise SpecError(
-                f"{{{self.text}}} is {show(value)}, which cannot stand inside text.",
+                f"{{{self.text}}} is {show(value)}, which cannot be part of text.",
                 hint=_fields_hint(self.text, value),
             )
         return plain(value)
@@ -116,7 +116,7 @@ def parse_template(text: str) -> Template:
     """Read text with braces.
 
     Raises:
-        SpecError: a brace has no partner, what stands between them is no expression, or the text
+        SpecError: unbalanced brace, what stands between them is no expression, or the text
             is too long.
     """
     if not is_template(text):
@@ -134,7 +134,7 @@ def _parse_parts(text: str) -> Template:
     for piece in _PIECES.split(text):
         if piece in ("{", "}"):
             raise SpecError(
-                f"{show(text)}: a brace has no partner.", hint="Write {{ or }} for a plain brace."
+                f"{show(text)}: unbalanced brace.", hint="Write {{ or }} for a plain brace."
             )
         if piece.startswith("{") and piece != "{{":
             parts.append(_parse_expression(piece[1:-1].strip()))

@@ -120,7 +120,7 @@ def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
     """
     arch = str(artifact.target.get("arch"))
     if arch.rstrip("af") != f"sm_{cubin.sm}":
-        raise CorruptError(f"the artifact is for {arch}, and its cubin for sm_{cubin.sm}")
+        raise CorruptError(f"the artifact is for {arch}, but its cubin is for sm_{cubin.sm}")
     major = cubin.toolkit.partition(".")[0]
     if major.isdecimal() and int(major) > driver_version // 1000:
         raise DeviceError(

@@ -114,13 +114,13 @@ def _targets(entries: Sequence[Entry], requested: Sequence[str]) -> Iterator[Fin
     for target, arch in sorted({(entry.target, entry.arch) for entry in entries}):
         if target not in requested and arch not in requested:
             count = sum(entry.target == target for entry in entries)
-            text = f"{count} variant{'s' * (count > 1)} for it, and nobody asked for any"
+            text = f"{count} variant{'s' * (count > 1)} for a target that was not requested"
             yield Finding("warning", "target", target, text)
     points = sorted({(entry.name, entry.params) for entry in entries}, key=repr)
     for target in requested:
         there = {(e.name, e.params) for e in entries if target in (e.target, e.arch)}
         if not there:
-            yield Finding("error", "target", target, "nothing is for it")
+            yield Finding("error", "target", target, "the bundle has no variant for it")
             continue
         for name in sorted({name for name, _ in points}):
             own = [point for point in points if point[0] == name]
@@ -136,11 +136,11 @@ def _duplicates(entries: Sequence[Entry]) -> Iterator[Finding]:
     for entry in entries:
         other = points.setdefault((entry.name, entry.target, entry.record), entry)
         if other is not entry:
-            text = f"it is {other.id}: the parameters that differ change nothing"
+            text = f"it equals {other.id}: the parameters that differ change nothing"
             yield Finding("note", "duplicate", entry.id, text)
         first = seen.setdefault((entry.name, entry.params, entry.arch, entry.blobs), entry)
         if first is not entry:
-            text = f"its code is that of {first.target}, also {entry.arch}"
+            text = f"its code equals that of {first.target}, also {entry.arch}"
             yield Finding("note", "duplicate", entry.id, text)
 
 
@@ -153,7 +153,7 @@ def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
     for arch, api, package in sorted(needs):
         text = f"it needs driver {package} or newer (CUDA {api or 'unknown'})"
         if newest is not None and _version(api) > _version(newest):
-            text += f", and CUDA {newest} is the newest that may be asked for"
+            text += f", and the limit is CUDA {newest}"
             yield Finding("error", "driver", arch, text)
         else:
             yield Finding("note", "driver", arch, text)
@@ -165,7 +165,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
     if rules.bundle_bytes is not None and bundle.size > rules.bundle_bytes:
-        text = f"it has {bundle.size} bytes, and may have {rules.bundle_bytes}"
+        text = f"it has {bundle.size} bytes, and the limit is {rules.bundle_bytes}"
         yield Finding("error", "size", "the bundle", text)
     if rules.trusted:
         try:
@@ -182,16 +182,16 @@ def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
 def _sizes(entry: Entry, artifact: Artifact, rules: Rules) -> Iterator[Finding]:
     most = rules.variant_bytes
     if most is not None and artifact.cubin_bytes > most:
-        text = f"its cubins have {artifact.cubin_bytes} bytes, and may have {most}"
+        text = f"its cubins have {artifact.cubin_bytes} bytes, and the limit is {most}"
         yield Finding("error", "size", entry.id, text)
 
 
 def _spills(entry: Entry, kernel: KernelResources, most: int) -> Iterator[Finding]:
     if kernel.spill_bytes is None:
-        text = f"{kernel.name} has a stack of {kernel.stack_bytes} bytes, spills among it or not"
+        text = f"{kernel.name} has a stack of {kernel.stack_bytes} bytes, which may include spills"
         yield Finding("note", "spill", entry.id, text)
     elif kernel.spill_bytes > most:
-        text = f"{kernel.name} spills {kernel.spill_bytes} bytes, and may spill {most}"
+        text = f"{kernel.name} spills {kernel.spill_bytes} bytes, and the limit is {most}"
         yield Finding("warning", "spill", entry.id, text)
 
 
@@ -220,7 +220,7 @@ def _cubin(content: bytes, users: Iterable[Entry]) -> Iterator[Finding]:
             text = f"{left} bytes of debug sections are in its cubin"
             yield Finding("warning", "debug", entry.id, text)
         if entry.arch.rstrip("af") != f"sm_{sm}":
-            text = f"it is for {entry.arch}, and its cubin for sm_{sm}"
+            text = f"it is for {entry.arch}, but its cubin is for sm_{sm}"
             yield Finding("error", "architecture", entry.id, text)
 
 

@@ -138,7 +138,7 @@ class Bundle:
         with self._reader.naming:
             data = self._reader.read(head.provenance)
             if data and sha256(data) != head.provenance_digest:
-                raise CorruptError("its provenance is not the one that its head names")
+                raise CorruptError("its provenance does not match the digest in its head")
             return parse_provenance(data)
 
     def names(self) -> list[str]:
@@ -336,7 +336,7 @@ class Bundle:
         )
         found = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs
         if found != expected:
-            raise CorruptError(f"the manifest says other things of {entry.id} than its artifact")
+            raise CorruptError(f"the manifest and the artifact of {entry.id} disagree")
         kinds = list(kinds_of(record).values())
         rows = [None if n is None else self._reader.row(n).kind for n in entry.blobs]
         if len(rows) != len(kinds) or any(

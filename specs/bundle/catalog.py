@@ -91,7 +91,7 @@ class Catalog:
             raise CorruptError("its catalog ends too early")
         self._key_ends = (0, *struct.unpack_from(f"<{self.entry_pages}I", data, self._ends_at))
         if self._keys_at + self._key_ends[-1] != self._info_at:
-            raise CorruptError("the parts of its catalog do not fit together")
+            raise CorruptError("the sizes in its catalog do not add up")
 
     @property
     def info(self) -> dict[str, object]:

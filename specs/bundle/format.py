@@ -200,7 +200,7 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
         CorruptError: it is no bundle, one of another major version, cut off or damaged.
     """
     if not start.startswith(MAGIC):
-        what = "is empty" if not start else "is not a bundle: its first bytes are others"
+        what = "is empty" if not start else "is not a bundle"
         raise CorruptError(f"{name} {what}.")
     if len(start) < _VERSION.size:
         raise _cut_off(name, size, HEAD_BYTES)
@@ -218,7 +218,7 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     covered = start[: head_bytes - _DIGEST_BYTES]
     root = start[head_bytes - _DIGEST_BYTES : head_bytes]
     if sha256(covered) != root:
-        raise CorruptError(f"{name} is damaged: its head does not fit its digest.")
+        raise CorruptError(f"{name} is damaged: its head does not match its digest.")
     return _checked(_unpack(covered, root), size, name)
 
 

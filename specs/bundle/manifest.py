@@ -112,7 +112,9 @@ def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
     """
     for text in (name, target):
         if not is_name(text):
-            raise SpecError(f"{text!r} cannot be the name of a kernel or target in a bundle.")
+            raise SpecError(
+                f"{text!r} is not allowed as the name of a kernel or target in a bundle."
+            )
     return b"\0".join((name.encode(), target.encode(), canonical_json(dict(params))))
 
 

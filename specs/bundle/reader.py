@@ -121,7 +121,7 @@ class Reader:
         with self.naming:
             data = self.read(self.head.catalog)
             if sha256(data) != self.head.catalog_digest:
-                raise CorruptError("its catalog is not the one that its head names")
+                raise CorruptError("its catalog does not match the digest in its head")
             self.catalog = Catalog(data, self.head.catalog)
         self._pages: Kept[EntryPage | BlobPage] = Kept(_KEPT_BYTES)
         self._contents: Kept[bytes] = Kept(_KEPT_BYTES)
@@ -139,7 +139,7 @@ class Reader:
         row = self.catalog.page(page)
         stored = self.read(row.extent)
         if sha256(stored) != row.digest:
-            raise CorruptError(f"page {page} is not the one that its catalog names")
+            raise CorruptError(f"page {page} does not match the digest in the catalog")
         return decompress(stored, row.raw_bytes)
 
     def entry_page(self, page: int) -> EntryPage:

@@ -173,7 +173,7 @@ def _place(path: str, beside: Folders, source: str) -> Traversable:
     if not pure.parts or ".." in pure.parts or not beside:
         where = "Give a file or folder inside the package" if beside else "Give an absolute path"
         raise SpecError(
-            f"{source} is {path!r}, and keys are not looked for in the current folder.",
+            f"{source} is {path!r}, but keys are never read from the current folder.",
             hint=f"{where}, or the text of the key, ed25519:….",
         )
     found = [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_file()]

@@ -34,15 +34,15 @@ def verify(reader: Reader, entries: Iterable[Entry], artifact: Callable[[Entry],
     contents = set()
     content = content_digest(_used(reader, entries, artifact, used))
     if is_known and content != reader.head.content:
-        raise CorruptError("its manifest is not what its head says that it holds")
+        raise CorruptError("its manifest does not match the digest of its content")
     for number in range(reader.catalog.blobs):
         if number not in used:
-            raise CorruptError(f"no variant has its blob {number}")
+            raise CorruptError(f"no variant uses its blob {number}")
         contents.add(reader.row(number).digest)
         try:
             reader.content(number)
         except CorruptError as error:
-            raise CorruptError(f"{error.message}; {used[number]} has it") from error
+            raise CorruptError(f"{error.message}; {used[number]} uses it") from error
     if len(contents) != reader.catalog.blobs:
         raise CorruptError("it has a blob twice")
     _check_body(reader)  # last, as the others say which part is wrong
@@ -57,7 +57,7 @@ def _check_body(reader: Reader) -> None:
         state.update(reader.read(Extent(at, size)))
         at += size
     if state.digest() != reader.head.body_digest:
-        raise CorruptError("its bytes do not fit their digest")
+        raise CorruptError("its bytes do not match their digest")
 
 
 def _check_places(reader: Reader) -> None:

@@ -87,8 +87,8 @@ def _check_names(values: Mapping[str, object], places: Mapping[str, Place]) -> N
     args, static = values["args"], values.get("static")
     if isinstance(args, dict) and isinstance(static, dict):
         for name in args.keys() & static.keys():
-            message = f"argument {name!r} stands under 'args' as well."
-            raise places["static"].child(name).error(message, "Give an argument once.", at_key=True)
+            message = f"argument {name!r} is given under 'args' as well."
+            raise places["static"].child(name).error(message, "Give it once.", at_key=True)
 
 
 def _check_existence(

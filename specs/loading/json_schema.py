@@ -91,7 +91,7 @@ def _static() -> Schema:
 def _value() -> Schema:
     entry = EntryKind().schema()
     return {
-        "description": "A value of a parameter; $name is what a mapping is called.",
+        "description": "A value of a parameter; $name names a mapping.",
         "anyOf": [
             {"type": ["null", "boolean", "number", "string"]},
             {"type": "array", "items": {"$ref": "#/$defs/value"}},

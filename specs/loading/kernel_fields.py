@@ -70,11 +70,14 @@ class ArrayKind:
         for key in value:
             if key.startswith("$") and key not in known:
                 hint = "Use it under 'static'." if key in NODES else suggestion(key, known)
-                raise at.child(key).error(f"{show(key)} has no meaning here.", hint, at_key=True)
+                raise at.child(key).error(f"{show(key)} is not allowed here.", hint, at_key=True)
         if "$ref" in value:
             return StaticKind().mapping(value, at)
         if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
-            raise at.error("$tuple stands alone, with a list.", 'Write {$tuple: ["f32[4]"]}.')
+            raise at.error(
+                "$tuple must be the only key, with a list as its value.",
+                'Write {$tuple: ["f32[4]"]}.',
+            )
         if "$call" in value:
             inner = ArrayKind(in_call=True)
             return {
@@ -147,7 +150,7 @@ class StaticKind:
                 raise at.child(key).error(f"unknown node {show(key)}.", hint, at_key=True)
         node = next((key for key in NODES if key in value), None)
         if "$ref" in value and len(value) > 1:
-            raise at.error("$ref stands alone.", "Use $call to pass arguments.")
+            raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
         return {
             key: EntryKind(template=True).read(item, at.child(key))
             if key == node
@@ -188,7 +191,7 @@ class VariableKind:
 
     def read(self, value: object, at: Place) -> str:
         """Return the name."""
-        hint = "Letters, digits and '_', beginning with a letter or '_'."
+        hint = "Use letters, digits and '_', beginning with a letter or '_'."
         name = Text("the name of an environment variable", IDENTIFIER, hint).read(value, at)
         if why := why_not_declared(name):
             raise at.error(f"{name} {why}.", "Remove it.")
@@ -204,9 +207,9 @@ VARIABLES_KIND = ListOf(VariableKind(), "environment variables", 0)
 KERNEL_NAME = Text(
     "the name of a kernel",
     r"[A-Za-z_][A-Za-z0-9_.-]*",
-    "Letters, digits, '_', '-' and '.', beginning with a letter or '_'.",
+    "Use letters, digits, '_', '-' and '.', beginning with a letter or '_'.",
 )
-TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write sm_90a, say.")
+TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write it like sm_90a.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +244,16 @@ TOLERANCE_FIELDS = (
 )
 AXIS_SIZE = Number(whole=True, least=1, template=True)
 MESH_KIND = MapOf(
-    Text("the name of an axis", IDENTIFIER, "Letters, digits and '_', beginning with a letter."),
+    Text(
+        "the name of an axis", IDENTIFIER, "Use letters, digits and '_', beginning with a letter."
+    ),
     AXIS_SIZE,
     "axes",
 )
 TARGETS_KIND = ListOf(TargetKind((*DEFAULT_MODELS, *MODELS)), "targets")
 
 KERNEL_FIELDS = (
-    Field("name", KERNEL_NAME, "What people call the kernel.", required=True),
+    Field("name", KERNEL_NAME, "The kernel's name.", required=True),
     Field(
         "entry", EntryKind(), "What to compile: package.module:function or file.py:function.", True
     ),
@@ -311,7 +316,7 @@ class Kernels:
         if not isinstance(value, list):
             raise expected("a list of kernels", value, at, "Begin each kernel with '- name:'.")
         if not value:
-            raise at.error("the list of kernels is empty.", "Add one: - name: …")
+            raise at.error("the list of kernels is empty.", "Add a kernel: - name: …")
         for index, item in enumerate(value):
             if not isinstance(item, dict):
                 raise expected("a kernel", item, at.child(index), "Begin it with '- name:'.")

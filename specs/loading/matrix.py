@@ -43,9 +43,9 @@ def expand(specs: Iterable[Spec]) -> list[Variant]:
             other = variants.setdefault(identity, variant)
             if other is not variant:
                 raise SpecError(
-                    f"two variants are called {identity}.",
+                    f"two variants have the id {identity}.",
                     location=variant.location,
-                    hint=f"The other one is declared at {other.location}.",
+                    hint=f"The other is declared at {other.location}.",
                 )
     return list(variants.values())
 
@@ -114,7 +114,9 @@ def _texts_in(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
 def _targets(spec: Spec, at: Place) -> list[Target]:
     place = at.child("targets")
     if not spec.targets:
-        raise at.error("no targets.", "Add targets: [sm_90a], say, or pass --target sm_90a.")
+        raise at.error(
+            "no targets.", "Add targets, such as targets: [sm_90a], or pass --target sm_90a."
+        )
     found: dict[str, str] = {}
     targets = []
     for index, name in enumerate(spec.targets):

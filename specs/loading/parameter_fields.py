@@ -28,12 +28,12 @@ FILE_KEY = "$file"
 PARAMETER = Text(
     "the name of a parameter",
     rf"(?!target$){IDENTIFIER}",
-    "Letters, digits and '_', beginning with a letter or '_'; 'target' is taken.",
+    "Use letters, digits and '_', beginning with a letter or '_'; 'target' is reserved.",
 )
 VALUE_NAME = Text(
     "the name of a value",
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,47}",
-    "Up to 48 letters, digits, _ - and .",
+    "Use up to 48 letters, digits, '_', '-' and '.'.",
 )
 
 
@@ -64,7 +64,7 @@ class ParameterKind:
     def _item(self, key: str, item: object, at: Place, siblings: int) -> Value:
         if key in NODES:
             if key == "$ref" and siblings > 1:
-                raise at.error("$ref stands alone.", "Use $call to pass arguments.")
+                raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
             return EntryKind().read(item, at.child(key))
         if key.startswith("$"):
             hint = suggestion(key, [NAME, *NODES])

@@ -28,7 +28,7 @@ def points_of(spec: Spec, at: Place) -> list[Point]:
     if spec.include:
         found.extend(_included(spec, axes, found, at.child("include")))
     if not found:
-        raise at.child("exclude").error("every point is excluded.", "Remove a point from it.")
+        raise at.child("exclude").error("every point is excluded.", "Exclude fewer points.")
     return found
 
 
@@ -69,8 +69,8 @@ class _Axes:
                         self._at.child("matrix")
                         .child(name)
                         .error(
-                            f"two values are called {choice.label!r}.",
-                            "Give each a $name of its own.",
+                            f"two values have the name {choice.label!r}.",
+                            "Give each its own $name.",
                         )
                     )
         return known[choice.key]
@@ -99,7 +99,7 @@ def _check_rows(spec: Spec, axes: _Axes) -> None:
                 f"{spec.name}: this row gives {point_text(dict(labels(row)))}, as the one at "
                 f"{spec.rows[first].location} does.",
                 location=spec.rows[index].location,
-                hint="Choose among the rows with 'where', or select what tells them apart.",
+                hint="Filter the rows with 'where', or select fields in which they differ.",
             )
 
 
@@ -164,7 +164,7 @@ def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterat
         identity = _identity(point, names)
         if identity in seen:
             raise place.error(
-                f"{point_text(dict(labels(point)))} is a point already.", "Remove it."
+                f"{point_text(dict(labels(point)))} is already a point.", "Remove it."
             )
         seen.add(identity)
         yield point

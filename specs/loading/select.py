@@ -130,7 +130,7 @@ def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
             found = nearest(term, words)
             listed = ", ".join(sorted({v.name for v in variants})[:12])
             return f"Did you mean {_quoted(found)!r}?" if found else f"Kernels: {listed}."
-    return "Every term fits some variant; together they fit none." if variants else None
+    return "Each term selects some variant, but no variant fits all of them." if variants else None
 
 
 def _array_named(term: str, variants: list[Variant]) -> str | None:
@@ -190,7 +190,7 @@ class _Parser:
     def _factor(self) -> Predicate:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise self._error("it is nested too deep")
+            raise self._error("it is nested too deeply")
         result = self._nested()
         self.depth -= 1
         return result

@@ -69,7 +69,9 @@ def _document(path: str, at: Place, base_dir: str, documents: dict[str, Document
     with at.blamed():
         name = check_data_file(path, base_dir)
     if posixpath.splitext(name)[1] not in SUFFIXES:
-        raise at.error(f"{show(name)} is not a data file.", f"It is one of {', '.join(SUFFIXES)}.")
+        raise at.error(
+            f"{show(name)} is not a data file.", f"Data files end in {', '.join(SUFFIXES)}."
+        )
     if name not in documents:
         shown = os.path.join(os.path.dirname(at.location.file), name)
         documents[name] = read_document(os.path.join(base_dir, name), shown)
@@ -191,13 +193,18 @@ def _row(
 
 def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise _error(entry, document, f"{value} cannot stand in a spec.", at)
+        raise _error(entry, document, f"{value} is not allowed in a spec.", at)
     items: Iterable[Any] = value if isinstance(value, list) else ()
     if isinstance(value, dict):
         items = value.values()
         for key in value:
             if key.startswith("$"):
-                raise _error(entry, document, f"{show(key)}: keys with $ are for specs alone.", at)
+                raise _error(
+                    entry,
+                    document,
+                    f"{show(key)}: keys that begin with $ are allowed in specs only.",
+                    at,
+                )
     for item in items:
         _check_data(item, entry, document, at)
 

@@ -100,7 +100,7 @@ def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
         raise SpecError(
             f"kernel {spec.name!r} is declared in two files{what}.",
             location=spec.where("name"),
-            hint=f"The other one stands at {other.where('name')}. Two files may declare one kernel "
+            hint=f"The other is at {other.where('name')}. Two files may declare one kernel "
             "for different architectures.",
         )
 
@@ -125,7 +125,7 @@ def _spec_file(fields: FileFields, at: Place, models: dict[str, Target], base_di
     if "targets" in fields:
         if "targets" in defaults:
             raise places["targets"].error(
-                "targets stand at the top of the file as well.", "Give them once.", at_key=True
+                "targets are given at the top of the file as well.", "Give them once.", at_key=True
             )
         defaults["targets"] = fields["targets"]
         places["targets"] = at.child("targets")

@@ -81,7 +81,7 @@ class _Composer:
         if kind == "DocumentStartEvent":
             self._documents += 1
             if self._documents > 1:
-                raise self._error(event, "a file is one document, and here starts a second one.")
+                raise self._error(event, "a file must be one document; a second one begins here.")
         elif kind == "AliasEvent":
             self._alias(event)
         elif kind == "ScalarEvent":
@@ -100,7 +100,7 @@ class _Composer:
 
     def _start(self, kind: str, tag: str, event: Any) -> None:
         if len(self._open) > DEEPEST:
-            raise self._error(event, "lists and mappings lie too deep.")
+            raise self._error(event, "lists and mappings are nested too deeply.")
         given = tag if event.tag in _UNTAGGED else event.tag
         node = Node(kind, given, [], *_start(event), bool(event.flow_style))
         self._add(event, node)

@@ -216,9 +216,9 @@ class _Reader:
         if node.tag not in (LIST, MAPPING):
             raise self._tag_error(node)
         if any(node is other for other in self._open):
-            raise self._error(node, "an alias stands inside what it names.")
+            raise self._error(node, "an alias refers to what contains it.")
         if len(self._open) > DEEPEST:
-            raise self._error(node, "lists and mappings lie too deep.")
+            raise self._error(node, "lists and mappings are nested too deeply.")
         self._open.append(node)
         data = self._sequence(node, path) if node.id == "sequence" else self._mapping(node, path)
         self._open.pop()
@@ -273,7 +273,9 @@ class _Reader:
         key, value = node.value[0]
         if key.id == value.id == "scalar" and value.tag == PLAIN and value.value == "":
             raise self._error(
-                node, f"{{{key.value}}} is a mapping here.", f'Write "{{{key.value}}}" in quotes.'
+                node,
+                f"{{{key.value}}} is a mapping in YAML.",
+                f'Write "{{{key.value}}}" in quotes.',
             )
 
     def _scalar(self, node: Node) -> Any:
@@ -315,7 +317,7 @@ class _Reader:
             word = "true" if text.lower() in _YES else "false"
             hint = f'Write {word}, or "{text}" in quotes.'
         if hint is not None:
-            raise self._error(node, f"{text}: the versions of YAML disagree on what this is.", hint)
+            raise self._error(node, f"{text}: YAML 1.1 and YAML 1.2 read this differently.", hint)
 
     def _tag_error(self, node: Node) -> SpecError:
         name = node.tag.replace("tag:yaml.org,2002:", "!!")

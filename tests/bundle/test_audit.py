@@ -42,8 +42,8 @@ def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
     items += make_items(1, names=("extra",), targets=("a100-sxm",))
     found = _audit(items, Rules(targets=("sm_90a", "b200", "thor")))
     assert _of(found, "target") == [
-        ("error", "thor", "nothing is for it"),
-        ("warning", "a100-sxm", "1 variant for it, and nobody asked for any"),
+        ("error", "thor", "the bundle has no variant for it"),
+        ("warning", "a100-sxm", "1 variant for a target that was not requested"),
         ("warning", "extra", "1 of its 1 variants lack one for b200"),
         ("warning", "extra", "1 of its 1 variants lack one for sm_90a"),
     ]
@@ -59,7 +59,7 @@ def test_models_with_the_same_code_are_found() -> None:
         item_of("k", {}, make_artifact(1, target=target)) for target in ("h100-sxm", "h200", "b200")
     ]
     assert _of(_audit(items), "duplicate") == [
-        ("note", "k@h200", "its code is that of h100-sxm, also sm_90a")
+        ("note", "k@h200", "its code equals that of h100-sxm, also sm_90a")
     ]
 
 
@@ -74,7 +74,7 @@ def test_parameters_that_change_nothing_are_found() -> None:
         (
             "note",
             "k[hint=2]@h100-sxm",
-            "it is k[hint=1]@h100-sxm: the parameters that differ change nothing",
+            "it equals k[hint=1]@h100-sxm: the parameters that differ change nothing",
         )
     ]
 
@@ -82,7 +82,7 @@ def test_parameters_that_change_nothing_are_found() -> None:
 def test_spills_are_found() -> None:
     items = [item_of("k", {}, make_artifact(1, spills=24))]
     assert _of(_audit(items), "spill") == [
-        ("warning", "k@h100-sxm", "k spills 24 bytes, and may spill 0")
+        ("warning", "k@h100-sxm", "k spills 24 bytes, and the limit is 0")
     ]
     assert _of(_audit(items, Rules(spill_bytes=24)), "spill") == []
 
@@ -94,7 +94,7 @@ def test_spills_that_are_not_known_are_noted() -> None:
     from pallasc.specs.artifacts.artifact import Artifact
 
     items = [item_of("k", {}, Artifact(record, artifact.blob))]
-    text = "k has a stack of 24 bytes, spills among it or not"
+    text = "k has a stack of 24 bytes, which may include spills"
     assert _of(_audit(items), "spill") == [("note", "k@h100-sxm", text)]
 
 
@@ -106,8 +106,8 @@ def test_sizes_beyond_their_budget_are_found() -> None:
     assert _of(
         audit(bundle, Rules(bundle_bytes=len(data) - 1, variant_bytes=cubin - 1)), "size"
     ) == [
-        ("error", entry.id, f"its cubins have {cubin} bytes, and may have {cubin - 1}"),
-        ("error", "the bundle", f"it has {len(data)} bytes, and may have {len(data) - 1}"),
+        ("error", entry.id, f"its cubins have {cubin} bytes, and the limit is {cubin - 1}"),
+        ("error", "the bundle", f"it has {len(data)} bytes, and the limit is {len(data) - 1}"),
     ]
     assert _of(audit(bundle, Rules(bundle_bytes=len(data), variant_bytes=cubin)), "size") == []
 
@@ -145,7 +145,7 @@ def test_debug_data_left_in_is_found_once_for_each_blob() -> None:
 def test_code_for_another_architecture_is_found() -> None:
     items = [item_of("k", {}, make_artifact(1, sm=80))]
     assert _of(_audit(items), "architecture") == [
-        ("error", "k@h100-sxm", "it is for sm_90a, and its cubin for sm_80")
+        ("error", "k@h100-sxm", "it is for sm_90a, but its cubin is for sm_80")
     ]
 
 

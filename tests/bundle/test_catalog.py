@@ -48,9 +48,9 @@ def test_pages_are_counted(count: int, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "words"),
-    [(0, 2**32 - 1, "more than a bundle"), (0, 64, "do not fit together"), (4, 2**24, "too early"),
-     (4, 1, "do not fit"), (8, 2**20, "more than a bundle holds"), (8, 0, "do not fit together"),
-     (16 + 5 * 48 + 8, 0, "do not fit together")],
+    [(0, 2**32 - 1, "more than a bundle"), (0, 64, "do not add up"), (4, 2**24, "too early"),
+     (4, 1, "do not add up"), (8, 2**20, "more than a bundle holds"), (8, 0, "do not add up"),
+     (16 + 5 * 48 + 8, 0, "do not add up")],
 )  # fmt: skip
 def test_counts_that_do_not_fit_are_refused(at: int, value: int, words: str) -> None:
     data = bytearray(DATA)

@@ -97,7 +97,7 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
         ),
         (pack_head(HEAD)[:12] + b"\0\0\0\0" + bytes(300), 1000, "its head has 0 bytes"),
         (pack_head(HEAD)[:12] + b"\xff\xff\0\0" + bytes(300), 1000, "its head has 65535 bytes"),
-        (pack_head(HEAD)[:-1] + b"x", 1000, "does not fit its digest"),
+        (pack_head(HEAD)[:-1] + b"x", 1000, "does not match its digest"),
     ],
 )
 def test_what_is_no_head_is_refused(data: bytes, size: int, words: str) -> None:

@@ -68,23 +68,23 @@ EDITS: dict[str, tuple[Callable[[Parts], Any], str]] = {
         "bytes .* of it belong to nothing",
     ),
     "a blob that nobody has": (
-        lambda parts: _add_blob(parts, b"smuggled"), "no variant has its blob 24"
+        lambda parts: _add_blob(parts, b"smuggled"), "no variant uses its blob 24"
     ),
-    "a blob that is there twice": (_double_blob, "no variant has its blob"),
+    "a blob that is there twice": (_double_blob, "no variant uses its blob"),
     "another first key": (
         lambda parts: parts.first_keys.__setitem__(0, b"aaa"),
         "page 0 of its entries begins with another key",
     ),
     "another content digest": (
-        lambda parts: setattr(parts, "content", bytes(32)), "not what its head says"
+        lambda parts: setattr(parts, "content", bytes(32)), "the digest of its content"
     ),
     "other provenance": (
         lambda parts: parts.head.update(provenance_digest=bytes(32))
         or setattr(parts, "provenance", b"[]"),
-        "provenance is not the one",
+        "provenance does not match the digest",
     ),
     "another body digest": (
-        lambda parts: parts.head.update(body_digest=bytes(32)), "bytes do not fit their digest"
+        lambda parts: parts.head.update(body_digest=bytes(32)), "bytes do not match their digest"
     ),
 }  # fmt: skip
 
@@ -133,5 +133,5 @@ def test_what_a_later_minor_version_says_of_a_variant_is_passed_over(minor: int)
         if minor:
             bundle.verify()
             return
-        with pytest.raises(CorruptError, match="not what its head says"):
+        with pytest.raises(CorruptError, match="does not match the digest of its content"):
             bundle.verify()

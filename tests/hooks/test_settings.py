@@ -135,7 +135,7 @@ AT = f"pyproject.toml:5: tool.pallasc.bundles.{PLACE}"
             '{bundle = "k.pallasc", targets = "sm_90a"}',
             f"{AT}.targets: this is for specs; 'bundle' is taken as it is.\n  Remove it.",
         ),
-        ("[]", f"{AT}.specs: the list of paths is empty.\n  Leave the field out, or fill it."),
+        ("[]", f"{AT}.specs: the list of paths is empty.\n  Leave the field out, or add an item."),
         (
             '"../kernels"',
             f"{AT}: '../kernels' leads out of the project.\n"

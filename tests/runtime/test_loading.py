@@ -37,7 +37,7 @@ def test_an_untested_toolkit_is_named_in_the_hint() -> None:
 @pytest.mark.parametrize(("arch", "sm"), [("sm_90a", 80), ("sm_100f", 103), ("sm_86", 80)])
 def test_a_cubin_for_another_architecture_is_refused(arch: str, sm: int) -> None:
     artifact = made.add(code=b"none", arch=arch)
-    with pytest.raises(CorruptError, match=f"for {arch}, and its cubin for sm_{sm}"):
+    with pytest.raises(CorruptError, match=f"for {arch}, but its cubin is for sm_{sm}"):
         check_cubin(Cubin(sm, "13.0", {}, ""), artifact, 13000)
 
 

@@ -190,7 +190,7 @@ def test_a_library_serves_all_devices(runtime: Any) -> None:
 
 def test_a_cubin_that_is_known_is_checked_for_each_artifact(runtime: Any) -> None:
     _program(made.add())
-    with pytest.raises(CorruptError, match="for sm_100a, and its cubin for sm_90"):
+    with pytest.raises(CorruptError, match="for sm_100a, but its cubin is for sm_90"):
         _program(made.add(arch="sm_100a"))
 
 

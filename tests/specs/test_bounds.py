@@ -79,10 +79,10 @@ class Counting:
 @pytest.mark.parametrize(
     ("text", "message", "events"),
     [
-        ("[" * 4_000_000, "lists and mappings lie too deep", 110),
-        ("{a: " * 2_000_000, "lists and mappings lie too deep", 310),
-        ("- " * 4_000_000, "lists and mappings lie too deep", 110),
-        ("? " * 4_000_000, "lists and mappings lie too deep", 110),
+        ("[" * 4_000_000, "lists and mappings are nested too deeply", 110),
+        ("{a: " * 2_000_000, "lists and mappings are nested too deeply", 310),
+        ("- " * 4_000_000, "lists and mappings are nested too deeply", 110),
+        ("? " * 4_000_000, "lists and mappings are nested too deeply", 110),
         ("[" + "a," * 4_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
         ("- a\n" * 2_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
         ("a: [" + "a[" * 4_000_000, "not YAML", 10),

@@ -92,7 +92,7 @@ def test_one_name_may_have_other_targets_in_the_same_file() -> None:
 
 
 def test_values_that_look_alike_in_an_id_are_duplicates() -> None:
-    with pytest.raises(SpecError, match=r"two variants are called k\[v=1\]@h100-sxm\."):
+    with pytest.raises(SpecError, match=r"two variants have the id k\[v=1\]@h100-sxm\."):
         ids(kernel("matrix: {v: [1, '1']}\nstatic: {s: '{v}'}", args="{}"))
 
 

@@ -60,8 +60,8 @@ def test_a_mesh_survives_the_way_to_another_process() -> None:
     [
         ("mesh: {x: 1}", "k.mesh: a mesh of 1 devices."),
         ("mesh: {x: 16, y: 32}", "k.mesh: a mesh of 512 devices."),
-        ("mesh: {x: 0}", "k.mesh.x: expected a whole number from 1, got 0."),
-        ("mesh: {x: two}", "k.mesh.x: expected a whole number from 1, got 'two'."),
+        ("mesh: {x: 0}", "k.mesh.x: expected a whole number of at least 1, got 0."),
+        ("mesh: {x: two}", "k.mesh.x: expected a whole number of at least 1, got 'two'."),
         ("mesh: {1st: 2}", "k.mesh.1st: '1st' is not the name of an axis."),
         ("mesh: {}", "k.mesh: the mapping of axes is empty."),
         ("mesh: 4", "k.mesh: expected a mapping of axes, got 4."),

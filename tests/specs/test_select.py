@@ -133,7 +133,7 @@ def test_a_suggestion_can_be_used_as_it_stands() -> None:
         (
             "matmul and softmax",
             "-k 'matmul and softmax' selects none of 11 variants."
-            "\n  Every term fits some variant; together they fit none.",
+            "\n  Each term selects some variant, but no variant fits all of them.",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_no_match_names_the_nearest(expression: str, text: str) -> None:
         ("()", "a term is missing before ')'"),
         ("not", "a term is missing at the end"),
         ('"a', "a quote is not closed"),
-        ("(" * 200 + "a" + ")" * 200, "it is nested too deep"),
+        ("(" * 200 + "a" + ")" * 200, "it is nested too deeply"),
     ],
 )
 def test_a_wrong_expression_is_refused(expression: str, what: str) -> None:
@@ -203,7 +203,7 @@ kernels:
     blackwell = {"gemm@b200": "json:dump", "other@b200": "json:loads"}
     assert entries("h200") == hopper
     assert entries("sm_100a", "h200") == hopper | blackwell
-    with pytest.raises(SpecError, match=r"two variants are called gemm@a100-sxm"):
+    with pytest.raises(SpecError, match=r"two variants have the id gemm@a100-sxm"):
         entries("sm_80")
 
 

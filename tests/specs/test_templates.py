@@ -44,7 +44,7 @@ def test_names_are_listed_once_in_order() -> None:
 
 @pytest.mark.parametrize("text", ["{", "}", "{m", "a}", "{{m}", "{m{n}}"])
 def test_a_brace_without_partner_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="a brace has no partner"):
+    with pytest.raises(SpecError, match="unbalanced brace"):
         parse_template(text)
 
 
@@ -127,7 +127,7 @@ def test_fields_of_a_mapping_are_reached_with_dots(text: str, value: object) -> 
         ("{k.real}", "{k.real}: k is 3, which has no fields."),
         ("{tiles.inner.text.upper}", "{tiles.inner.text.upper}: tiles.inner.text is 'a', which has "
          "no fields."),
-        ("a{tiles}", "{tiles} is a mapping, which cannot stand inside text."
+        ("a{tiles}", "{tiles} is a mapping, which cannot be part of text."
          "\n  Take a field of it: {tiles.m}."),
         ("{tiles * 2}", "{tiles * 2} needs whole numbers, and tiles is a mapping."
          "\n  Arithmetic in braces is over whole numbers only."),

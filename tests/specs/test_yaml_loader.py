@@ -137,7 +137,7 @@ def test_the_same_name_in_two_files_is_refused_with_both_places(
         load_specs(["a.yaml", "b.yaml"])
     assert str(caught.value) == (
         "b.yaml:3:18: kernel 'twin' is declared in two files for sm_80."
-        "\n  The other one stands at a.yaml:3:18. Two files may declare one kernel for different "
+        "\n  The other is at a.yaml:3:18. Two files may declare one kernel for different "
         "architectures."
     )
 
@@ -176,7 +176,7 @@ def test_files_may_not_share_a_kernel_for_one_architecture(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match=message) as caught:
         load_specs(twins(*targets))
-    assert "The other one stands at twin0.yaml:3:18." in str(caught.value)
+    assert "The other is at twin0.yaml:3:18." in str(caught.value)
 
 
 def test_files_that_leave_targets_open_share_no_kernel(
