@@ -199,8 +199,8 @@ def _compile_isolated(
     result = report.results[0]
     if result.error is not None:
         raise result.error
-    for one in result.diagnostics:
-        warnings.warn(str(one), stacklevel=3)
+    for diagnostic in result.diagnostics:
+        warnings.warn(str(diagnostic), stacklevel=3)
     if result.artifact is None:
         raise SpecError(f"{variant.name} was not compiled.")
     return result.artifact

@@ -43,11 +43,11 @@ def array_tree(item: Any, what: str) -> Any:
         return resolve_array(item)
     if isinstance(item, Call):
         held = item.arguments.items()
-        return Call(item.target, **{key: _in_call(one, f"{what}.{key}") for key, one in held})
+        return Call(item.target, **{key: _in_call(value, f"{what}.{key}") for key, value in held})
     if type(item) in (dict, OrderedDict):
-        return type(item)((key, array_tree(one, f"{what}.{key}")) for key, one in item.items())
+        return type(item)((key, array_tree(child, f"{what}.{key}")) for key, child in item.items())
     if type(item) in (list, tuple) or hasattr(item, "_fields"):
-        made = [array_tree(one, f"{what}.{index}") for index, one in enumerate(item)]
+        made = [array_tree(child, f"{what}.{index}") for index, child in enumerate(item)]
         return type(item)(*made) if hasattr(item, "_fields") else type(item)(made)
     if "jax" in sys.modules and is_node(item):
         return _node(item, what)
@@ -59,9 +59,9 @@ def _in_call(value: Any, what: str) -> Any:
     if isinstance(value, str):
         return resolve_array(value) if looks_like_array(value) else value
     if type(value) in (list, tuple):
-        return type(value)(_in_call(one, f"{what}.{n}") for n, one in enumerate(value))
+        return type(value)(_in_call(child, f"{what}.{n}") for n, child in enumerate(value))
     if type(value) is dict:
-        return {key: _in_call(one, f"{what}.{key}") for key, one in value.items()}
+        return {key: _in_call(child, f"{what}.{key}") for key, child in value.items()}
     is_array = hasattr(value, "shape") and hasattr(value, "dtype")
     if isinstance(value, Call) or (is_array and not isinstance(value, type)):
         return array_tree(value, what)
@@ -91,7 +91,9 @@ def _array(item: Any, what: str) -> ArraySpec:
             f"{what} is {an(kind.__name__)}, which is not an array.",
             hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
         )
-    if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, one) for one in _ARRAY_PROTOCOLS):
+    if not roots & {*_ARRAY_MODULES} and not any(
+        hasattr(item, protocol) for protocol in _ARRAY_PROTOCOLS
+    ):
         raise SpecError(
             f"{what} is {an(kind.__name__)}, which has shape and dtype and is neither an array nor "
             "a pytree node that JAX knows.",
@@ -143,7 +145,7 @@ def as_written(tree: Any, what: str) -> Any:
         return str(tree)
     if isinstance(tree, Call):
         held = tree.arguments.items()
-        return Call(tree.target, **{key: as_written(one, f"{what}.{key}") for key, one in held})
+        return Call(tree.target, **{key: as_written(value, f"{what}.{key}") for key, value in held})
     if hasattr(tree, "_fields"):
         return Call(type(tree), **{k: as_written(getattr(tree, k), what) for k in tree._fields})
     if isinstance(tree, Node):
@@ -166,12 +168,12 @@ def _call_of(node: Node, what: str) -> Call:
         raise _cannot_travel(what, value)
     import jax
 
-    entries, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda one: one is not value)
+    entries, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     by_name = {
         getattr(path[0], "name", None): child
         for (path, _), child in zip(entries, node.children, strict=True)
     }
-    fields = [one.name for one in dataclasses.fields(value)]
+    fields = [field.name for field in dataclasses.fields(value)]
     if not set(by_name) <= set(fields):
         raise _cannot_travel(what, value)
     held = {

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -41,7 +41,7 @@ class Audited:
     parts: tuple[str, ...] = ()
     error: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain data."""
         return {
             "variant": self.variant,

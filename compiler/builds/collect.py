@@ -191,8 +191,8 @@ class SpecReader:
         if not is_compiler_installed():
             from pallasc.compiler.inputs.recalled import recalled
 
-            for one in recalled(self.store):
-                yield _key(path, digests, of_project, one.jax), set()
+            for toolchain in recalled(self.store):
+                yield _key(path, digests, of_project, toolchain.jax), set()
 
     def _remember(
         self, key: str, collected: Collected, digests: FileDigests, declared: Iterable[str]

@@ -97,11 +97,11 @@ def compare_arrays(got: Any, wanted: Any, *, rtol: float, atol: float) -> dict[s
     max_abs: float | None = None
     max_rel: float | None = None
     for start in range(0, result.size, _SLICE):
-        raw = [one[start : start + _SLICE] for one in (result, right)]
+        raw = [array[start : start + _SLICE] for array in (result, right)]
         a, b = map(_widened, raw)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             distance, size = np.abs(a - b), np.abs(b)
-            if all(one.dtype.kind in "iu" for one in raw):
+            if all(array.dtype.kind in "iu" for array in raw):
                 # Double precision does not tell all neighbours of 64 bits apart.
                 distance[(raw[0] != raw[1]) & (distance == 0)] = 1
             finite = np.isfinite(a) & np.isfinite(b)
@@ -133,7 +133,7 @@ def _place(got: Any, wanted: Any, at: int | None) -> dict[str, Any] | None:
     if at is None:
         return None
     return {
-        "index": [int(one) for one in np.unravel_index(at, got.shape)],
+        "index": [int(position) for position in np.unravel_index(at, got.shape)],
         "got": str(got.reshape(-1)[at]),
         "wanted": str(wanted.reshape(-1)[at]),
     }

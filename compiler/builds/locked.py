@@ -250,7 +250,7 @@ class LockedLookup:
                 hint="Build it without --frozen, or restore the store that the lock was made with.",
             )
         self.unchecked += 1
-        said = [one.to_json() for one in stored_for_action(self._store, entry.action)]
+        said = [diagnostic.to_json() for diagnostic in stored_for_action(self._store, entry.action)]
         return Found(entry.action, artifact, manifest=Manifest(diagnostics=said))
 
     def _why(self, result: VariantResult, entry: Entry) -> str:

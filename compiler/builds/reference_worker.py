@@ -101,7 +101,7 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
     """
     import jax
 
-    if any(one.dtype.itemsize >= 8 and one.dtype != "complex64" for one in inputs.values()):
+    if any(array.dtype.itemsize >= 8 and array.dtype != "complex64" for array in inputs.values()):
         jax.config.update("jax_enable_x64", True)
     try:
         function = import_function(str(variant.reference), variant.base_dir)
@@ -130,7 +130,7 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    kinds = {one.kind for one in parameters.values()}
+    kinds = {parameter.kind for parameter in parameters.values()}
     return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
@@ -151,7 +151,10 @@ def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
     shapes = abstract(tree, None)
     bound: list[Binding] = []
     bind(shapes, path, bound, is_input=True)
-    arrays = [jnp.asarray(array_at(one.path), dtype=numpy_dtype(one.dtype)) for one in bound]
+    arrays = [
+        jnp.asarray(array_at(argument.path), dtype=numpy_dtype(argument.dtype))
+        for argument in bound
+    ]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), arrays)
 
 
@@ -160,7 +163,7 @@ def _leaves_of(result: Any) -> list[Any]:
     import jax
     import numpy as np
 
-    return [np.asarray(one) for one in jax.tree.leaves(result)]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
 
 
 def _wrong(variant: Variant, what: str) -> SpecError:

@@ -52,7 +52,7 @@ class Reproduced:
     error: str | None = None
     stored: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain data."""
         return {**asdict(self), "differences": list(self.differences)}
 
@@ -155,19 +155,17 @@ def _empty_store(root: Path, known: Store) -> Store:
 
 
 def _compared(first: VariantResult, second: VariantResult, stored: Artifact | None) -> Reproduced:
-    name, one, two = first.variant.id, first.artifact, second.artifact
-    error = first.error or second.error
-    if one is not None and two is not None:
-        found = tuple(islice(differences(one, two), _MOST_DIFFERENCES))
+    name, error = first.variant.id, first.error or second.error
+    digests = _digest(first.artifact), _digest(second.artifact)
+    if first.artifact is not None and second.artifact is not None:
+        found = tuple(islice(differences(first.artifact, second.artifact), _MOST_DIFFERENCES))
         if not found and stored is not None:
-            found = tuple(islice(differences(stored, one), _MOST_DIFFERENCES))
+            found = tuple(islice(differences(stored, first.artifact), _MOST_DIFFERENCES))
         outcome: Outcome = "different" if found else "same"
-        return Reproduced(
-            name, outcome, one.digest, two.digest, found, stored=_digest(stored)
-        )  # fmt: skip
+        return Reproduced(name, outcome, *digests, found, stored=_digest(stored))
     if error is None:
         return Reproduced(name, "skipped")
-    return Reproduced(name, "failed", _digest(one), _digest(two), error=str(error))
+    return Reproduced(name, "failed", *digests, error=str(error))
 
 
 def _digest(artifact: Artifact | None) -> str | None:
@@ -180,39 +178,41 @@ def differences(first: Artifact, second: Artifact) -> Iterator[str]:
     Blobs are named by their digests, which were checked when they were read, so that only those
     can differ whose names do.
     """
-    one, two = first.record, second.record
+    records = first.record, second.record
     seen: set[tuple[str, str]] = set()
-    for path, a, b in _fields({**one, "blobs": None}, {**two, "blobs": None}, ""):
-        if not (_is_blob(a, one) and _is_blob(b, two)):
+    without = [{**record, "blobs": None} for record in records]
+    for path, a, b in _fields(without[0], without[1], ""):
+        if not (_is_blob(a, records[0]) and _is_blob(b, records[1])):
             yield f"{path}: {_short(a)} and {_short(b)}"
         elif (a, b) not in seen:
             seen.add((a, b))
             yield f"{path}: {_bytes(first.blob(a), second.blob(b))}"
-    if not seen and one["blobs"] != two["blobs"]:
-        yield f"blobs: {_short(one['blobs'])} and {_short(two['blobs'])}"
+    blobs = [record["blobs"] for record in records]
+    if not seen and blobs[0] != blobs[1]:
+        yield f"blobs: {_short(blobs[0])} and {_short(blobs[1])}"
 
 
 def _is_blob(value: Any, record: Mapping[str, Any]) -> bool:
     return isinstance(value, str) and value in record["blobs"]
 
 
-def _fields(one: Any, two: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield path and both values of each leaf in which two pieces of JSON differ."""
-    if isinstance(one, Mapping) and isinstance(two, Mapping):
-        for key in sorted({*one, *two}):
-            yield from _fields(one.get(key), two.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-        for index, pair in enumerate(zip(one, two, strict=True)):
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in sorted({*first, *second}):
+            yield from _fields(first.get(key), second.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, pair in enumerate(zip(first, second, strict=True)):
             yield from _fields(*pair, f"{path}[{index}]")
-    elif one != two or type(one) is not type(two):
-        yield path, one, two
+    elif first != second or type(first) is not type(second):
+        yield path, first, second
 
 
-def _bytes(one: bytes, two: bytes) -> str:
+def _bytes(first: bytes, second: bytes) -> str:
     """Say where two blobs differ first."""
-    pairs = enumerate(zip(one, two, strict=False))
-    at = next((index for index, (a, b) in pairs if a != b), min(len(one), len(two)))
-    return f"bytes differ from offset {at} on ({len(one)} and {len(two)} bytes)"
+    pairs = enumerate(zip(first, second, strict=False))
+    at = next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return f"bytes differ from offset {at} on ({len(first)} and {len(second)} bytes)"
 
 
 def _short(value: Any) -> str:

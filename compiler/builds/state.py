@@ -115,7 +115,7 @@ class Run:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics
 
         kernels = result.artifact.kernels if result.artifact else ()
-        own = () if any(one.origin == "mosaic" for one in kernels) else (NO_KERNEL,)
+        own = () if any(kernel.origin == "mosaic" for kernel in kernels) else (NO_KERNEL,)
         said = (*result.diagnostics, *own, *diagnostics_of(result))
         return check_diagnostics(said, self.options.fail_on_warning, result.variant.base_dir)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest
@@ -57,7 +56,7 @@ class Explanation:
     toolchain: tuple[str, ...] = ()
     over_budget: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as plain data."""
         return asdict(self)
 
@@ -139,7 +138,7 @@ def _compare(
     )
     found = tuple(differences(fields_in(nearest.request), fields))
     name = nearest.variant or variant.name
-    own = tuple(one for one in found if not one.label.startswith((TOOL, VARIABLE)))
+    own = [each for each in found if not each.label.startswith((TOOL, VARIABLE))]
     before = components_in(fields_in(nearest.request), nearest.versions)
     clauses = tuple(lock_differences(before, context.components(versions())))
     reason = ", ".join(difference.label for difference in own)
