@@ -91,9 +91,7 @@ def _array(item: Any, what: str) -> ArraySpec:
             f"{what} is {an(kind.__name__)}, which is not an array.",
             hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
         )
-    if not roots & {*_ARRAY_MODULES} and not any(
-        hasattr(item, protocol) for protocol in _ARRAY_PROTOCOLS
-    ):
+    if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, name) for name in _ARRAY_PROTOCOLS):
         raise SpecError(
             f"{what} is {an(kind.__name__)}, which has shape and dtype and is neither an array nor "
             "a pytree node that JAX knows.",
