@@ -35,9 +35,14 @@ _GROUPS = {
 
 
 def all_results() -> dict[str, dict[str, Any]]:
-    """Return the checked-in results by JAX version, the oldest first."""
-    files = sorted(RESULTS.glob("results-*.json"), key=lambda file: _version_key(file.stem))
-    return {file.stem.partition("-")[2]: json.loads(file.read_text()) for file in files}
+    """Return the checked-in results by JAX version, the oldest first, with what is declared."""
+    declared = json.loads((RESULTS / "cases.json").read_text())
+    results = {}
+    for file in sorted(RESULTS.glob("results-*.json"), key=lambda file: _version_key(file.stem)):
+        held = json.loads(file.read_text())
+        cases = {name: declared[name] | case for name, case in held["cases"].items()}
+        results[file.stem.partition("-")[2]] = held | {"cases": cases}
+    return results
 
 
 def _version_key(stem: str) -> list[int]:

@@ -117,8 +117,8 @@ def stolen_block(x: jax.Array) -> jax.Array:
     looks=[
         ptx(r"griddepcontrol\.wait"),
         ptx(r"griddepcontrol\.launch_dependents"),
-        plan("PDL", lambda plan: plan.launches[0].pdl, jax="0.12"),
         plan("no PDL", lambda plan: not plan.launches[0].pdl, jax="0.10"),
+        plan("PDL", lambda plan: plan.launches[0].pdl, jax="0.12"),
     ],
     uninterpreted="MLIR translation rule for primitive 'griddepcontrol_wait' not found",
 )

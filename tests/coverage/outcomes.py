@@ -85,5 +85,5 @@ def wrong(all_results: Mapping[str, Any]) -> list[str]:
     for name, case in all_results["cases"].items():
         for where, text in [*case["targets"].items(), ("interpreter", case.get("numbers", ""))]:
             if text.startswith("wrong"):
-                lines.append(f"{case['file']} {name} {where}: {text}")
+                lines.append(f"{all_results['declared'][name]['file']} {name} {where}: {text}")
     return lines

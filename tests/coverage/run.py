@@ -2,9 +2,10 @@
 
 Usage: run.py [--write | --merge] [--output FILE] [--sample] [--store FOLDER] [NAME...]. With
 `--write` the results of this JAX version, `results-<version>.json`, are written where every case is
-as declared; what is not is printed. `--merge` replaces those of the named cases alone. With
-`--sample` each case is built for one of its architectures: the first, or every second one another.
-A store that is named is kept, and `pallasc inspect` shows what is in it.
+as declared, and what is declared with every version, `cases.json`; what is not as declared is
+printed. `--merge` replaces those of the named cases alone. With `--sample` each case is built for
+one of its architectures: the first, or every second one another. A store that is named is kept,
+and `pallasc inspect` shows what is in it.
 """
 
 # ruff: noqa: E402 - modules of this folder are imported by name, as a spec's own are.
@@ -48,7 +49,7 @@ def results(
     architectures = declared.architectures(chosen)
     if sample:
         wanted = _sample(architectures)
-        chosen = [one for one in chosen if one.target.arch in wanted[one.name]]
+        chosen = [v for v in chosen if v.target.arch in wanted[v.name]]
     with _interpreting(names, folder) as numbers:
         # A sample is built beside other tests: there one worker at a time costs least.
         jobs = 1 if sample else None
@@ -59,11 +60,9 @@ def results(
     return {
         "jax": exported.jax_version(),
         "exports": exported.exports(),
+        "declared": {name: _declared(CASES[name]) for name in sorted(architectures)},
         "cases": {
-            name: {
-                **_declared(CASES[name], architectures[name], version),
-                **_result(CASES[name], built[name], found, numbers.get(name), version),
-            }
+            name: _result(CASES[name], built[name], found, numbers.get(name), version)
             for name in sorted(architectures)
         },
     }
@@ -125,15 +124,12 @@ def _label(variant: Variant) -> str:
     return variant.id.partition("@")[0]
 
 
-def _declared(case: Case, architectures: Sequence[str], version: str) -> dict[str, Any]:
-    """Return what the results tell of a case besides what came out."""
-    looks = [
-        look for look in case.looks if any(look.applies(arch, version) for arch in architectures)
-    ]
+def _declared(case: Case) -> dict[str, Any]:
+    """Return what is told of a case besides what came out; it is the same with every JAX."""
     return {
         "file": case.file,
         "covers": sorted(case.covers),
-        "looked_for": [look.says for look in looks],
+        "looked_for": list(dict.fromkeys(look.says for look in case.looks)),
         **({"note": case.note} if case.note else {}),
     }
 
@@ -146,10 +142,10 @@ def _result(
     version: str,
 ) -> dict[str, Any]:
     targets: dict[str, str] = {}
-    for one in built:
-        arch = one.variant.target.arch
-        own = None if one.artifact is None else found[arch][_label(one.variant)]
-        message = one.error.message if one.error else one.status
+    for variant_result in built:
+        arch = variant_result.variant.target.arch
+        own = found[arch][_label(variant_result.variant)] if variant_result.artifact else None
+        message = variant_result.error.message if variant_result.error else variant_result.status
         if targets.get(arch, "ok") == "ok":
             targets[arch] = outcomes.outcome(case, arch, version, message, own)
     result: dict[str, Any] = {"targets": dict(sorted(targets.items()))}
@@ -182,16 +178,22 @@ def main(arguments: Sequence[str]) -> int:
     if options.output:
         options.output.write_text(_text(came_out))
         return 0
-    kept = FOLDER / f"results-{exported.version()}.json"
-    if options.merge and not lines:
-        before = json.loads(kept.read_text())
-        came_out["cases"] = {**before["cases"], **came_out["cases"]}
-        kept.write_text(_text(came_out))
-    elif options.write and not lines and not options.names:
-        kept.write_text(_text(came_out))
+    if not lines and (options.merge or (options.write and not options.names)):
+        _write(came_out, merge=options.merge)
     elif options.names:
-        print(json.dumps(came_out["cases"], indent=1, sort_keys=True))
+        print(_text(came_out["cases"]), end="")
     return 1 if lines else 0
+
+
+def _write(came_out: dict[str, Any], *, merge: bool) -> None:
+    """Write what came out, and what is declared; `merge` leaves other cases as they were."""
+    file, cases = FOLDER / f"results-{exported.version()}.json", FOLDER / "cases.json"
+    declared_here = came_out.pop("declared")
+    if merge:
+        came_out["cases"] = {**json.loads(file.read_text())["cases"], **came_out["cases"]}
+        declared_here = {**json.loads(cases.read_text()), **declared_here}
+    file.write_text(_text(came_out))
+    cases.write_text(_text(declared_here))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,10 @@ def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:
     assert set(came_out["cases"]) == set(KEPT["cases"])
 
 
+def test_what_is_declared_of_each_kernel_is_checked_in(came_out: dict[str, Any]) -> None:
+    assert came_out["declared"] == json.loads((FOLDER / "cases.json").read_text())
+
+
 def test_the_results_have_every_name_that_jax_exports(came_out: dict[str, Any]) -> None:
     assert came_out["exports"] == KEPT["exports"]
 
@@ -93,7 +97,9 @@ def test_nothing_is_checked_in_that_is_not_as_declared() -> None:
         for outcome in [*case["targets"].values(), case.get("numbers", "ok")]
     ]
     assert outcomes
-    assert [one for one in outcomes if one.partition(": ")[0] not in ("ok", "gap", "fault")] == []
+    assert [
+        text for text in outcomes if text.partition(": ")[0] not in ("ok", "gap", "fault")
+    ] == []
 
 
 def test_every_kernel_that_compiles_has_numbers_or_the_words_of_the_interpreter() -> None:
@@ -114,7 +120,7 @@ def test_a_gap_is_told_in_more_than_the_class_of_an_error() -> None:
         if outcome.startswith("gap: ")
     }
     assert outcomes
-    assert [one for one in outcomes if one.count(" ") == 1] == []
+    assert [text for text in outcomes if text.count(" ") == 1] == []
 
 
 def test_what_is_looked_for_is_told_without_regular_expressions(page: ModuleType) -> None:
