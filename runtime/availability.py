@@ -18,7 +18,7 @@ class Availability:
 
     Attributes:
         devices: numbers of the GPUs that can run at least one variant.
-        reason: why there is none, in words; empty where there is one.
+        reason: why no GPU can, in words; empty where a GPU can.
     """
 
     devices: tuple[int, ...]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.errors import SelectionError
-from pallasc.runtime.discovery import Found
+from pallasc.runtime.discovery import BundleFile
 from pallasc.runtime.matching.candidates import Candidate, Facts, Origin
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
@@ -53,11 +53,11 @@ class Bundled(Candidate):
             CorruptError: it is damaged, or not what the manifest says.
             SpecError: the bundle was closed.
         """
-        found: Artifact | None = self.__dict__.get("_read")
-        if found is None:
-            # Of two threads that read it, both take what the first one put there.
-            found = self.__dict__.setdefault("_read", self._bundle.artifact(self._entry))
-        return found
+        artifact: Artifact | None = self.__dict__.get("_read")
+        if artifact is None:
+            # Of two threads that read it, both take what the first put there.
+            artifact = self.__dict__.setdefault("_read", self._bundle.artifact(self._entry))
+        return artifact
 
     @cached_property
     def facts(self) -> Facts:
@@ -81,29 +81,29 @@ class Bundles:
     """Open bundles whose variants are offered together.
 
     Args:
-        found: what to open.
+        files: what to open.
         policy: whose signatures are demanded.
 
     Attributes:
         origins: where they come from.
 
     Raises:
-        CorruptError: one is damaged, or not signed as is demanded.
-        SpecError: one cannot be read.
+        CorruptError: a bundle is damaged, or not signed as is demanded.
+        SpecError: a bundle cannot be read.
         ToolError: signatures are demanded, and the cryptography package is missing.
     """
 
-    def __init__(self, found: Iterable[Found], policy: Policy) -> None:
-        self._opened: list[tuple[Found, Bundle]] = []
+    def __init__(self, files: Iterable[BundleFile], policy: Policy) -> None:
+        self._opened: list[tuple[BundleFile, Bundle]] = []
         try:
-            for one in found:
-                bundle = _open(one.file)
-                self._opened.append((one, bundle))
+            for file in files:
+                bundle = _open(file.file)
+                self._opened.append((file, bundle))
                 policy.check(bundle)
         except BaseException:
             self.close()
             raise
-        self.origins = tuple(one.origin for one, _ in self._opened)
+        self.origins = tuple(file.origin for file, _ in self._opened)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -126,23 +126,23 @@ class Bundles:
         """
         if not is_name(name):
             return []
-        found = self._ranked(name)
+        variants = self._ranked(name)
         if len(self._opened) == 1:
-            return list(found)
+            return list(variants)
         taken: dict[bytes, Bundled] = {}
-        for one in found:
-            other = taken.setdefault(one.key, one)
-            if other is not one and other.digest != one.digest:
-                raise _two_artifacts(other, one)
+        for variant in variants:
+            other = taken.setdefault(variant.key, variant)
+            if other is not variant and other.digest != variant.digest:
+                raise _two_artifacts(other, variant)
         return list(taken.values())
 
     def _ranked(self, name: str) -> Iterator[Bundled]:
         """Yield the variants of a kernel, for each architecture those of the lowest rank."""
         ranks: dict[str, int] = {}
-        for found, bundle in self._opened:
+        for file, bundle in self._opened:
             for entry in bundle.entries(name):
-                if ranks.setdefault(entry.arch, found.rank) == found.rank:
-                    yield Bundled(bundle, entry, found.origin, self.origins)
+                if ranks.setdefault(entry.arch, file.rank) == file.rank:
+                    yield Bundled(bundle, entry, file.origin, self.origins)
 
 
 def _open(file: Traversable) -> Bundle:
@@ -152,9 +152,9 @@ def _open(file: Traversable) -> Bundle:
     return Bundle(MemorySource(file.read_bytes()), str(file))
 
 
-def _two_artifacts(one: Bundled, other: Bundled) -> SelectionError:
+def _two_artifacts(first: Bundled, other: Bundled) -> SelectionError:
     return SelectionError(
-        f"there are two artifacts of {one.id}: {one.digest[:12]} from {one.origin}, and "
+        f"there are two artifacts of {first.id}: {first.digest[:12]} from {first.origin}, and "
         f"{other.digest[:12]} from {other.origin}.",
         hint="Remove one of the two, or install them anew in versions that belong together.",
     )

@@ -1,6 +1,6 @@
 """Find the bundles of a package: for development, in the package itself, in provider wheels.
 
-1. `PALLASC_BUNDLE_PATH`: files and folders, in the order of what goes first.
+1. `PALLASC_BUNDLE_PATH`: files and folders; what stands first goes first.
 2. `*.pallasc` directly inside the package.
 3. Providers: entry points of the group `pallasc.bundles`, whose name is the package that they add
    to, and whose value is a package, or `package:file`.
@@ -35,13 +35,13 @@ SUFFIX = ".pallasc"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BundleFile:
     """A bundle that was found.
 
     Attributes:
         origin: where.
         file: what to read; a path wherever it lies in a folder.
-        rank: bundles of a lower one go first.
+        rank: bundles of a lower rank go first.
     """
 
     origin: Origin
@@ -49,7 +49,7 @@ class Found:
     rank: int = 0
 
 
-def find_bundles(package: str | ModuleType) -> list[Found]:
+def find_bundles(package: str | ModuleType) -> list[BundleFile]:
     """Return the bundles of a package, what goes first first.
 
     Args:
@@ -66,19 +66,19 @@ def find_bundles(package: str | ModuleType) -> list[Found]:
             f"{name!r} is not the name of a package.", hint="Give the name that import takes."
         )
     items = [item for item in os.environ.get(PATH, "").split(os.pathsep) if item]
-    found = [
-        Found(Origin(str(file), PATH, name), file, rank)
+    bundles = [
+        BundleFile(Origin(str(file), PATH, name), file, rank)
         for rank, item in enumerate(items)
         for file in _developed(name, item)
     ]
     spec = _spec_of(package)
     for provider, file in (*_own(name, spec), *_provided(name)):
-        found.append(Found(Origin(str(file), provider, name), file, len(items)))
-    if not found:
+        bundles.append(BundleFile(Origin(str(file), provider, name), file, len(items)))
+    if not bundles:
         raise _nothing_found(name, spec, items)
-    once: dict[str, Found] = {}
-    for one in found:
-        once.setdefault(os.path.realpath(one.origin.file), one)
+    once: dict[str, BundleFile] = {}
+    for bundle in bundles:
+        once.setdefault(os.path.realpath(bundle.origin.file), bundle)
     return list(once.values())
 
 
@@ -117,7 +117,7 @@ def _developed(package: str, item: str) -> list[Path]:
     if place.is_dir():
         own = place / package
         return [
-            *(one for one in _bundles_in(place) if _is_of(package, one)),
+            *(file for file in _bundles_in(place) if _is_of(package, file)),
             *(_bundles_in(own) if own.is_dir() else ()),
         ]
     if _is_of(package, place):
@@ -134,7 +134,7 @@ def _existing(text: str) -> Path:
 
 
 def _bundles_in(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.suffix == SUFFIX)
+    return sorted(file for file in folder.iterdir() if file.suffix == SUFFIX)
 
 
 def _is_of(package: str, file: Path) -> bool:
@@ -143,7 +143,7 @@ def _is_of(package: str, file: Path) -> bool:
 
 
 def _check_somebodys(file: Path) -> None:
-    """Check that a file is named after some package: nobody would ever load it otherwise."""
+    """Check that a file is named after some package: nothing would ever load it otherwise."""
     owner = file.name.removesuffix(SUFFIX).partition("-")[0]
     if _is_name(owner) and _spec_of(owner) is not None:
         return
@@ -178,8 +178,8 @@ def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
     """Yield the files directly inside a package, in the order of their names."""
     for folder in _folders(spec):
         if folder.is_dir():
-            files = (one for one in folder.iterdir() if one.is_file())
-            yield from sorted(files, key=lambda one: one.name)
+            files = (file for file in folder.iterdir() if file.is_file())
+            yield from sorted(files, key=lambda file: file.name)
 
 
 def _folders(spec: ModuleSpec) -> list[Traversable]:
@@ -201,7 +201,11 @@ def _provided(package: str) -> Iterator[tuple[str, Traversable]]:
     """Yield the bundles of providers, with name and version of each."""
     from importlib.metadata import entry_points
 
-    own = [one for one in entry_points(group=GROUP) if normalized(one.name) == normalized(package)]
+    own = [
+        entry
+        for entry in entry_points(group=GROUP)
+        if normalized(entry.name) == normalized(package)
+    ]
     for entry in sorted(own, key=_provider_name):
         provider = _provider_name(entry)
         for file in _bundles_of(entry, provider, package):
@@ -213,18 +217,18 @@ def _provider_name(entry: EntryPoint) -> str:
 
 
 def _bundles_of(entry: EntryPoint, provider: str, package: str) -> list[Traversable]:
-    module, _, wanted = (part.strip() for part in entry.value.partition(":"))
+    module, _, name = (part.strip() for part in entry.value.partition(":"))
     spec = _spec_of(module) if _is_name(module) else None
     files = [] if spec is None else list(_contents(spec))
-    found = [one for one in files if one.name.endswith(SUFFIX) and wanted in ("", one.name)]
-    if not found:
-        lacking = f"has no {wanted or 'bundle'}" if spec else "cannot be found"
+    bundles = [file for file in files if file.name.endswith(SUFFIX) and name in ("", file.name)]
+    if not bundles:
+        lacking = f"has no {name or 'bundle'}" if spec else "cannot be found"
         raise ToolError(
             f"{provider} is installed as a provider of kernels for {package}, and its {module} "
             f"{lacking}.",
             hint="Install it again, or remove it.",
         )
-    return found
+    return bundles
 
 
 def _nothing_found(package: str, spec: ModuleSpec | None, items: list[str]) -> ToolError:

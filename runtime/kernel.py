@@ -105,16 +105,16 @@ class Kernel(Variants):
 
     @untraced
     def preload(self, device: Any = None) -> None:
-        """Load every variant that can run on a device, so that no call and no capture has to.
+        """Load every variant that can run on a device, before any call or capture has to.
 
         Args:
             device: the GPU: its number, `"cuda:0"`, or a framework's object for it; the current
-                one where it is None.
+                GPU where it is None.
 
         Raises:
-            ArgumentError: it is not a GPU, or there is none of that number.
+            ArgumentError: it is not a GPU, or no GPU has that number.
             SelectionError: none can run there.
-            DeviceError: one cannot be loaded.
+            DeviceError: a variant cannot be loaded.
         """
         gpu = get_device(device_ordinal(device))
         for candidate in fitting_candidates(self.variants, gpu):
@@ -169,7 +169,7 @@ class Kernel(Variants):
         `torch.library.register_autograd`.
 
         Raises:
-            ArgumentError: the name is none, or the arrays lie in lists or mappings.
+            ArgumentError: the name is not an operator's, or the arrays lie in lists or mappings.
         """
         from pallasc.runtime.adapters.torch_operator import register
 
@@ -182,7 +182,7 @@ class Kernel(Variants):
 
     @property
     def forms(self) -> Forms[Kernel] | None:
-        """The structures that arguments may have, None where there is one only."""
+        """The structures that arguments may have, None where there is only one."""
         return self._forms
 
     # ---- one call

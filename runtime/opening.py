@@ -54,8 +54,8 @@ class Kernels(Mapping[str, Kernel]):
         variants: dict[str, list[Candidate]] = {}
         for name, params, artifact in entries:
             variants.setdefault(name, []).append(Candidate(name, dict(params), artifact))
-        for name, found in variants.items():
-            self._kernels[name] = Kernel(name, found, checks=checks)
+        for name, candidates in variants.items():
+            self._kernels[name] = Kernel(name, candidates, checks=checks)
 
     def __repr__(self) -> str:
         shown = ", ".join(self._names[:_MOST_SHOWN])
@@ -82,12 +82,12 @@ class Kernels(Mapping[str, Kernel]):
             CorruptError: the manifest of a bundle is damaged.
             SelectionError: two bundles have different artifacts of a variant.
         """
-        found = self._find(name)
-        if found is None:
+        kernel = self._find(name)
+        if kernel is None:
             hint = suggestion(name, self._names, otherwise="Kernels")
             where = f" in {', '.join(map(str, self.origins))}" if self.origins else ""
             raise NoSuchKernelError(f"there is no kernel {name!r}{where}.", hint=hint)
-        return found
+        return kernel
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._find(name) is not None
@@ -112,7 +112,7 @@ class Kernels(Mapping[str, Kernel]):
         Raises:
             ArgumentError: it is not a GPU.
             SelectionError: a kernel has none that can.
-            DeviceError: one cannot be loaded.
+            DeviceError: a variant cannot be loaded.
         """
         for kernel in self.values():
             kernel.preload(device)
@@ -131,17 +131,17 @@ class Kernels(Mapping[str, Kernel]):
         return list(dict.fromkeys((*self._kernels, *bundled)))
 
     def _find(self, name: str) -> Kernel | None:
-        found = self._kernels.get(name)
-        if found is None and self._bundles is not None:
+        kernel = self._kernels.get(name)
+        if kernel is None and self._bundles is not None:
             candidates = self._bundles.candidates(name)
             if candidates:
                 made = Kernel(name, candidates, checks=self._checks)
-                found = self._kernels.setdefault(name, made)
-        return found
+                kernel = self._kernels.setdefault(name, made)
+        return kernel
 
 
 def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool = True) -> Kernel:
-    """Return the kernel of one artifact; nothing is loaded before it is needed.
+    """Return the kernel of one artifact; the GPU is not touched before a call.
 
     Args:
         artifact: what `pallasc.compile` returns.
@@ -159,30 +159,30 @@ def open_bundle(
     trusted: Keys | Iterable[Keys] | None = None,
     require_signature: bool | None = None,
 ) -> Kernels:
-    """Return the kernels of a bundle; of each variant nothing is read before it is needed.
+    """Return the kernels of a bundle; a variant is read when it is first needed.
 
     Args:
         path: the file.
         checks: as for `Kernel`.
-        trusted: keys of which one must have signed the bundle: public keys, their text, paths of
+        trusted: the bundle must be signed with one of these keys: public keys, their text, paths of
             files of keys, or of folders with `*.pub`. Paths must be absolute.
         require_signature: demand a signature also without `trusted`, by a key that this machine
             trusts. The environment variable `PALLASC_REQUIRE_SIGNATURE=1` always demands that.
 
     Raises:
-        SpecError: the file or one of keys cannot be read, or the path of one is relative.
-        CorruptError: it is no bundle, is damaged, or not signed as is demanded.
+        SpecError: the file or a file of keys cannot be read, or the path of keys is relative.
+        CorruptError: it is not a bundle, is damaged, or not signed as is demanded.
         ToolError: a signature is demanded, and the cryptography package is missing.
     """
     from pathlib import Path
 
     from pallasc.runtime.bundles import Bundles
-    from pallasc.runtime.discovery import Found
+    from pallasc.runtime.discovery import BundleFile
     from pallasc.specs.bundle.trust import read_policy
 
     file = Path(path)
     policy = read_policy(trusted, require_signature)
-    return Kernels(checks=checks, bundles=Bundles([Found(Origin(str(file)), file)], policy))
+    return Kernels(checks=checks, bundles=Bundles([BundleFile(Origin(str(file)), file)], policy))
 
 
 def load(
@@ -215,10 +215,10 @@ def load(
     from pallasc.runtime.discovery import find_bundles, package_folders
     from pallasc.specs.bundle.trust import read_policy
 
-    found = find_bundles(package)
+    files = find_bundles(package)
     beside = () if trusted is None else package_folders(package)
     policy = read_policy(trusted, require_signature, beside=beside)
-    return Kernels(checks=checks, bundles=Bundles(found, policy))
+    return Kernels(checks=checks, bundles=Bundles(files, policy))
 
 
 def _name(artifact: Artifact) -> str:

@@ -1,9 +1,8 @@
-"""Time launches by the GPU's own clock: an event in the stream before and behind each.
+"""Time launches by the GPU's own clock: an event in the stream before and after each.
 
-Nothing that is measured may wait for this process, so each launch has work in front of it that
-takes the GPU longer than putting all of it into the stream takes here: memory of twice the size of
-the L2 cache is written. That leaves nothing of the arrays in the cache; where times with a warm
-cache are wanted, a launch that is not measured follows.
+No launch that is measured may wait for this process, so each is preceded by work that takes the
+GPU longer than enqueueing takes here: memory of twice the size of the L2 cache is written. Nothing of
+the arrays is in the cache then; for times with a warm cache, a launch that is not measured follows.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def read_capsule(capsule: Any, device: int | None) -> ArrayView:
         device: ordinal of the GPU that it must lie on, None for the host.
 
     Raises:
-        ArgumentError: it is none of DLPack, of a later version, of a copy, or lies elsewhere.
+        ArgumentError: it is not of DLPack, of a later version, of a copy, or lies elsewhere.
     """
     functions = _functions()
     try:
@@ -81,15 +81,15 @@ def read_capsule(capsule: Any, device: int | None) -> ArrayView:
         is_writable = _read_head(address)
         address += _HEAD.size
     elif name != _NAME:
-        raise ArgumentError(f"__dlpack__ returns {capsule!r}, no unused DLPack tensor.")
+        raise ArgumentError(f"__dlpack__ returns {capsule!r}, not an unused DLPack tensor.")
     data, kind, ordinal, layout, shape, strides, offset = _TENSOR.unpack(
         ctypes.string_at(address, _TENSOR.size)
     )
     if (None if kind == CPU else ordinal) != device:
-        said = "the host" if device is None else f"GPU {device}"
+        place = "the host" if device is None else f"GPU {device}"
         raise ArgumentError(
             f"its DLPack tensor lies on device {ordinal} of kind {kind}, and __dlpack_device__ "
-            f"says {said}."
+            f"says {place}."
         )
     size = 8 * int.from_bytes(layout[:4], "little")
     dtype, sizes, own = _layout(
@@ -102,7 +102,7 @@ def _read_head(address: int) -> bool:
     """Tell whether an array may be written."""
     major, minor, _, _, flags = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
     if major > 1:
-        raise ArgumentError(f"its DLPack tensor is of version {major}.{minor}, and 1 is known.")
+        raise ArgumentError(f"its DLPack tensor has version {major}.{minor}; pallasc reads 1.x.")
     if flags & _IS_COPY:
         raise ArgumentError("__dlpack__ gives a copy, which is gone before the kernel runs.")
     return not flags & _READ_ONLY

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError, DriverError
-from pallasc.runtime.adapters.device_arrays import OwnMemory
+from pallasc.runtime.adapters.device_arrays import CudaArrayInterface, OwnMemory
 from pallasc.runtime.adapters.dlpack import DlpackAdapter
 from pallasc.runtime.device.devices import device_of
 from pallasc.runtime.device.driver import open_driver
@@ -36,8 +36,8 @@ class CudaArrayAdapter(OwnMemory):
         Raises:
             ArgumentError: the interface has a field that the runtime does not know.
         """
-        told = _told(array)
-        return self._by_dlpack.view(array) if told is None else _view(told)
+        interface = _interface(array)
+        return self._by_dlpack.view(array) if interface is None else _view(interface)
 
     def view_in_order(self, array: Any) -> ArrayView:
         """Return the same; where only DLPack has it, the default stream waits for its producer.
@@ -45,50 +45,52 @@ class CudaArrayAdapter(OwnMemory):
         Raises:
             ArgumentError: as `view` does.
         """
-        told = _told(array)
-        return self._by_dlpack.view_in_order(array) if told is None else _view(told)
+        interface = _interface(array)
+        return self._by_dlpack.view_in_order(array) if interface is None else _view(interface)
 
 
-def _told(array: Any) -> Mapping[str, Any] | None:
+def _interface(array: Any) -> CudaArrayInterface | None:
     """Return what the interface says, None where the array has DLPack only.
 
     Raises:
         ArgumentError: there is neither, a field is missing, or the array has a mask.
     """
     try:
-        told: Mapping[str, Any] = array.__cuda_array_interface__
+        interface: CudaArrayInterface = array.__cuda_array_interface__
     except FOREIGN_ERRORS as error:
         if hasattr(array, "__dlpack__"):
             return None
         raise ArgumentError(f"__cuda_array_interface__ cannot be read: {error}.") from error
-    if type(told) is not dict and not isinstance(told, Mapping):
+    if type(interface) is not dict and not isinstance(interface, Mapping):
         raise ArgumentError(
-            f"__cuda_array_interface__ is {an(type(told).__name__)}, not a mapping."
+            f"__cuda_array_interface__ is {an(type(interface).__name__)}, not a mapping."
         )
-    if told.get("mask") is not None:
+    if interface.get("mask") is not None:
         raise ArgumentError("an array with a mask cannot be passed: pass a dense copy.")
-    return told
+    return interface
 
 
-def _view(told: Mapping[str, Any]) -> ArrayView:
+def _view(interface: CudaArrayInterface) -> ArrayView:
     """Return what the fields of the interface say.
 
     Raises:
-        ArgumentError: one is missing, or is not what the interface has there.
+        ArgumentError: a field is missing, or has a value that the interface does not allow.
     """
     try:
-        address, is_read_only = told["data"]
+        address, is_read_only = interface["data"]
         pointer = int(address or 0)
-        strides = told.get("strides")
+        strides = interface.get("strides")
         dtype, shape, own = _layout(
-            told["typestr"], tuple(told["shape"]), None if strides is None else tuple(strides)
+            interface["typestr"],
+            tuple(interface["shape"]),
+            None if strides is None else tuple(strides),
         )
-        stream = told.get("stream")
+        stream = interface.get("stream")
         producer = None if stream is None else int(stream)
         if not 0 <= pointer < 1 << 64 or (producer or 1) < 1:
-            raise ValueError("an address or stream is none")
+            raise ValueError("an address or stream is out of range")
     except FOREIGN_ERRORS as error:
-        raise _wrong_field(told) from error
+        raise _wrong_field(interface) from error
     if pointer == 0 and 0 not in shape:
         raise ArgumentError("__cuda_array_interface__ says that the array lies at address 0.")
     if producer == 0:
@@ -98,11 +100,13 @@ def _view(told: Mapping[str, Any]) -> ArrayView:
     )
 
 
-def _wrong_field(told: Mapping[str, Any]) -> ArgumentError:
-    missing = next((field for field in _FIELDS if told.get(field) is None), None)
+def _wrong_field(interface: Mapping[str, object]) -> ArgumentError:
+    missing = next((field for field in _FIELDS if interface.get(field) is None), None)
     if missing is not None:
         return ArgumentError(f"__cuda_array_interface__ has no {missing!r}.")
-    listed = ", ".join(f"{field}={told.get(field)!r}" for field in (*_FIELDS, "strides", "stream"))
+    listed = ", ".join(
+        f"{field}={interface.get(field)!r}" for field in (*_FIELDS, "strides", "stream")
+    )
     return ArgumentError(f"__cuda_array_interface__ is wrong somewhere: {listed}.")
 
 
@@ -113,8 +117,8 @@ def _layout(
     """Return dtype and shape, and the strides in elements where it is not row-major.
 
     Raises:
-        ArgumentError: the dtype is none that the interface can say.
-        TypeError, ValueError: they are no sizes.
+        ArgumentError: the interface has no such dtype.
+        TypeError, ValueError: a size is not a number, or is negative.
     """
     dtype, unit = read_typestr(typestr)
     sizes = tuple(size.__index__() for size in shape)
@@ -148,7 +152,7 @@ def read_typestr(typestr: str) -> tuple[str, int]:
     """Return short name and bytes of an element: `f32`, 4 for `<f4`.
 
     Raises:
-        ArgumentError: it is none that the interface can say.
+        ArgumentError: the interface has no such dtype.
     """
     kind, size = _KINDS.get(typestr[1:2]), typestr[2:]
     is_known = kind is not None and size.isdecimal() and size != "0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from typing import Any
+from typing import Any, TypedDict
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
@@ -25,6 +25,18 @@ from pallasc.specs.spelling import an
 
 _NO_SYNCHRONISATION, _DEFAULT_STREAM = -1, 1
 _LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
+
+
+class CudaArrayInterface(TypedDict, total=False):
+    """`__cuda_array_interface__`, version 3; the first three fields are always there."""
+
+    data: tuple[int, bool]
+    typestr: str
+    shape: tuple[int, ...]
+    version: int
+    strides: tuple[int, ...] | None
+    stream: int | None
+    mask: object
 
 
 class DeviceArray:
@@ -65,7 +77,7 @@ class DeviceArray:
         return f"<DeviceArray {self.dtype}{list(self.shape)} on GPU {self.device}>"
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> CudaArrayInterface:
         """The array for other libraries, and a stream that they have to wait for.
 
         The stream is one of pallasc's, which lasts; None where all work is over.
@@ -86,12 +98,12 @@ class DeviceArray:
         }
 
     def _exported_stream(self) -> int | None:
-        left = self.uses.before(None, writes=True)
-        if not left:
+        unfinished = self.uses.before(None, writes=True)
+        if not unfinished:
             return None
         device = get_device(self.device)
         stream = own_stream(device)
-        wait_for_moments(device, stream, left)
+        wait_for_moments(device, stream, unfinished)
         return stream
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -174,14 +186,14 @@ def _host_bytes(array: Any) -> memoryview:
 
 
 def _free(pointer: int, device: Device, uses: Uses) -> None:
-    """Free memory when nothing uses it any more, whatever is being captured.
+    """Free memory when nothing uses it any more; captures go on.
 
-    cuMemFree may wait for the device itself; it need not. After a fork nothing is left to free.
+    cuMemFree is not documented to wait for the device. After a fork nothing is left to free.
     """
     if is_open(device):
-        left = uses.before(None, writes=True)
+        unfinished = uses.before(None, writes=True)
         with active(device) as driver, outside_captures(driver):
-            for moment in left:
+            for moment in unfinished:
                 driver.bindings.cuEventSynchronize(moment.event)
             driver.bindings.cuMemFree(pointer)
 

@@ -97,7 +97,7 @@ def _traced(kernel: Variants, *arrays: Any) -> Any:
     _load(kernel, types)
     updated = list(signature.updated)
     written = [*(signature.inputs[number] for number in updated), *signature.results]
-    results = [_result(kernel.name, one) for one in written]
+    results = [_result(kernel.name, binding) for binding in written]
     workspace_bytes = _workspace_bytes(kernel, types)
 
     def launch(context: Any, outputs: Any, *inputs: Any) -> None:
@@ -128,7 +128,8 @@ def _types(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
     A variant whose arrays are row-major goes first.
     """
     types = [array_type(short_dtype(array.dtype), array.shape) for array in arrays]
-    fitting = [one.arrays for one in kernel.variants if [t[:2] for t in one.arrays] == types]
+    by_variant = [variant.arrays for variant in kernel.variants]
+    fitting = [arrays for arrays in by_variant if [array[:2] for array in arrays] == types]
     return list(min(fitting, key=lambda own: sum(map(len, own)), default=types))
 
 
@@ -180,9 +181,9 @@ def _workspace_bytes(kernel: Variants, types: Sequence[ArrayType]) -> int:
     """Return the bytes for temporaries that any variant for these arrays needs."""
     return max(
         (
-            lay_out(one.artifact.plan)[1]
-            for one in kernel.variants
-            if list(one.arrays) == list(types)
+            lay_out(variant.artifact.plan)[1]
+            for variant in kernel.variants
+            if list(variant.arrays) == list(types)
         ),
         default=0,
     )

@@ -40,10 +40,10 @@ def _find_assert_layout(torch: Any) -> Any:
 
 
 def _find_increment_version(torch: Any) -> Callable[[tuple[Any, ...]], object]:
-    """Return what counts a write to each of some tensors, so that backward notices it.
+    """Return the function that counts a write to each of some tensors, for backward to notice.
 
     `torch.autograd.graph.increment_version` does that; below it is a function of torch's that takes
-    several tensors, in earlier versions one, and leaves those of inference mode out.
+    several tensors, in earlier versions one tensor, and leaves out those of inference mode.
     """
     sample = torch.empty(1)
     try:
@@ -88,7 +88,7 @@ class TorchAdapter(Adapter):
         self._increment_version = _find_increment_version(torch)
 
     def mark_written(self, arrays: tuple[Any, ...]) -> object:
-        """Count a write to each of some tensors, so that backward notices it."""
+        """Count a write to each of some tensors, for backward to notice."""
         return self._increment_version(arrays)
 
     def dialect(self) -> Dialect:
@@ -121,7 +121,7 @@ class TorchAdapter(Adapter):
         """Return what the runtime needs to know of a tensor.
 
         Raises:
-            ArgumentError: it is no dense tensor with memory of its own.
+            ArgumentError: it is not a dense tensor with memory of its own.
         """
         torch = self.torch
         if not isinstance(array, torch.Tensor):

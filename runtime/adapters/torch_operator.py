@@ -29,7 +29,7 @@ def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
     """Register a kernel as `namespace::name` and return the operator; once more, return it again.
 
     Raises:
-        ArgumentError: the name is none or has another operator, or an operator cannot have such
+        ArgumentError: the name is not an operator's or is taken, or an operator cannot have such
             arguments.
     """
     import torch
@@ -38,29 +38,29 @@ def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
         raise ArgumentError(
             f"{name!r} is not the name of an operator.", hint='Write it like "mylib::matmul".'
         )
-    known = _registered.get(name)
-    if known is not None:
-        if known[0] is not kernel:
-            raise _taken(name, f"is kernel {known[0].name} already")
-        return known[2]
+    if name in _registered:
+        owner, _, operator = _registered[name]
+        if owner is not kernel:
+            raise _taken(name, f"is kernel {owner.name} already")
+        return operator
     namespace, _, own = name.partition("::")
     if hasattr(getattr(torch.ops, namespace), own):
         raise _taken(name, "exists already")
-    operator = _Operator(kernel, forms)
+    functions = _Operator(kernel, forms)
     try:
         library = torch.library.Library(namespace, "FRAGMENT")
-        library.define(f"{own}{operator.schema()}")
+        library.define(f"{own}{functions.schema()}")
     except (RuntimeError, ValueError) as error:
         what = str(error).partition("\n")[0].rstrip(".")
         raise _taken(name, f"cannot be defined: {what}") from error
     # Tensors of the host get to the kernel as well, which says where they must lie.
     for backend in ("CUDA", "CPU"):
-        library.impl(own, operator.launch, backend)
-    torch.library.register_fake(name, operator.pretend, lib=library)
-    torch.library.register_vmap(name, operator.refuse_vmap, lib=library)
-    made = getattr(getattr(torch.ops, namespace), own)
-    _registered[name] = (kernel, library, made)
-    return made
+        library.impl(own, functions.launch, backend)
+    torch.library.register_fake(name, functions.pretend, lib=library)
+    torch.library.register_vmap(name, functions.refuse_vmap, lib=library)
+    operator = getattr(getattr(torch.ops, namespace), own)
+    _registered[name] = (kernel, library, operator)
+    return operator
 
 
 def _taken(name: str, what: str) -> ArgumentError:
@@ -68,7 +68,7 @@ def _taken(name: str, what: str) -> ArgumentError:
 
 
 class _Operator:
-    """The functions behind one operator; a parameter that is None in some variants is optional."""
+    """The functions of one operator; a parameter that is None in some variants is optional."""
 
     def __init__(self, kernel: Variants, forms: Forms[Any] | None) -> None:
         self._kernel = kernel
@@ -77,7 +77,7 @@ class _Operator:
         self._forms: Mapping[tuple[bool, ...], _Form] = {(): _Form(kernel)}
         if forms is not None:
             order, optional = forms.parameters() or [], forms.optional()
-            self._forms = {given: _Form(one) for given, one in forms.by_given().items()}
+            self._forms = {given: _Form(form) for given, form in forms.by_given().items()}
         kinds = {form.kind for form in self._forms.values()}
         if not all(form.is_flat for form in self._forms.values()) or not kinds:
             raise ArgumentError(
@@ -101,9 +101,9 @@ class _Operator:
         form = next(iter(self._forms.values()))
         inputs = []
         for number, (name, key) in enumerate(self._names):
-            is_updated = any(key in one.updated for one in self._forms.values())
+            is_updated = any(key in form.updated for form in self._forms.values())
             kind = f"Tensor({chr(97 + number)}!)" if is_updated else "Tensor"
-            # Behind the last parameter that must be given, one may be left out.
+            # After the last parameter that must be given, a parameter may be left out.
             rest = {later for _, later in self._names[number:]}
             default = "=None" if rest <= set(self._optional) else ""
             inputs.append(f"{kind}{'?' if key in self._optional else ''} {name}{default}")
@@ -129,8 +129,8 @@ class _Operator:
         leaves = [given[key] for key in form.in_order]
         types = [_type(adapter, tensor) for tensor in leaves]
         made = [
-            torch.empty(one.shape, dtype=adapter.dtypes[one.dtype], device=first.device)
-            for one in form.kernel.signature_for(types).results
+            torch.empty(result.shape, dtype=adapter.dtypes[result.dtype], device=first.device)
+            for result in form.kernel.signature_for(types).results
         ]
         return _returned(made)
 
@@ -150,7 +150,7 @@ class _Operator:
         return form, given
 
     def refuse_vmap(self, *_: Any) -> Any:
-        """Say that there is no batching.
+        """Refuse batching.
 
         Raises:
             ArgumentError: always.
@@ -198,12 +198,11 @@ class _Form:
     def fresh(self, result: Any) -> Any:
         """Return the results that are not inputs."""
         leaves = dict(flatten(self.signature.output_tree, result, "the result"))
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         for leaf, (source, number) in enumerate(self.signature.sources):
             if source == "result":
-                found.setdefault(number, leaves[leaf])
-        made = [found[number] for number in sorted(found)]
-        return _returned(made)
+                results.setdefault(number, leaves[leaf])
+        return _returned([results[number] for number in sorted(results)])
 
 
 def _type(adapter: TorchAdapter, tensor: Any) -> ArrayType:

@@ -1,7 +1,7 @@
 """Write the function that a call goes through while nothing is unusual.
 
 For each kernel and framework a function is generated whose checks are one `and` chain and whose
-launch is one look-up. Whatever fails the chain goes to the slow path, which finds the variant, or
+launch is one look-up. A call that fails the chain goes to the slow path, which finds the variant or
 writes the message. Only names that are identifiers come into the text; all else goes in as values.
 """
 
@@ -104,7 +104,7 @@ def make_fronts(
 
 
 def _bind_nothing(_: Any) -> None:
-    """Stand for the binding of plans where the slow path chooses among several routes."""
+    """Replace the binding of plans where the slow path chooses among several routes."""
 
 
 class _Writer:
@@ -151,13 +151,13 @@ class _Writer:
         flat = all(tree is None or type(tree) is int for tree in self.trees) and is_flat(
             self.signature.output_tree
         )
-        known = all(array.dtype in self.dialect.dtypes for array in self.signature.passed)
+        has_dtypes = all(array.dtype in self.dialect.dtypes for array in self.signature.passed)
         has_layouts = any(array.layout is not None for array in self.signature.inputs)
         if has_layouts and not self.dialect.strided:
             return False
         if self.dialect.uses and self.route.workspace_bytes:
             return False  # temporaries come from the driver, in the order of the stream
-        return flat and known and bool(self.signature.inputs)
+        return flat and has_dtypes and bool(self.signature.inputs)
 
     def function(self, kind: str) -> Function:
         """Return `into` or `call`, compiled."""

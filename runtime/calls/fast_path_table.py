@@ -69,7 +69,7 @@ class _DialectTable:
     """The generated functions of one kernel for one framework.
 
     Where all variants take the same arrays, there is one pair of functions; otherwise a pair for
-    each route, behind functions that look at what differs: the shapes or dtypes of some arrays.
+    each route, after functions that look at what differs: the shapes or dtypes of some arrays.
 
     Args:
         variants: all variants of the kernel.

@@ -30,7 +30,7 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class _Fitting(Generic[K]):
-    """A form that arguments have, of it the variants with their parameters, and the arrays."""
+    """A form that arguments have, its variants with the given parameters, and the arrays."""
 
     form: K
     chosen: K
@@ -44,9 +44,9 @@ Types = Callable[[Sequence[Any]], list[ArrayType]]
 def by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
     """Return the variants in groups of equal structure, each in order."""
     groups: dict[Any, list[Candidate]] = {}
-    for one in variants:
-        paths = tuple(array.path for array in one.facts.inputs)
-        groups.setdefault((paths, _structure(one, paths)), []).append(one)
+    for variant in variants:
+        paths = tuple(array.path for array in variant.facts.inputs)
+        groups.setdefault((paths, _structure(variant, paths)), []).append(variant)
     return list(groups.values())
 
 
@@ -94,25 +94,25 @@ class Forms(Generic[K]):
             fitting = self._of_types(fitting, reasons)
         if len(fitting) > 1:
             with suppress(DeviceError):
-                fitting = [one for one in fitting if any(map(may_run, one.chosen.variants))]
+                fitting = [match for match in fitting if any(map(may_run, match.chosen.variants))]
         if not fitting:
             raise self._none_fits(reasons)
         if len(fitting) > 1:
-            raise several_fit([one.chosen.variants[0] for one in fitting])
+            raise several_fit([match.chosen.variants[0] for match in fitting])
         return fitting[0].form
 
     def _of_types(
         self, fitting: Sequence[_Fitting[K]], reasons: list[tuple[K, PallascError]]
     ) -> list[_Fitting[K]]:
         """Return those that take arrays of the given dtypes and shapes."""
-        kept = []
-        for one in fitting:
+        matches = []
+        for match in fitting:
             try:
-                one.chosen.signature_for(self._types(one.leaves))
-                kept.append(one)
+                match.chosen.signature_for(self._types(match.leaves))
+                matches.append(match)
             except PallascError as error:
-                reasons.append((one.form, error))
-        return kept
+                reasons.append((match.form, error))
+        return matches
 
     def _none_fits(self, reasons: Sequence[tuple[K, PallascError]]) -> ArgumentError:
         messages = {error.message for _, error in reasons}
@@ -136,11 +136,11 @@ class Forms(Generic[K]):
             if any(name is None for name, _ in trees):
                 return None
             orders.append(_order(kernel))
-        found: list[str] = []
+        names: list[str] = []
         for order in sorted(orders, key=len, reverse=True):
-            found += [name for name in order if name not in found]
-        left = (str(name) for kernel in self.kernels for name, _ in input_names(kernel.signature))
-        return list(dict.fromkeys((*found, *left)))
+            names += [name for name in order if name not in names]
+        others = (str(name) for kernel in self.kernels for name, _ in input_names(kernel.signature))
+        return list(dict.fromkeys((*names, *others)))
 
     def optional(self) -> list[str]:
         """Return the parameters that some form has no arrays for, and another has."""
@@ -157,13 +157,13 @@ class Forms(Generic[K]):
         A form counts only if it knows all parameters.
         """
         names, optional = set(self.parameters() or []), self.optional()
-        found: dict[tuple[bool, ...], list[K]] = {}
+        by_set: dict[tuple[bool, ...], list[K]] = {}
         for form in self.kernels:
             own = self._with_arrays(form)
-            found.setdefault(tuple(name in own for name in optional), []).append(form)
+            by_set.setdefault(tuple(name in own for name in optional), []).append(form)
         return {
             given: forms[0]
-            for given, forms in found.items()
+            for given, forms in by_set.items()
             if len(forms) == 1 and {n for n, _ in input_names(forms[0].signature)} == names
         }
 
@@ -171,8 +171,7 @@ class Forms(Generic[K]):
         """Return the functions "call" and "into" that later calls go through, where there are any.
 
         Args:
-            slow: what is called as `slow(arrays, more, out, stream, params)` where anything is
-                unusual.
+            slow: called as `slow(arrays, more, out, stream, params)` where anything is unusual.
         """
         names = self.parameters()
         table = self.by_given() if names else {}
@@ -186,7 +185,7 @@ class Forms(Generic[K]):
 
 
 def _order(kernel: Variants) -> list[str]:
-    """Return the parameters whose order a form tells: without arrays at the end, it does not."""
+    """Return the parameters whose order is known; that of those without arrays often is not."""
     trees = input_names(kernel.signature)
     if kernel.signature.parameters:
         return [str(name) for name, _ in trees]

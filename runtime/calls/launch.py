@@ -4,8 +4,8 @@ The stream is the one that is given; else that of the first array whose framewor
 stream or which names its own, results among them; else the default one. Where others of the arrays
 are of another stream, the launch and that stream wait for each other.
 
-Arrays on the host are copied to the GPU and back, in a stream that is waited for. Nothing of that
-is part of a capture, of this thread or of others, and none of them ends by it.
+Arrays on the host are copied to the GPU and back, in a stream that is waited for. None of that
+becomes part of a capture, in this thread or another, and captures go on.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def launch_noted(
     """
     device = get_device(key[1] if key[1] >= 0 else ~key[1])
     try:
-        route.run(key, plan)
+        route.launch_plan(key, plan)
     except PallascError:
         with suppress(PallascError):  # of several steps some may be in the stream
             note_uses(device, key[0], number, uses)
@@ -282,7 +282,7 @@ def launch_on_host(
         try:
             for place, array in zip(places, inputs, strict=False):
                 _copy_in(driver, place, array, handle, route.name)
-            answer = program.run(plan)
+            answer = program.answer(plan)
             if int(answer[0]):
                 raise program.error(answer)
             updated = route.signature.updated

@@ -54,7 +54,7 @@ class Call:
     allocates: bool
 
     def taker(self) -> Adapter | None:
-        """Return the adapter that does all of this call, None where there is none.
+        """Return the adapter that does all of this call, or None.
 
         Raises:
             ArgumentError: something is not an array.

@@ -129,10 +129,10 @@ class Route:
             return None
 
     def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
-        """Go on where only the context was not the right one; return `out`.
+        """Go on where only the current context was wrong; return `out`.
 
-        A step that ran is not repeated: the launch goes on with the one that was refused. From then
-        on the device's context is made current for each launch with this key.
+        A step that ran is not repeated: the launch goes on with the step that was refused. From
+        then on the device's context is made current for each launch with this key.
 
         Raises:
             DriverError: what the driver answered.
@@ -146,7 +146,7 @@ class Route:
             is_lost = first and not context and stream <= DEFAULT_STREAMS
             if context != int(program.device.context) and not is_lost:
                 plan = beside_contexts(program.device, stream, plan)
-                result = program.run(plan, first)
+                result = program.answer(plan, first)
         if int(result[0]):
             self.plans.pop(key, None)
             raise program.error(result)
@@ -166,15 +166,15 @@ class Route:
         stream, ordinal, *addresses = key
         if stream <= DEFAULT_STREAMS and current_device() != ordinal:
             key = (stream, ~ordinal, *addresses)
-        self.run(key, self.plans.get(key) or self.bind(key))
+        self.launch_plan(key, self.plans.get(key) or self.bind(key))
 
-    def run(self, key: PlanKey, plan: BoundPlan) -> None:
+    def launch_plan(self, key: PlanKey, plan: BoundPlan) -> None:
         """Run a plan that is bound for a key.
 
         Raises:
             DriverError: as `retry` does.
         """
-        result = self.program(_ordinal(key[1])).run(plan)
+        result = self.program(_ordinal(key[1])).answer(plan)
         if int(result[0]):
             self.retry(key, plan, result, None)
 
@@ -305,8 +305,8 @@ class Program:
         calls[0].owner = owner  # type: ignore[attr-defined]
         return calls[0]
 
-    def run(self, plan: BoundPlan, first: int = 0) -> tuple[Any, ...]:
-        """Return what a bound plan answers.
+    def answer(self, plan: BoundPlan, first: int = 0) -> tuple[Any, ...]:
+        """Run a bound plan, and return what the driver answers.
 
         Args:
             plan: what is run.

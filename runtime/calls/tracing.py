@@ -1,8 +1,8 @@
 """Keep the compilers of frameworks out of calls: their work is not for a graph of operators.
 
 `torch.compile` looks into every function that it meets, and into every frame that runs beside its
-graphs. A function that is marked ends the graph with our reason; one whose frames are skipped is
-run as it is, with all that it calls.
+graphs. A marked function ends the graph with our reason; a function whose frames are skipped runs as
+it is, with all that it calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def untraced(function: _F) -> _F:
 def skip_frames(functions: Iterable[Callable[..., Any]]) -> None:
     """Let torch, where it is loaded, run these functions and all that they call untouched.
 
-    A version of torch that cannot be told so loses time on them, and nothing else.
+    In a version of torch without these functions, compiling loses time on them, and nothing else.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:

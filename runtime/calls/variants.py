@@ -82,7 +82,7 @@ class Variants:
             if not selection:
                 raise no_variant_with(self.name, self.variants, params)
             variants = type(self)(self.name, selection, checks=self.checks)
-            # Of two threads that come here, both take what the first one put there.
+            # Of two threads that come here, both take what the first put there.
             variants = self._with_params.setdefault(key, variants)
         return variants
 
@@ -124,7 +124,7 @@ class Variants:
         The device is the current one where `ordinal` is None.
 
         Raises:
-            ArgumentError: no variant takes such arrays, whatever the GPU, and if there is none.
+            ArgumentError: no variant takes such arrays on any GPU; no driver is needed to say so.
             SelectionError: no variant fits, or several do.
             DeviceError: the driver cannot be used.
         """

@@ -174,7 +174,7 @@ def current_context() -> int:
 
 @contextmanager
 def outside_captures(driver: Driver) -> Iterator[None]:
-    """Let captures go on, of this thread and of others, during what is no part of them.
+    """Let captures go on, of this thread and of others, during work that is not part of them.
 
     Allocating, freeing and loading would end them otherwise.
     """

@@ -125,7 +125,7 @@ def _workspace(device: Device, key: tuple[int, ...], size_bytes: int, what: str)
     """Return memory that belongs to a stream or a graph.
 
     A block that is too small is kept: work that was put into the stream may not be over. Sizes at
-    least double, so that all blocks of a stream take less than twice the last.
+    least double, and all blocks of a stream together take less than twice the last.
     """
     workspaces = process_state.now.workspaces
     address, held_bytes = workspaces.get(key, (0, 0))

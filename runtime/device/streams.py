@@ -1,4 +1,4 @@
-"""Streams: handles of whatever frameworks call a stream, their contexts, and order between two."""
+"""Streams: their handles in every framework, their contexts, and order between two of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stream_handle(stream: Any) -> int:
     if type(stream) is int and 0 <= stream <= _MOST:
         return stream
     try:
-        handle = _told(stream)
+        handle = _handle_of(stream)
     except (TypeError, ValueError, OverflowError, AttributeError):
         handle = None
     if type(handle) is not int or not 0 <= handle <= _MOST:
@@ -51,7 +51,7 @@ def stream_handle(stream: Any) -> int:
     return handle
 
 
-def _told(stream: Any) -> Any:
+def _handle_of(stream: Any) -> Any:
     """Return what a stream says its handle is."""
     is_numpy = type(stream).__module__ == "numpy"
     if is_numpy or isinstance(stream, Number | str | bytes | bytearray):
@@ -110,8 +110,9 @@ def capture_number(device: Device, stream: int) -> int:
     """Return the number of the capture that a stream takes part in, 0 where it does in none."""
     with active(device) as driver:
         ask = driver.bindings.cuStreamGetCaptureInfo
-        code, *told = ask(driver.bindings.CUstream(stream))
-    status, number = told[:2]
+        # How many values follow the first two differs between versions of cuda-bindings.
+        code, *values = ask(driver.bindings.CUstream(stream))
+    status, number = values[:2]
     return int(number) if int(code) == 0 and int(status) else 0
 
 

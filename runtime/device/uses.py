@@ -1,4 +1,4 @@
-"""What memory is used for: its last write and the reads since then, in whichever streams.
+"""What memory is used for: its last write and the reads since then, in any stream.
 
 Events are recorded, and streams are not remembered: a stream may be destroyed before anybody asks,
 and a new one may get its handle. Streams are told apart by the driver's numbers, which are never
@@ -86,7 +86,7 @@ def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -
     """Let a stream wait for what was in others.
 
     Raises:
-        ArgumentError: it is captured, and what it has to wait for is not over yet.
+        ArgumentError: it is captured, and work that it has to wait for is not over.
         DriverError: there is no such stream.
     """
     if not moments:

@@ -220,7 +220,7 @@ _FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "ch
 
 
 def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield key, tree and value of what lies one level below."""
+    """Yield key, tree and value of each child."""
     kind, children = _node(tree)
     if kind == "dict":
         if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:

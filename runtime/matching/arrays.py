@@ -1,7 +1,7 @@
 """What the runtime asks of arrays, and which framework an array belongs to.
 
-An array is recognised by the module of its type; nothing is imported for it that is not loaded
-already. What has none of the known modules is taken by `__cuda_array_interface__`, then DLPack.
+An array is recognised by the module of its type, which is loaded already; only its adapter is
+imported. Where the table has no such module, `__cuda_array_interface__` is tried, then DLPack.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Dialect:
 class Adapter:
     """What a framework's module offers; docs/frameworks.md says how to write one.
 
-    Adapters are subclasses, so that what they leave out is as here.
+    Adapters are subclasses; a member that they leave out is as defined here.
 
     Attributes:
         name: what its arrays are called in messages.

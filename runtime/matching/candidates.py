@@ -161,8 +161,8 @@ class Signature:
                     )
 
     def _misaligned(self, name: str, pointers: Sequence[int]) -> ArgumentError:
-        found = zip(self.passed, self.alignments, pointers, self.sizes_bytes, strict=True)
-        binding, alignment, pointer, _ = next(row for row in found if row[2] % row[1] and row[3])
+        rows = zip(self.passed, self.alignments, pointers, self.sizes_bytes, strict=True)
+        binding, alignment, pointer, _ = next(row for row in rows if row[2] % row[1] and row[3])
         return ArgumentError(
             f"{name}: {misaligned_text(binding.path, pointer, alignment)}.",
             hint="A view does that: pass a copy, or a view that starts at such a multiple.",

@@ -1,10 +1,9 @@
-"""What messages list where no variant fits: the few that are likest to what was asked for."""
+"""What messages list where no variant fits: the few that are nearest to what was asked for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
@@ -20,35 +19,36 @@ _OTHER_RANK = 16.0
 def nearest_to_arrays(
     candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
 ) -> list[Candidate]:
-    """Return variants in the order of how like their arrays are to these, the likest first."""
-    return sorted(candidates, key=lambda one: _distance(one.arrays, arrays))
+    """Return variants sorted by how near their arrays are to these, the nearest first."""
+    return sorted(candidates, key=lambda candidate: _distance(candidate.arrays, arrays))
 
 
 def no_variant_for(
     name: str, candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
 ) -> ArgumentError:
     """Return the error for arrays that no variant takes, whatever the GPU."""
-    kinds = list({one.arrays: one for one in reversed(candidates)}.values())[::-1]
-    given = ", ".join(array_text(*one) for one in arrays)
+    by_arrays = {candidate.arrays: candidate for candidate in reversed(candidates)}
+    nearest = nearest_to_arrays(list(by_arrays.values())[::-1], arrays)
+    texts = [f"{candidate.id}{_differences(candidate, arrays)}" for candidate in nearest]
     return ArgumentError(
-        f"{name} has no variant for {given}.",
-        hint=_hint(
-            nearest_to_arrays(kinds, arrays), len(candidates), lambda one: _differences(one, arrays)
-        ),
+        f"{name} has no variant for {', '.join(array_text(*array) for array in arrays)}.",
+        hint=_hint(texts, len(candidates)),
     )
 
 
 def no_variant_with(
-    name: str, candidates: Sequence[Candidate], params: Mapping[str, Any]
+    name: str, candidates: Sequence[Candidate], params: Mapping[str, object]
 ) -> ArgumentError:
     """Return the error for values of parameters that no variant has."""
-    given = ", ".join(f"{key}={value!r}" for key, value in params.items())
-    ordered = sorted(
-        candidates, key=lambda one: sum(one.params.get(k) != v for k, v in params.items())
-    )
+
+    def count_differences(candidate: Candidate) -> int:
+        return sum(candidate.params.get(key) != value for key, value in params.items())
+
+    nearest = sorted(candidates, key=count_differences)
+    listed = ", ".join(f"{key}={value!r}" for key, value in params.items())
     return ArgumentError(
-        f"{name} has no variant with {given}.",
-        hint=_hint(ordered, len(candidates), lambda one: ""),
+        f"{name} has no variant with {listed}.",
+        hint=_hint([candidate.id for candidate in nearest], len(candidates)),
     )
 
 
@@ -58,24 +58,25 @@ def cut(lines: Sequence[str]) -> list[str]:
     return [*lines[:MOST_LISTED], *([f"… and {more} more"] if more > 0 else [])]
 
 
-def _hint(ordered: Sequence[Candidate], count: int, said: Callable[[Candidate], str]) -> str:
-    listed = [f"{one.id}{said(one)}" for one in ordered[:MOST_LISTED]]
+def _hint(texts: Sequence[str], count: int) -> str:
+    """Return what lists the first of these texts on variants, of which there are `count`."""
+    listed = texts[:MOST_LISTED]
     if len(listed) == count == 1:
         return f"It has {listed[0]}."
     head = "It has:" if len(listed) == count else f"The nearest of its {count} variants:"
     return "\n    ".join([head, *listed])
 
 
-def _differences(one: Candidate, arrays: Sequence[ArrayType]) -> str:
-    inputs = one.facts.inputs
+def _differences(candidate: Candidate, arrays: Sequence[ArrayType]) -> str:
+    inputs = candidate.facts.inputs
     if len(inputs) != len(arrays):
         return f", which takes {len(inputs)} arrays, not {len(arrays)}"
-    found = [
-        f"{own.path} is {array_text(*taken)}"
-        for own, taken, given in zip(inputs, one.arrays, arrays, strict=True)
-        if taken != tuple(given)
+    differences = [
+        f"{binding.path} is {array_text(*taken)}"
+        for binding, taken, array in zip(inputs, candidate.arrays, arrays, strict=True)
+        if taken != tuple(array)
     ]
-    return f", where {', '.join(found)}"
+    return f", where {', '.join(differences)}"
 
 
 def _distance(own: Sequence[ArrayType], given: Sequence[ArrayType]) -> float:
