@@ -1,8 +1,9 @@
 """Time launches by the GPU's own clock: an event in the stream before and after each.
 
 No launch that is measured may wait for this process, so each is preceded by work that takes the
-GPU longer than enqueueing takes here: memory of twice the size of the L2 cache is written. Nothing of
-the arrays is in the cache then; for times with a warm cache, a launch that is not measured follows.
+GPU longer than enqueueing takes here: memory of twice the size of the L2 cache is written. Nothing
+of the arrays is in the cache then; for times with a warm cache, a launch that is not measured
+follows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keep the compilers of frameworks out of calls: their work is not for a graph of operators.
 
 `torch.compile` looks into every function that it meets, and into every frame that runs beside its
-graphs. A marked function ends the graph with our reason; a function whose frames are skipped runs as
-it is, with all that it calls.
+graphs. A marked function ends the graph with our reason; a function whose frames are skipped runs
+as it is, with all that it calls.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import pallasc
 from pallasc.errors import ArgumentError, CorruptError, SelectionError, SpecError, ToolError
 from pallasc.runtime.bundles import Bundles
 from pallasc.runtime.device.devices import active, capabilities, get_device
-from pallasc.runtime.discovery import PATH, Found
+from pallasc.runtime.discovery import PATH, BundleFile
 from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.bundle.items import item_of
@@ -333,7 +333,7 @@ def test_many_opens_leave_no_descriptor(bundle: Path, tmp_path: Path) -> None:
         assert len(pallasc.open_bundle(bundle)["add"].variants) == 8
         with pytest.raises(CorruptError):
             pallasc.open_bundle(broken)
-        found = [Found(Origin(str(one)), one) for one in (bundle, broken)]
+        found = [BundleFile(Origin(str(one)), one) for one in (bundle, broken)]
         with pytest.raises(CorruptError):
             Bundles(found, Policy())
     gc.collect()  # a kernel that was asked for refers to itself
