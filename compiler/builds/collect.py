@@ -257,7 +257,7 @@ class SpecReader:
         )
 
     def _pool(self) -> Pool:
-        from pallasc.compiler.workers.capacity import default_memory_bytes
+        from pallasc.compiler.workers.capacity import find_capacity
         from pallasc.compiler.workers.messages import Listen
         from pallasc.compiler.workers.pool import Pool
 
@@ -267,7 +267,7 @@ class SpecReader:
             settled(os.environ),
             Listen(),  # so that starting Python does not count as the file's time
             timeout_s=self.timeout_s,
-            memory_bytes=(default_memory_bytes(1) if memory is None else memory) or None,
+            memory_bytes=(find_capacity().memory_bytes(1) if memory is None else memory) or None,
             tick_s=None if self.on_tick is None else _TICK_S,
         )
 

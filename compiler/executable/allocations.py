@@ -181,7 +181,7 @@ def literal_bytes(literal: Any) -> bytes:
     """
     kind = literal.shape.element_type
     if kind not in _FIELDS:
-        raise CompileError(f"a constant has element type {kind}, which is not known here")
+        raise CompileError(f"a constant has the unknown element type {kind}")
     name, code = _FIELDS[kind]
     value = getattr(literal, name)
     if code is not None:

@@ -124,7 +124,7 @@ class HostObject:
         launcher: how its host function launches.
 
     Raises:
-        CompileError: the object needs a symbol that is not known here.
+        CompileError: the object needs an unknown symbol.
     """
 
     def __init__(self, object_file: bytes, launcher: Launcher) -> None:
@@ -335,7 +335,7 @@ def _check_symbols(object_file: bytes) -> None:
     symbols = [s.name for s in parse_elf(object_file).symbols() if s.name and not s.section]
     unknown = sorted(set(symbols) - KNOWN_SYMBOLS - _LIBC)
     if unknown:
-        raise CompileError(f"the kernel's host code calls {', '.join(unknown)}, not known here")
+        raise CompileError(f"the kernel's host code calls unknown functions: {', '.join(unknown)}")
 
 
 def _load(object_file: bytes) -> Any:

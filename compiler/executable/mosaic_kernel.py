@@ -84,7 +84,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
     launcher = _LAUNCHERS.get(proto.version)
     if launcher is None:
         raise CompileError(
-            f"Mosaic GPU kernel format version {proto.version} is not known; tested are {_TESTED}",
+            f"Mosaic GPU kernel format version {proto.version} is unknown; tested are {_TESTED}",
             hint="Install a supported JAX version (`pallasc doctor` lists them).",
         )
     with HostObject(proto.object_file, launcher) as host:

@@ -80,7 +80,7 @@ def _name(message: Any, number: int) -> str:
     field = message.DESCRIPTOR.fields_by_number.get(number)
     if field is None:
         raise CompileError(
-            f"the serialised executable sets field {number} of {message.DESCRIPTOR.name}, "
-            "which is not known here"
+            f"the serialised executable sets the unknown field {number} of "
+            f"{message.DESCRIPTOR.name}"
         )
     return str(field.name)

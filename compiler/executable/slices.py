@@ -18,7 +18,7 @@ def place(piece: Any, places: Places) -> tuple[int, int]:
         CompileError: it is of an allocation that the plan has no buffer for.
     """
     if piece.buffer_allocation_index not in places:
-        raise CompileError(f"a step uses allocation {piece.buffer_allocation_index}, not known")
+        raise CompileError(f"a step uses the unknown allocation {piece.buffer_allocation_index}")
     buffer, offset = places[piece.buffer_allocation_index]
     return buffer, offset + piece.offset
 
@@ -35,7 +35,9 @@ def packed(slices: list[Any], spec: Any) -> list[Any]:
     for argument in spec.kernel_args_packing_spec.kernel_arguments:
         kinds = [relocation.kind for relocation in argument.relocations]
         if kinds != [_RELOCATION_ABSOLUTE_64] or len(argument.data) not in (0, 8):
-            raise CompileError(f"XLA's kernel {spec.kernel_name} packs an argument unknown here")
+            raise CompileError(
+                f"XLA's kernel {spec.kernel_name} packs an argument in an unknown way"
+            )
         result.append(slices[argument.relocations[0].argument_index])
     return result
 

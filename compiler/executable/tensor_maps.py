@@ -86,8 +86,8 @@ def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
     """Return the tensor map for a `TmaDescriptorProto`, whose dimensions are minor first."""
     if descriptor.element_size not in _XLA_DTYPES:
         raise CompileError(f"tensor map with elements of {descriptor.element_size} bytes")
-    for name, known in (("swizzle", 4), ("interleave", 3), ("l2_promotion", 4)):
-        if not 0 <= getattr(descriptor, name) < known:
+    for name, count in (("swizzle", 4), ("interleave", 3), ("l2_promotion", 4)):
+        if not 0 <= getattr(descriptor, name) < count:
             raise CompileError(f"tensor map with {name} {getattr(descriptor, name)}")
     result = TensorMap(
         buffer=buffer,

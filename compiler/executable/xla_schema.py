@@ -222,8 +222,8 @@ def refuse_unknown_fields(message: Any, *, deep: bool = True) -> None:
 
     for unknown in UnknownFieldSet(message):
         raise CompileError(
-            f"the executable sets field {unknown.field_number} of {message.DESCRIPTOR.name}, "
-            "which is not known here",
+            f"the executable sets the unknown field {unknown.field_number} of "
+            f"{message.DESCRIPTOR.name}",
             hint="Install a supported JAX version (`pallasc doctor` lists them).",
         )
     if deep:

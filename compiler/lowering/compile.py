@@ -1,4 +1,4 @@
-"""Compile one function for one target in this process: from a callable to an artifact.
+"""Compile a function for a target in this process: from a callable to an artifact.
 
 The steps: trace and lower (`lower`), compile with XLA, take the executable apart (`serialized`),
 translate it into a plan (`translate`), read the resources (`resources`), check, write the record.

@@ -73,7 +73,7 @@ def _regions(function: Callable[..., Any], hashes: list[str]) -> Regions:
     closure = inspect.getclosurevars(function).nonlocals
     spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
     if spec is None or lowering is None or not hashes:
-        raise CompileError("this JAX version profiles kernels in a way that is not known here")
+        raise CompileError("pallasc does not know how this JAX version profiles kernels")
     words = int(spec.entries_per_warpgroup)
     traces = int(spec.smem_i32_elements(lowering.block)) // words
     names = sorted(spec.interned_names, key=spec.interned_names.__getitem__)

@@ -197,7 +197,7 @@ def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = Fals
         return bind(item, f"{path}.{key}", bindings, is_input=is_input)
 
     if isinstance(tree, dict):
-        # JAX sorts the keys of every dictionary but an ordered one.
+        # JAX sorts the keys of every dictionary except an `OrderedDict`.
         keys = list(tree) if isinstance(tree, OrderedDict) else sorted(tree)
         return {"dict": {str(key): bound(key, tree[key]) for key in keys}}
     if isinstance(tree, list):

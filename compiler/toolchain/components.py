@@ -81,9 +81,9 @@ def package_components(held: Mapping[str, str | None], versions: Any) -> dict[st
     """Return installed packages, by digests and versions, as components; without those missing."""
     told = versions if isinstance(versions, Mapping) else {}
     return {
-        name: Component(found, str(told.get(name, "")))
-        for name, found in held.items()
-        if found is not None
+        name: Component(held_digest, str(told.get(name, "")))
+        for name, held_digest in held.items()
+        if held_digest is not None
     }
 
 

@@ -73,12 +73,12 @@ def _python(digest: Digest) -> str:
     lines = _startup_lines()
     modules = [*_FIRST_RUN, *sorted({m for line in lines for m in _IMPORTED.findall(line)})]
     named = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    found = {
+    startup = {
         module: package_digest(module, digest, named)
         for module in modules
         if module not in sys.stdlib_module_names
     }
-    began = [*lines, *(f"{module} {held}" for module, held in found.items() if held)]
+    began = [*lines, *(f"{module} {held}" for module, held in startup.items() if held)]
     if not began:
         return name
     return f"{name}, starts with {hashlib.sha256(os.fsencode(chr(10).join(began))).hexdigest()}"

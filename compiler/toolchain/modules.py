@@ -28,10 +28,10 @@ def module_of(globals: Mapping[str, object]) -> str:
 def namespace_of(module: object) -> Mapping[str, object]:
     """Return what a module has, without running code of its own."""
     try:
-        found = object.__getattribute__(module, "__dict__")
+        namespace = object.__getattribute__(module, "__dict__")
     except AttributeError:
         return {}
-    return found if type(found) is dict else {}
+    return namespace if type(namespace) is dict else {}
 
 
 def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
@@ -62,14 +62,14 @@ class Place:
 def locate_module(name: str, folders: Sequence[str]) -> Path | None:
     """Return the source file of a module, looked for in `folders` and where workers look."""
     path: list[str] | None = None
-    found = None
+    spec = None
     parts = name.split(".")
     for length in range(1, len(parts) + 1):
-        found = _find(".".join(parts[:length]), path, folders)
-        if found is None:
+        spec = _find(".".join(parts[:length]), path, folders)
+        if spec is None:
             return None
-        path = list(found.submodule_search_locations or ())
-    return Path(found.origin) if found and found.origin and found.has_location else None
+        path = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
 
 
 def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
@@ -78,12 +78,12 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
         if finder is PathFinder:
             places = [*folders, *_workers_path()] if path is None else path
             # By its last part: for a namespace it would look for the parent in `sys.modules`.
-            found = PathFinder.find_spec(name.rpartition(".")[2], places)
+            spec = PathFinder.find_spec(name.rpartition(".")[2], places)
         else:
             find = getattr(finder, "find_spec", None)
-            found = find(name, path) if find else None
-        if found is not None:
-            return found
+            spec = find(name, path) if find else None
+        if spec is not None:
+            return spec
     return None
 
 
@@ -108,8 +108,8 @@ def hidden(folders: Sequence[str]) -> list[str]:
     """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
     places = [*folders, *itertools.takewhile(_is_before_pythons, _workers_path())]
     names = {name for place in places for name in _names_in(place)}
-    found = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
-    return [name for name, place in found if place is not None and not is_pythons(str(place))]
+    files = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
+    return [name for name, file in files if file is not None and not is_pythons(str(file))]
 
 
 def _is_before_pythons(place: str) -> bool:

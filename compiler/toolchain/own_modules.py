@@ -45,7 +45,7 @@ def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
     """Return the files of modules and of all that they import, with the modules' names."""
     waiting = [name for part in parts for name in _modules(part, str(top))]
     files: dict[str, str] = {}  # by the modules' names, "" where there is none
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
 
     def file_of(name: str) -> str:
         if name not in files:
@@ -56,12 +56,12 @@ def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
     while waiting:
         name = waiting.pop()
         path = file_of(name)
-        if path and path not in found:
-            found[path] = name
+        if path and path not in names:
+            names[path] = name
             waiting += _imported(path, file_of)
-    if not found:
+    if not names:
         raise RuntimeError(f"pallasc's own sources are not in {top}")
-    return found
+    return names
 
 
 def _top() -> Path:

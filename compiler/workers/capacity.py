@@ -41,16 +41,6 @@ class Capacity:
         return max(_LEAST_LIMIT_BYTES, int(self.free_bytes * _SHARED_OUT) // jobs)
 
 
-def default_jobs(tasks: int) -> int:
-    """Return how many workers the cores and the free memory of this process allow."""
-    return find_capacity().jobs(tasks)
-
-
-def default_memory_bytes(jobs: int) -> int:
-    """Return how much memory each worker may hold, with the processes that it starts."""
-    return find_capacity().memory_bytes(jobs)
-
-
 def find_capacity(root: Path = Path("/")) -> Capacity:
     """Return what this process may use now.
 

@@ -47,7 +47,7 @@ def decode(line: bytes) -> dict[str, object]:
 
 
 def make_key() -> bytes:
-    """Return a key for one worker."""
+    """Return a key for a worker."""
     return secrets.token_bytes(KEY_BYTES)
 
 

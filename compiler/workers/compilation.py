@@ -148,13 +148,13 @@ class _Compilation:
         record = None if believed is None else believed.get(key, "")
         if stored_artifact(store, key, record=record) is None:
             return None
-        found = Compiled(action=key, status="hit", seconds=0.0, warnings=(), uncached="")
+        hit = Compiled(action=key, status="hit", seconds=0.0, warnings=(), uncached="")
         held = store.get_artifact(key, verify=True)
         if held is None:
-            return found
+            return hit
         earlier = [each for each in stored_for_action(store, key) if each.stage == "compile"]
         return replace(
-            found,
+            hit,
             digest=held.digest,
             record=held.artifact,
             blobs={name: data for name in held.names if (data := held.blob(name)) is not None},

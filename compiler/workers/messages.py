@@ -136,7 +136,7 @@ class Compiled(Reply):
         status: "hit" if XLA did not have to compile.
         seconds: how long it took.
         warnings: sentences for people.
-        uncached: why there is no manifest, "" if there is one.
+        uncached: why there is no manifest, "" if there is a manifest.
         not_stored: why the store could not keep the artifact, "" if it could.
         printed: what tracing printed, packed (`kernel_output`).
         digest: of the artifact's record, None where the worker has none.
@@ -190,7 +190,7 @@ class Request(Message):
         """Return the reply to this request that a worker sent.
 
         Raises:
-            ValueError: it is not one.
+            ValueError: it is malformed.
         """
         ok = data.get("ok")
         if type(ok) is not bool:
@@ -265,7 +265,7 @@ class Collect(Request):
 
     Attributes:
         path: the file, as messages show it.
-        env: the values of the variables that it gets to see, None for one that is not set.
+        env: the values of the variables that it gets to see, None if not set.
     """
 
     op: ClassVar[str] = "collect"
@@ -283,7 +283,7 @@ class Compile(Request):
         request: its request key.
         fields: the labelled fields of that key.
         data: the digests of its data files.
-        env: the values of the variables that it declares, None for one that is not set.
+        env: the values of the variables that it declares, None if not set.
         believed: record digest by action key of the only artifacts of the store that may be used;
             None for all.
     """
@@ -307,7 +307,7 @@ def read_request(data: Mapping[str, object]) -> Request:
     """Return the request that a worker was sent.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is malformed.
     """
     kind = _REQUESTS.get(data.get("op"))
     if kind is None:

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.workers.capacity import (
-    Capacity,
-    default_jobs,
-    default_memory_bytes,
-    find_capacity,
-)
+from pallasc.compiler.workers.capacity import Capacity, find_capacity
 
 GB = 1_000_000_000
 GIB = 1 << 30
@@ -160,5 +155,5 @@ def test_this_machine_has_room_for_a_worker() -> None:
     found = find_capacity()
     assert 0 < found.free_bytes <= pages
     assert 1 <= found.cores <= len(os.sched_getaffinity(0))
-    assert 1 <= default_jobs(1000) <= found.cores
-    assert default_memory_bytes(1) >= 2 * GB
+    assert 1 <= found.jobs(1000) <= found.cores
+    assert found.memory_bytes(1) >= 2 * GB

@@ -115,6 +115,6 @@ def test_yaml_and_the_decorator_give_the_same_artifact(make_project: Any) -> Non
     second = project.build("spec.yaml")
     assert [r.status for r in first.results] == ["compiled"] * 2
     assert [(r.status, r.reason) for r in second.results] == [("hit", "")] * 2
-    for one, two in zip(first.results, second.results, strict=True):
-        assert one.artifact.digest == two.artifact.digest
-        assert json.dumps(one.artifact.record) == json.dumps(two.artifact.record)
+    for before, after in zip(first.results, second.results, strict=True):
+        assert before.artifact.digest == after.artifact.digest
+        assert json.dumps(before.artifact.record) == json.dumps(after.artifact.record)

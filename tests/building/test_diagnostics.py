@@ -234,7 +234,7 @@ def test_equal_ones_are_counted_and_too_many_too() -> None:
     many = [Diagnostic("lower", "stderr", "", str(n % 70)) for n in range(140)]
     found = merged(many)
     assert len(found) == MOST
-    assert {one.count for one in found[:-1]} == {2}
+    assert {each.count for each in found[:-1]} == {2}
     assert found[-1].text == "42 others are left out"
 
 
@@ -248,5 +248,5 @@ def test_what_is_no_diagnostic_is_left_out(value: object) -> None:
 
 
 def test_a_diagnostic_is_read_as_it_was_written() -> None:
-    one = Diagnostic("compile", "UserWarning", "k.py:4", "no", 3)
-    assert from_json([one.to_json()]) == (one,)
+    diagnostic = Diagnostic("compile", "UserWarning", "k.py:4", "no", 3)
+    assert from_json([diagnostic.to_json()]) == (diagnostic,)

@@ -122,8 +122,8 @@ def test_workers_are_stopped_when_the_caller_goes_away_early(error: Any) -> None
                 if error is not None:
                     raise error
                 break
-    for one in [process, *filter(None, workers)]:
-        assert not Path(f"/proc/{one}").exists()
+    for number in [process, *filter(None, workers)]:
+        assert not Path(f"/proc/{number}").exists()
 
 
 def test_a_worker_that_cannot_be_started_leaves_nothing_open(
@@ -193,9 +193,9 @@ def test_a_worker_that_says_it_is_spoilt_is_replaced(tmp_path: Path) -> None:
     spoilt = 'channel.send({"ok": True, "value": 1, "spoilt": True})\n'
     first = f"{spoilt}import signal; signal.pause()"
     with fakes() as pool:
-        one, two = values(pool, code(first), code(WHO, 1))
-    assert one == 1
-    assert two > 1
+        answer, process = values(pool, code(first), code(WHO, 1))
+    assert answer == 1
+    assert process > 1
 
 
 def test_what_a_worker_says_unasked_is_no_answer_to_the_next_task() -> None:

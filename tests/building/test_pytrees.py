@@ -137,7 +137,7 @@ def test_a_spec_calls_for_a_node(project: Any, results: dict[str, Any]) -> None:
     digests = [result.artifact.digest for result in report.results]
     assert digests == [results["node"]["digest"], results["tuple"]["digest"]]
     again = project.build()
-    assert [one.status for one in again.results] == ["hit", "hit"]
+    assert [result.status for result in again.results] == ["hit", "hit"]
 
 
 def test_a_call_of_another_module_counts_as_a_source(project: Any) -> None:

@@ -50,8 +50,8 @@ def record(*blobs: bytes, **more: Any) -> dict[str, Any]:
 
 def found(first: Any, second: Any, *blobs: bytes) -> list[str]:
     held = {digest(blob): blob for blob in blobs}
-    one, two = (Artifact(data, held.__getitem__) for data in (first, second))
-    return list(differences(one, two))
+    before, after = (Artifact(data, held.__getitem__) for data in (first, second))
+    return list(differences(before, after))
 
 
 def test_equal_records_do_not_differ() -> None:

@@ -35,12 +35,12 @@ def left_by_a_dead_process(temporary: Path) -> Path:
 def test_each_worker_has_a_folder_and_all_go_at_once(temporary: Path) -> None:
     scratch = Scratch()
     scratch.remove()
-    one, two = scratch.make_folder(), scratch.make_folder()
-    (one / "file").write_text("x")
-    assert one != two
-    assert one.parent == two.parent
-    assert one.parent.parent == temporary
-    assert one.stat().st_mode & 0o777 == 0o700
+    first, second = scratch.make_folder(), scratch.make_folder()
+    (first / "file").write_text("x")
+    assert first != second
+    assert first.parent == second.parent
+    assert first.parent.parent == temporary
+    assert first.stat().st_mode & 0o777 == 0o700
     scratch.remove()
     assert list(temporary.iterdir()) == []
 

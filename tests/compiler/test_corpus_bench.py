@@ -60,7 +60,7 @@ def test_kernels_of_a_test_file_are_counted_and_timed_both_ways(tmp_path: Path) 
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    figures = {one["name"]: one for one in json.loads(done.stdout)["figures"]}
+    figures = {figure["name"]: figure for figure in json.loads(done.stdout)["figures"]}
     counted = figures.pop("kernels")
     assert (counted["value"], counted["goal"], counted["met"]) == (2, 200, False)
     for name in ("in sum", "median"):

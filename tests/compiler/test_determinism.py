@@ -36,16 +36,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory, run_build: Any) -> list[dict[
 
 @pytest.mark.parametrize("name", NAMES)
 def test_artifacts_are_equal(pair: list[dict[str, Any]], name: str) -> None:
-    one, other = (results[name] for results in pair)
-    assert one.record == other.record
-    assert one.artifact.digest == other.artifact.digest
-    assert one.blobs == other.blobs
+    first, other = (results[name] for results in pair)
+    assert first.record == other.record
+    assert first.artifact.digest == other.artifact.digest
+    assert first.blobs == other.blobs
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_action_keys_are_equal(pair: list[dict[str, Any]], name: str) -> None:
-    one, other = (results[name] for results in pair)
-    assert one.key == other.key
+    first, other = (results[name] for results in pair)
+    assert first.key == other.key
 
 
 @pytest.mark.parametrize("name", NAMES)

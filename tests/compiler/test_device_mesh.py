@@ -16,7 +16,7 @@ def meshes(build: Any) -> Any:
 
 
 def _launch(result: Any) -> Launch:
-    (launch,) = [one for one in result.plan.launches if one.origin == "mosaic"]
+    (launch,) = [step for step in result.plan.launches if step.origin == "mosaic"]
     return launch  # type: ignore[no-any-return]
 
 

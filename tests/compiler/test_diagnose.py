@@ -155,9 +155,9 @@ def test_the_users_frame_is_found_behind_causes() -> None:
 
 
 def test_causes_in_a_circle_end() -> None:
-    one, two = ValueError("one"), ValueError("two")
-    one.__cause__, two.__cause__ = two, one
-    assert frames(one) == []
+    first, second = ValueError("one"), ValueError("two")
+    first.__cause__, second.__cause__ = second, first
+    assert frames(first) == []
 
 
 @pytest.mark.parametrize("module", ["pallasc.compiler", "jax", "numpy", "threading"])

@@ -26,7 +26,7 @@ def _places(launch: Launch) -> set[tuple[int, int]]:
         if isinstance(parameter, Pointer):
             found.add((parameter.buffer, parameter.offset))
         elif isinstance(parameter, Bytes):
-            found |= {(one.buffer, one.offset) for _, one in parameter.tensor_maps}
+            found |= {(each.buffer, each.offset) for _, each in parameter.tensor_maps}
     return found
 
 
@@ -51,10 +51,10 @@ def test_a_reference_is_changed_where_it_lies_by_each_kernel(features: Any) -> N
 
 def test_nested_arrays_go_through_one_kernel(features: Any) -> None:
     plan = features["tree"].plan
-    assert [(one.path, one.shape) for one in plan.inputs] == [
+    assert [(array.path, array.shape) for array in plan.inputs] == [
         ("x", (128,)), ("more.left", (128,)), ("more.rest.0", (256,)),
     ]  # fmt: skip
-    assert [(one.path, one.dtype, one.shape) for one in plan.outputs] == [
+    assert [(array.path, array.dtype, array.shape) for array in plan.outputs] == [
         ("out.a.0", "bf16", (128,)), ("out.a.1", "f32", ()), ("out.b", "f32", (256,)),
     ]  # fmt: skip
     assert plan.output_tree == {"dict": {"a": {"tuple": [0, 1]}, "b": 2}}
@@ -70,7 +70,7 @@ def test_a_kernel_reads_scalars_from_their_own_buffers(features: Any) -> None:
 
 def test_a_kernel_takes_and_gives_arrays_without_elements(features: Any) -> None:
     plan = features["empty"].plan
-    assert [(one.shape, plan.buffers[one.buffer].size) for one in plan.outputs] == [
+    assert [(array.shape, plan.buffers[array.buffer].size) for array in plan.outputs] == [
         ((128,), 512), ((0, 4), 0),
     ]  # fmt: skip
     assert len(plan.launches) == 1
@@ -105,7 +105,7 @@ def test_integers_of_four_bits_are_packed(features: Any) -> None:
 
 def test_floats_of_eight_bits_are_read_and_written(features: Any) -> None:
     plan = features["float8"].plan
-    assert [(one.dtype, plan.buffers[one.buffer].size) for one in plan.outputs] == [
+    assert [(array.dtype, plan.buffers[array.buffer].size) for array in plan.outputs] == [
         ("f32", 64 * 64 * 4), ("f8e4m3fn", 64 * 64),
     ]  # fmt: skip
     assert "e4m3x2" in features["float8"].artifact.ptx()

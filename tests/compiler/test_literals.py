@@ -51,5 +51,5 @@ def test_elements_are_in_the_order_of_the_layout_already() -> None:
 
 
 def test_an_element_type_that_is_not_known_is_refused() -> None:
-    with pytest.raises(CompileError, match="a constant has element type 35, which is not known"):
+    with pytest.raises(CompileError, match="a constant has the unknown element type 35"):
         literal_bytes(_literal(35))

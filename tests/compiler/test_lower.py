@@ -60,10 +60,10 @@ def test_an_operand_that_lies_transposed_is_not_copied(signatures: Any) -> None:
     plan, copied = signatures["laid_out"].plan, signatures["copied"].plan
     assert [launch.origin for launch in copied.steps] == ["xla", "mosaic"]
     assert [launch.origin for launch in plan.steps] == ["mosaic"]
-    assert [one.layout for one in plan.inputs] == [None, (0, 1)]
-    assert [one.strides for one in plan.inputs] == [(128, 1), (1, 128)]
+    assert [array.layout for array in plan.inputs] == [None, (0, 1)]
+    assert [array.strides for array in plan.inputs] == [(128, 1), (1, 128)]
     assert "layout" not in signatures["laid_out"].record["plan"]["inputs"][0]
-    assert all("layout" not in one for one in signatures["copied"].record["plan"]["inputs"])
+    assert all("layout" not in row for row in signatures["copied"].record["plan"]["inputs"])
 
 
 def test_results_are_row_major_whatever_the_arguments_are(signatures: Any) -> None:
@@ -134,8 +134,8 @@ def test_arguments_that_do_not_fit_are_mistakes_of_the_spec(
 
 
 def test_leaves_are_found_in_order() -> None:
-    one, two = ArraySpec("f32", (1,)), ArraySpec("f32", (2,))
-    assert list(leaves({"a": [None, one], "b": {"c": two}})) == [one, two]
+    first, second = ArraySpec("f32", (1,)), ArraySpec("f32", (2,))
+    assert list(leaves({"a": [None, first], "b": {"c": second}})) == [first, second]
 
 
 def test_one_process_compiles_for_one_architecture(tmp_path: Path, build_alone: Any) -> None:

@@ -46,7 +46,7 @@ def test_another_version_is_refused_with_the_versions_named(proto: Any, version:
     with pytest.raises(CompileError) as caught:
         read_mosaic_kernel(_changed(proto, version=version), buffers=2)
     assert caught.value.message == (
-        f"Mosaic GPU kernel format version {version} is not known; "
+        f"Mosaic GPU kernel format version {version} is unknown; "
         "tested are 1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"
     )
     assert "pallasc doctor" in (caught.value.hint or "")

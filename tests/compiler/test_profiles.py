@@ -38,13 +38,13 @@ def test_a_kernel_reads_the_clock(profiled: Any) -> None:
 
 def test_each_profiled_launch_has_a_profile(profiled: Any) -> None:
     plan = profiled["two"].plan
-    found = {plan.launches[one.launch].grid: one for one in plan.profiles}
+    found = {plan.launches[profile.launch].grid: profile for profile in plan.profiles}
     assert len(plan.profiles) == 2
-    assert len({one.buffer for one in plan.profiles}) == 2
+    assert len({profile.buffer for profile in plan.profiles}) == 2
     assert (found[1, 1, 1].traces, found[1, 1, 1].names) == (4, ("Init", "signal"))
     assert (found[2, 1, 1].traces, found[2, 1, 1].names) == (1, ("Init", "add"))
     used = [p.buffer for launch in plan.launches for p in launch.parameters]
-    assert all(used.count(one.buffer) == 1 for one in plan.profiles)
+    assert all(used.count(profile.buffer) == 1 for profile in plan.profiles)
 
 
 def test_names_of_regions_make_another_compilation(profiled: Any) -> None:

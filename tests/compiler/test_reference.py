@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.builds.reference import compare
+from pallasc.compiler.builds.reference import ArrayFile, Launched, compare
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Args, Budget, Variant
 from pallasc.specs.targets import resolve_target
 
@@ -66,21 +68,18 @@ def _variant(folder: Path, reference: str, args: Args, **static: Any) -> Variant
     )
 
 
-def _array(path: str, values: Any) -> dict[str, Any]:
-    dtypes = {"f4": "f32", "i4": "i32", "i8": "i64"}
-    return {"path": path, "dtype": dtypes[values.dtype.str[1:]], "values": values}
+def _array(path: str, values: Any) -> tuple[Binding, bytes]:
+    dtype = {"f4": "f32", "i4": "i32", "i8": "i64"}[values.dtype.str[1:]]
+    return Binding(path, dtype, values.shape, 0), values.tobytes()
 
 
-def _message(folder: Path, inputs: list[Any], outputs: list[Any]) -> dict[str, Any]:
-    message: dict[str, Any] = {"folder": str(folder)}
-    for kind, arrays in (("inputs", inputs), ("outputs", outputs)):
-        message[kind] = []
-        for number, array in enumerate(arrays):
-            file, values = f"{kind}{number}", array["values"]
-            (folder / file).write_bytes(values.tobytes())
-            entry = {"path": array["path"], "dtype": array["dtype"], "shape": values.shape}
-            message[kind].append({**entry, "file": file})
-    return message
+def _launched(folder: Path, inputs: list[Any], outputs: list[Any]) -> Launched:
+    def write(kind: str, arrays: list[Any]) -> Iterator[ArrayFile]:
+        for number, (array, data) in enumerate(arrays):
+            (folder / f"{kind}{number}").write_bytes(data)
+            yield ArrayFile(array, f"{kind}{number}")
+
+    return Launched(folder, tuple(write("input", inputs)), tuple(write("output", outputs)))
 
 
 def _ones(value: float, kind: str = "f4") -> Any:
@@ -107,18 +106,18 @@ def test_references_get_what_the_kernel_gets(folder: Path, tmp_path: Path) -> No
         ([_array("a", _ones(1, "i8"))], [_array("out", _ones(2**40 + 1, "i8"))]),
     ]
     variants = [named, placed, wide]
-    found = dict(compare(variants, lambda n: _message(tmp_path, *launches[n])))
+    found = dict(compare(variants, lambda n: _launched(tmp_path, *launches[n])))
     assert sorted(found) == [0, 1, 2]
-    assert [one["path"] for one in found[0]] == ["out.b", "out.sum"]
-    assert all(one["mismatches"] == 0 for outputs in found.values() for one in outputs)
-    assert [one["max_abs"] for one in found[0]] == [0, 0]
+    assert [row["path"] for row in found[0]] == ["out.b", "out.sum"]
+    assert all(row["mismatches"] == 0 for rows in found.values() for row in rows)
+    assert [row["max_abs"] for row in found[0]] == [0, 0]
 
 
 def test_a_process_that_dies_is_an_error(folder: Path, tmp_path: Path) -> None:
     variant = _variant(folder, "dying", {"a": resolve_array("f32[4]")})
     arrays = [_array("a", _ones(1))]
     with pytest.raises(PallascError, match="the process that runs the reference of kernel@h100"):
-        list(compare([variant], lambda _: _message(tmp_path, arrays, arrays)))
+        list(compare([variant], lambda _: _launched(tmp_path, arrays, arrays)))
 
 
 def test_a_launch_that_fails_ends_the_comparison(folder: Path) -> None:

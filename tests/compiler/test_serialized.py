@@ -76,7 +76,7 @@ def test_a_part_of_a_repeated_field_adds_the_elements_on_the_way() -> None:
         (b"\0", "holds no Riegeli file for its GpuExecutableProto"),
         (_file(_manifest(name="xla.Other")), "holds a xla.Other, not a GpuExecutableProto"),
         (_file(_manifest({}, {}), b""), "names 2 records, the file has 1"),
-        (_file(_manifest(_field(99)), b""), "sets field 99 of GpuExecutableProto"),
+        (_file(_manifest(_field(99)), b""), "sets the unknown field 99 of GpuExecutableProto"),
         (_file(_manifest(_field()), b""), "overrides a field without saying which|not readable"),
         (_file(_manifest(_field(8, 1)), b"x"), "not readable"),
         (_file(_manifest(_field(13, 8)), b"x"), "not readable"),

@@ -367,8 +367,8 @@ def _loop(rounds: int | None, *thunks: Any, **more: Any) -> Any:
 
 def test_a_loop_of_counted_rounds_is_its_body_again_and_again() -> None:
     zero = _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 8, 16)}})
-    one = _thunk(memset32bit_value_thunk={"dest_buffer": _slice(1), "value": 1})
-    assert translate(_loop(3, zero, one)).steps == [Fill(0, 8, 16), Fill(1, 0, 64, 1, 4)] * 3
+    ones = _thunk(memset32bit_value_thunk={"dest_buffer": _slice(1), "value": 1})
+    assert translate(_loop(3, zero, ones)).steps == [Fill(0, 8, 16), Fill(1, 0, 64, 1, 4)] * 3
     assert translate(_loop(0, zero)).steps == []
 
 
@@ -442,7 +442,7 @@ def test_a_kernel_of_the_whole_module_comes_from_the_module_cubin(functions: Any
 def test_an_argument_packing_that_is_not_known_is_refused() -> None:
     packing = {"kernel_arguments": [{"relocations": [], "data": b"1234"}]}
     spec = {"kernel_name": "f", "cubin": {"data": b"x"}, "kernel_args_packing_spec": packing}
-    with pytest.raises(CompileError, match="f packs an argument unknown here"):
+    with pytest.raises(CompileError, match="f packs an argument in an unknown way"):
         translate(_executable(_thunk(custom_kernel_thunk={"custom_kernel": {"kernel_spec": spec}})))
 
 
@@ -453,15 +453,15 @@ def test_a_thunk_of_no_kind_is_refused() -> None:
 
 def test_a_field_that_is_not_known_is_refused_by_its_number() -> None:
     unknown = message_type("Memzero").FromString(b"\xa2\x06\x01x")
-    with pytest.raises(CompileError, match="sets field 100 of Memzero"):
+    with pytest.raises(CompileError, match="sets the unknown field 100 of Memzero"):
         refuse_unknown_fields(unknown)
     thunk = message_type("Thunk").FromString(b"\xba\x1f\x00")
-    with pytest.raises(CompileError, match="sets field 503 of Thunk"):
+    with pytest.raises(CompileError, match="sets the unknown field 503 of Thunk"):
         translate(_executable(thunk))
 
 
 def test_a_step_on_an_allocation_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(CompileError, match="allocation 7, not known"):
+    with pytest.raises(CompileError, match="unknown allocation 7"):
         translate(_executable(_thunk(memzero_thunk={"dest_buffer": {"slice": _slice(7)}})))
 
 

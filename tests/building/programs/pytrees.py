@@ -177,7 +177,7 @@ def outcome(call: Any, store: Store) -> Any:
     tree = plan.input_tree
     return {
         "digest": artifact.digest,
-        "inputs": {one.path: f"{one.dtype}{list(one.shape)}" for one in plan.inputs},
+        "inputs": {array.path: f"{array.dtype}{list(array.shape)}" for array in plan.inputs},
         "tree": tree,
     }
 
