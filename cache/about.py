@@ -42,7 +42,7 @@ def about_from_json(value: object) -> About | None:
 
 def _is_text(value: object) -> bool:
     """Tell whether SQLite can hold this text: JSON may escape half of a surrogate pair."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def cubin_bytes(record: ArtifactRecord) -> int:

@@ -48,7 +48,7 @@ Identity = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Content:
     """What lay under a name: its bytes, or why it cannot be a file of the store (`fault`)."""
 
     data: bytes
@@ -61,7 +61,7 @@ def identity(status: os.stat_result) -> Identity:
     return status.st_ino & _LARGEST, min(status.st_mtime_ns, _LARGEST), status.st_size
 
 
-def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Found | None:
+def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Content | None:
     """Read a whole file; None if there is none. Nothing but a regular file is read.
 
     Raises:
@@ -73,15 +73,15 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Fou
         return None
     except OSError as error:
         if error.errno in _NO_FILES and _is_no_file(folders, place):
-            return Found(b"", None, "not a regular file")
+            return Content(b"", None, "not a regular file")
         raise
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            return Found(b"", identity(status), "not a regular file")
+            return Content(b"", identity(status), "not a regular file")
         if limit_bytes is not None and status.st_size > limit_bytes:
-            return Found(b"", identity(status), f"{status.st_size} bytes are too many")
-        return Found(_read_all(descriptor, status.st_size), identity(status))
+            return Content(b"", identity(status), f"{status.st_size} bytes are too many")
+        return Content(_read_all(descriptor, status.st_size), identity(status))
     finally:
         os.close(descriptor)
 
@@ -94,7 +94,7 @@ def _is_no_file(folders: Folders, place: str) -> bool:
 
 def _read_all(descriptor: int, size: int) -> bytes:
     """Read to the end; one byte more than `size` is asked for, to see a file that grew."""
-    data = os.read(descriptor, size + 1)
+    data = os.read(descriptor, size + 1)  # Linux gives at most 2 GiB at once
     if len(data) == size:
         return data
     parts = [data]
@@ -148,6 +148,7 @@ def temporary(folders: Folders, data: bytes) -> Iterator[str]:
     try:
         try:
             _write_all(descriptor, data)
+            # A rename may reach the disk before the data: a crash would leave a name without them.
             os.fsync(descriptor)
             if os.fstat(descriptor).st_size != len(data):
                 path = str(folders.path(place))
@@ -197,7 +198,7 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
         OSError: if the file system refuses.
     """
     try:
-        folders.link(place, to)
+        folders.link(place, to)  # rename(2) would replace what has the name
     except FileExistsError:
         return False
     except OSError as error:

@@ -60,14 +60,14 @@ class Folders:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._text = str(folder)
-        self._kept: dict[str, tuple[int, os.stat_result]] = {}
+        self._cached: dict[str, tuple[int, os.stat_result]] = {}
         self._stale: list[int] = []
         self._own: dict[str, tuple[int, int]] = {}
 
     def __del__(self) -> None:
         """Close what was kept."""
-        kept = [descriptor for descriptor, _ in self._kept.values()]
-        for descriptor in (*kept, *self._stale):
+        cached = [descriptor for descriptor, _ in self._cached.values()]
+        for descriptor in (*cached, *self._stale):
             close(descriptor)
 
     def path(self, place: str) -> Path:
@@ -205,16 +205,16 @@ class Folders:
             ToolError: the store itself cannot be listed.
         """
         try:
-            found = [f"{self.path(place)} is {reason}" for place, reason in self.refused()]
+            faults = [f"{self.path(place)} is {reason}" for place, reason in self.refused()]
         except ToolError:
             if readable:
                 raise
             return
-        if not found:
+        if not faults:
             return
-        more = f"; and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+        more = f"; and {len(faults) - _MOST_NAMED:,} more" if len(faults) > _MOST_NAMED else ""
         raise CorruptError(
-            f"this is not a store that pallasc made: {'; '.join(found[:_MOST_NAMED])}{more}. "
+            f"this is not a store that pallasc made: {'; '.join(faults[:_MOST_NAMED])}{more}. "
             "Nothing was read, changed or removed there.",
             hint="See where it comes from. To put it aside: pallasc cache verify --repair, with "
             "the same store.",
@@ -328,7 +328,7 @@ class Folders:
         That of an area is kept; that of a shard is not, there are too many.
         """
         area, _, shard = folder.partition("/")
-        above, _ = self._kept.get(area) or self._keep(area)
+        above, _ = self._cached.get(area) or self._keep(area)
         if not shard:
             return above, -1
         try:
@@ -345,7 +345,7 @@ class Folders:
         seen = status.st_dev, status.st_ino
         if self._own.get(folder) != seen:
             area = folder.partition("/")[0]
-            above, _ = self._kept.get(area) or self._keep(area)
+            above, _ = self._cached.get(area) or self._keep(area)
             if mount_of(below) != mount_of(above):
                 raise RefusedError(errno.EXDEV, "a mount", str(self.path(folder)))
             self._own[folder] = seen
@@ -353,21 +353,21 @@ class Folders:
     def _keep(self, area: str) -> tuple[int, os.stat_result]:
         opened = self._open(area, False)
         made = opened, os.fstat(opened)
-        kept = self._kept.setdefault(area, made)
-        if kept is not made:  # another thread was first
+        cached = self._cached.setdefault(area, made)
+        if cached is not made:  # another thread was first
             close(opened)
-        return kept
+        return cached
 
     def _has_moved(self, folder: str) -> bool:
         """Tell whether the kept descriptor of an area is out of date; it is used no more then."""
         area = folder.partition("/")[0]
-        if area not in self._kept:
+        if area not in self._cached:
             return False
-        descriptor, held = self._kept[area]
+        descriptor, held = self._cached[area]
         with contextlib.suppress(OSError):
             named = os.stat(f"{self._text}/{area}", follow_symlinks=False)
             if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino):
                 return False
-        del self._kept[area]
+        del self._cached[area]
         self._stale.append(descriptor)  # another thread may be using it
         return True

@@ -252,7 +252,7 @@ def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
     """Set the connection up and bring its tables to the last schema; tell whether they were not."""
     from sqlite_utils import Database
 
-    connection.isolation_level = None
+    connection.isolation_level = None  # otherwise sqlite3 begins transactions by itself
     database = Database(connection)
     # What a stranger put into the file must not run: a trigger could bring removed rows back.
     odd = "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')"

@@ -119,9 +119,9 @@ def is_over(name: str, time_ns: int, *, now_ns: int) -> bool:
 
 
 def _named(folders: Folders, name: str) -> frozenset[str]:
-    found = files.read(folders, f"{FOLDER}/{name}", limit_bytes=format.MAX_RECORD_BYTES)
+    file = files.read(folders, f"{FOLDER}/{name}", limit_bytes=format.MAX_RECORD_BYTES)
     keys = set()
-    for line in (b"" if found is None else found.data).splitlines():
+    for line in (b"" if file is None else file.data).splitlines():
         with contextlib.suppress(CorruptError, UnicodeDecodeError):
             keys.add(format.check_name(line.decode("ascii")))
     return frozenset(keys)

@@ -58,6 +58,7 @@ def share(made: int, folder: int, rights: int) -> None:
         folder: a descriptor of the folder that it is in.
         rights: of the group, as mode bits.
     """
+    # The umask also applies in a setgid folder, which only passes its group on.
     with contextlib.suppress(OSError):  # the file of another user, who has seen to it
         if os.fstat(folder).st_mode & SHARED == SHARED:
             mode = stat.S_IMODE(os.fstat(made).st_mode)
@@ -165,7 +166,7 @@ def mounts_below(descriptor: int) -> list[str]:
     The fifth field of a line of mountinfo is the mount point, with blanks and backslashes in octal:
     proc_pid_mountinfo(5).
     """
-    found = []
+    mounts = []
     with contextlib.suppress(OSError):
         folder = os.fsencode(os.readlink(f"/proc/self/fd/{descriptor}"))
         above = re.sub(rb"[ \t\n\\]", lambda blank: b"\\%03o" % ord(blank[0]), folder) + b"/"
@@ -173,8 +174,8 @@ def mounts_below(descriptor: int) -> list[str]:
             for line in file:
                 point = line.split(b" ", 5)[4]
                 if point.startswith(above):
-                    found.append(os.fsdecode(point.removeprefix(above)))
-    return found
+                    mounts.append(os.fsdecode(point.removeprefix(above)))
+    return mounts
 
 
 def remove_tree(above: int, name: str) -> None:

@@ -26,13 +26,13 @@ _tokens: dict[int, str] = {}
 def token() -> str:
     """Return the token of this process."""
     pid = os.getpid()
-    found = _tokens.get(pid)
-    if found is None:
-        found = f"{host()}-{pid}-{_start(pid) or 0}"
-        if not found.startswith(_UNKNOWN) and not found.endswith("-0"):
+    made = _tokens.get(pid)
+    if made is None:
+        made = f"{host()}-{pid}-{_start(pid) or 0}"
+        if not made.startswith(_UNKNOWN) and not made.endswith("-0"):
             _tokens.clear()  # a child made by fork has another
-            _tokens[pid] = found
-    return found
+            _tokens[pid] = made
+    return made
 
 
 def host() -> str:

@@ -83,12 +83,12 @@ def refresh(index: Tables, folders: Folders) -> Refreshed:
     Raises:
         sqlite3.Error: if the tables cannot be read or written.
     """
-    found = Refreshed()
-    _refresh_area(index, folders, ARTIFACTS, found, _write_artifacts)
-    _refresh_area(index, folders, MANIFESTS, found, _write_manifests)
-    if found.removed:
+    refreshed = Refreshed()
+    _refresh_area(index, folders, ARTIFACTS, refreshed, _write_artifacts)
+    _refresh_area(index, folders, MANIFESTS, refreshed, _write_manifests)
+    if refreshed.removed:
         index.write(_forget_variants)
-    return found
+    return refreshed
 
 
 Row = tuple[str, files.Identity, Mapping[str, object]]
@@ -99,7 +99,7 @@ def _refresh_area(
     index: Tables,
     folders: Folders,
     area: str,
-    found: Refreshed,
+    refreshed: Refreshed,
     write: Callable[[Database, list[Row]], None],
 ) -> None:
     table, key = ("artifacts", "key") if area == ARTIFACTS else ("requests", "request")
@@ -110,33 +110,33 @@ def _refresh_area(
         )
     }
     scan = Scan(folders)
-    rows = _new_rows(scan, area, listed, found)
+    rows = _new_rows(scan, area, listed, refreshed)
     while batch := list(itertools.islice(rows, _BATCH)):
         index.write(lambda database, batch=batch: write(database, batch))  # type: ignore[misc]
-    found.faults += map(str, scan.faults)
-    if listed and found.complete:  # what is left in `listed` has no file
-        found.removed += len(listed)
+    refreshed.faults += map(str, scan.faults)
+    if listed and refreshed.complete:  # what is left in `listed` has no file
+        refreshed.removed += len(listed)
         gone = [(name,) for name in listed]
         index.write(lambda database: _many(database, f"DELETE FROM {table} WHERE {key} = ?", gone))
 
 
 def _new_rows(
-    scan: Scan, area: str, listed: dict[str, files.Identity], found: Refreshed
+    scan: Scan, area: str, listed: dict[str, files.Identity], refreshed: Refreshed
 ) -> Iterator[Row]:
     """Read what is new or has changed; remove from `listed` all that has a file."""
     for name, seen in scan.area(area):
         if listed.get(name) == seen:
             del listed[name]
             continue
-        row = _read(scan.folders, area, name, found)
+        row = _read(scan.folders, area, name, refreshed)
         if row is not None:
             listed.pop(name, None)
             yield row
 
 
-def _read(folders: Folders, area: str, name: str, found: Refreshed) -> Row | None:
+def _read(folders: Folders, area: str, name: str, refreshed: Refreshed) -> Row | None:
     place = format.relative_path(area, name)
-    found.read += 1
+    refreshed.read += 1
     try:
         data = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
         if data is None or data.identity is None:
@@ -145,11 +145,11 @@ def _read(folders: Folders, area: str, name: str, found: Refreshed) -> Row | Non
             raise CorruptError(data.fault)
         body, _ = format.decode(KINDS[area], name, data.data)
     except OSError as error:
-        found.faults.append(f"{folders.path(place)}: cannot be read: {error.strerror or error}")
+        refreshed.faults.append(f"{folders.path(place)}: cannot be read: {error.strerror or error}")
         return None
     except CorruptError as error:
         identity = None if data is None else data.identity
-        found.corrupt.append(CorruptFile(area, name, error.message, identity))
+        refreshed.corrupt.append(CorruptFile(area, name, error.message, identity))
         return None
     return name, data.identity, body
 

@@ -54,13 +54,13 @@ class Scan:
 
     def _list(self, folder: str, *, look: bool = False) -> list[tuple[str, os.stat_result | None]]:
         """Return the names in a folder, with what lstat(2) says of them where that is wanted."""
-        found = []
+        listing = []
         try:
             with self.folders.opened(folder) as descriptor, os.scandir(descriptor) as entries:
                 for entry in sorted(entries, key=lambda entry: entry.name):
                     status = self._look(folder, entry) if look else None
                     if status is not None or not look:
-                        found.append((entry.name, status))
+                        listing.append((entry.name, status))
         except FileNotFoundError:
             return []
         except RefusedError as error:
@@ -71,7 +71,7 @@ class Scan:
         except OSError as error:
             self._fault(folder, "cannot be listed", error)
             return []
-        return found
+        return listing
 
     def _look(self, folder: str, entry: os.DirEntry[str]) -> os.stat_result | None:
         try:

@@ -216,9 +216,9 @@ def _secret(*, make: bool) -> tuple[bytes, tuple[str, ...]]:
         if make:
             raise
         return b"", ()
-    found = _read_secret(path, required=make)
-    if found or not make:
-        return found, ()
+    secret = _read_secret(path, required=make)
+    if secret or not make:
+        return secret, ()
     _make_secret(path)
     return _read_secret(path, required=True), (
         f"made {path}, the secret that this user's stores are signed with",

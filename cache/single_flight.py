@@ -93,7 +93,7 @@ def _wait(descriptor: int, deadline_s: float) -> bool:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return False
-        time.sleep(min(pause_s, left_s))
+        time.sleep(min(pause_s, left_s))  # flock(2) can wait, but not for a limited time
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 

@@ -154,9 +154,9 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
 def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, str]]:
     """Return what was remembered; nothing if it is missing, or not signed by a trusted key."""
     with contextlib.suppress(OSError, CorruptError):
-        found = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
-        if found is not None and not found.fault:
-            return decode(found.data, trust)
+        file = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is not None and not file.fault:
+            return decode(file.data, trust)
     return {}
 
 

@@ -13,7 +13,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
@@ -156,8 +156,8 @@ class Store:
             CorruptError: if the key is not one.
             SpecError, ToolError: as of `trust`.
         """
-        found = self.find_manifest(request_key)
-        return found if found is not None and self.believes(request_key, found) else None
+        manifest = self.find_manifest(request_key)
+        return manifest if manifest is not None and self.believes(request_key, manifest) else None
 
     def believes(self, request_key: str, manifest: Manifest) -> bool:
         """Tell whether a trusted key signed a manifest, or none has to."""
@@ -175,8 +175,8 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        found = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
-        return None if found is None else manifest_from_json(found[0])
+        record = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
+        return None if record is None else manifest_from_json(record[0])
 
     def put_blob(self, data: bytes) -> str:
         """Publish a blob and return its digest, also where it could not be stored."""
@@ -289,33 +289,35 @@ class Store:
             return None
 
     def _read_blob(self, digest: str) -> bytes | None:
-        found = files.read(self.folders, format.relative_path(BLOBS, digest))
-        if found is None:
+        file = files.read(self.folders, format.relative_path(BLOBS, digest))
+        if file is None:
             return None
-        if not found.fault and format.sha256(found.data) == digest:
-            return found.data
-        fault = found.fault or f"its SHA-256 is {format.sha256(found.data)}"
-        self.put_away(BLOBS, digest, fault, found.identity)
+        if not file.fault and format.sha256(file.data) == digest:
+            return file.data
+        fault = file.fault or f"its SHA-256 is {format.sha256(file.data)}"
+        self.put_away(BLOBS, digest, fault, file.identity)
         return None
 
-    def _read_record(self, area: str, key: str) -> tuple[dict[str, Any], str, files.Found] | None:
+    def _read_record(
+        self, area: str, key: str
+    ) -> tuple[dict[str, object], str, files.Content] | None:
         place = format.relative_path(area, format.check_name(key))
-        found = files.read(self.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
-        if found is None:
+        file = files.read(self.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is None:
             return None
         try:
-            if found.fault:
-                raise CorruptError(f"{KINDS[area]} {key}: {found.fault}")
-            return *format.decode(KINDS[area], key, found.data), found
+            if file.fault:
+                raise CorruptError(f"{KINDS[area]} {key}: {file.fault}")
+            return *format.decode(KINDS[area], key, file.data), file
         except CorruptError as error:
-            self.put_away(area, key, error.message, found.identity)
+            self.put_away(area, key, error.message, file.identity)
             return None
 
     def _find_artifact(self, key: str, *, verify: bool) -> StoredArtifact | None:
-        found = self._read_record(ARTIFACTS, key)
-        if found is None:
+        read = self._read_record(ARTIFACTS, key)
+        if read is None:
             return None
-        record, digest, file = cast(ArtifactRecord, found[0]), *found[1:]
+        record, digest, file = cast(ArtifactRecord, read[0]), *read[1:]
         if not verify:
             return StoredArtifact(key, record, digest, self)
         held: dict[str, bytes] = {}

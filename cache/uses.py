@@ -252,9 +252,9 @@ def _events(folders: Folders, name: str) -> list[Event]:
     """Return the events of one file; none if it is damaged or cannot be read."""
     with contextlib.suppress(OSError, CorruptError):
         place = f"{FOLDER}/{name}"
-        found = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
-        if found is not None and not found.fault:
-            return decode_events(name, found.data)
+        file = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is not None and not file.fault:
+            return decode_events(name, file.data)
     return []
 
 
@@ -280,10 +280,10 @@ def _load(folders: Folders) -> tuple[Totals, frozenset[str]]:
     Raises:
         OSError: if they cannot be read.
     """
-    found = files.read(folders, TOTALS, limit_bytes=format.MAX_RECORD_BYTES)
+    file = files.read(folders, TOTALS, limit_bytes=format.MAX_RECORD_BYTES)
     with contextlib.suppress(CorruptError):
-        if found is not None and not found.fault:
-            return decode_totals(found.data)
+        if file is not None and not file.fault:
+            return decode_totals(file.data)
     return Totals(), frozenset()
 
 

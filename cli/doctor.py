@@ -50,8 +50,8 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     problem = problem_of(items)
     runs_only = problem is not None and only_runs(items)
     if as_json:
-        found = {"ok": problem is None, "runs": _runs()}
-        echo(json_text({**found, "items": [_json(item) for item in items]}))
+        data = {"ok": problem is None, "runs": _runs()}
+        echo(json_text({**data, "items": [_json(item) for item in items]}))
     elif runs_only:
         echo(f"{items_text(items, fixes=False)}\n\n{running_text(_runs())}")
     else:

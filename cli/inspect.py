@@ -47,8 +47,8 @@ _CHOSEN = "pallasc.cli.inspect.views"
 def _view(name: str, text: str) -> Callable[[Any], Any]:
     """Return an option that chooses a view; views keep the order of the command line."""
 
-    def choose(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-        if wanted:
+    def choose(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
+        if flag:
             ctx.meta.setdefault(_CHOSEN, []).append(name)
 
     return click.option(f"--{name}", is_flag=True, expose_value=False, callback=choose, help=text)
@@ -207,9 +207,9 @@ def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
     if artifact is None:
         return
     for key, name in {kernel.ptx: kernel.name for kernel in artifact.kernels if kernel.ptx}.items():
-        if found := formats(artifact.blob(key).decode()):
+        if texts := formats(artifact.blob(key).decode()):
             yield f"{name} prints when it runs:"
-            yield from (f"  {json.dumps(text, ensure_ascii=False)}" for text in found)
+            yield from (f"  {json.dumps(text, ensure_ascii=False)}" for text in texts)
 
 
 def view_text(artifact: Artifact, view: str) -> str:

@@ -139,17 +139,17 @@ class _Run:
             raise NotCachedError(
                 f"there is no {self._path}.", hint=f"Make it with: {update_command(self._path)}"
             )
-        found = check_lock(
+        checked = check_lock(
             self._variants,
             Locked(str(self._path), lock, frozen=True),
             whole=self._whole,
             store=self._store,
             ptxas=ptxas,
         )
-        for note in found.notes:
+        for note in checked.notes:
             echo(f"warning: {note}", err=True)
-        self._tell(found.changes, (), written=False)
-        if not found.changes:
+        self._tell(checked.changes, (), written=False)
+        if not checked.changes:
             return 0
         echo(f"  If that is intended: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED

@@ -86,8 +86,8 @@ class LazyGroup(Group):
         return code
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _show_version(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
+    if flag and not ctx.resilient_parsing:
         from pallasc import __version__
         from pallasc.cli.terminal.output import echo
 

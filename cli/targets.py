@@ -85,7 +85,7 @@ def _added(specs: tuple[str, ...], store_root: Path | None) -> list[Target]:
     from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
 
-    found: dict[str, Target] = {}
+    added: dict[str, Target] = {}
     for spec in SpecReader(store=open_store(store_root)).specs(specs):
-        found |= spec.models
-    return list(found.values())
+        added |= spec.models
+    return list(added.values())

@@ -12,8 +12,8 @@ from pallasc.errors import SpecError
 DEFAULT_BYTES = 10 * 2**30
 
 _UNITS = {"B": 1} | {
-    f"{letter}{suffix}": base**power
-    for power, letter in enumerate("KMGT", start=1)
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("KMGT", start=1)
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
 _AGES_S = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}

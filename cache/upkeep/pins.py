@@ -134,7 +134,7 @@ def _write(store: Store, made: Pin) -> None:
 def _read(store: Store, key: str) -> Pin:
     with contextlib.suppress(OSError, CorruptError):
         place = f"{FOLDER}/{key}"
-        found = files.read(store.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
-        if found is not None and not found.fault:
-            return decode(key, found.data)
+        file = files.read(store.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is not None and not file.fault:
+            return decode(key, file.data)
     return Pin(key)

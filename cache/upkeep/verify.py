@@ -148,17 +148,17 @@ class _Verification:
 
     def _verify_blob(self, digest: str, seen: files.Identity) -> None:
         path = format.relative_path(BLOBS, digest)
-        found = self._read(path)
-        if found is None:
+        file = self._read(path)
+        if file is None:
             return
-        fault = found.fault
-        if not fault and (actual := format.sha256(found.data)) != digest:
+        fault = file.fault
+        if not fault and (actual := format.sha256(file.data)) != digest:
             fault = f"its SHA-256 is {actual}"
         if fault:
-            self._put_away(CORRUPT, BLOBS, digest, fault, found.identity)
+            self._put_away(CORRUPT, BLOBS, digest, fault, file.identity)
             return
         self._sizes[digest] = seen[2]
-        self._look_into(digest, found.data)
+        self._look_into(digest, file.data)
         self._result.blobs += 1
 
     def _look_into(self, digest: str, data: bytes) -> None:
@@ -229,15 +229,15 @@ class _Verification:
     def _record(
         self, area: str, key: str, decode: Callable[[str, bytes], tuple[_Body, str]]
     ) -> tuple[_Body, files.Identity | None] | None:
-        found = self._read(format.relative_path(area, key), limit_bytes=format.MAX_RECORD_BYTES)
-        if found is None:
+        file = self._read(format.relative_path(area, key), limit_bytes=format.MAX_RECORD_BYTES)
+        if file is None:
             return None
         try:
-            if found.fault:
-                raise CorruptError(found.fault)
-            return decode(key, found.data)[0], found.identity
+            if file.fault:
+                raise CorruptError(file.fault)
+            return decode(key, file.data)[0], file.identity
         except CorruptError as error:
-            self._put_away(CORRUPT, area, key, error.message, found.identity)
+            self._put_away(CORRUPT, area, key, error.message, file.identity)
             return None
 
     def _verify_singles(self) -> None:
@@ -252,23 +252,23 @@ class _Verification:
             self._verify_single("stat", path, path)
 
     def _verify_single(self, kind: str, path: str, decoder: str) -> None:
-        found = self._read(path, limit_bytes=format.MAX_RECORD_BYTES)
-        if found is None:
+        file = self._read(path, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is None:
             return
         try:
-            if found.fault:
-                raise CorruptError(found.fault)
-            _DECODERS[decoder](path.rpartition("/")[2], found.data)
+            if file.fault:
+                raise CorruptError(file.fault)
+            _DECODERS[decoder](path.rpartition("/")[2], file.data)
         except CorruptError as error:
-            self._find(CORRUPT, path, error.message, self._repair and self._mended(path, found))
+            self._find(CORRUPT, path, error.message, self._repair and self._mended(path, file))
         else:
             setattr(self._result, kind, getattr(self._result, kind) + 1)
 
-    def _mended(self, path: str, found: files.Found) -> bool:
+    def _mended(self, path: str, file: files.Content) -> bool:
         """Remove what is of no use; a damaged pin still holds, so it is written anew."""
         folder, _, name = path.partition("/")
         with contextlib.suppress(OSError):
-            if found.identity is not None and not self._is_still(path, found.identity):
+            if file.identity is not None and not self._is_still(path, file.identity):
                 return True  # another process has mended it
             if folder == "pins":
                 pins.mend(self._store, name)
@@ -286,15 +286,15 @@ class _Verification:
             self._find(UNREADABLE, folder, f"cannot be listed: {error.strerror or error}", False)
             return []
 
-    def _read(self, path: str, *, limit_bytes: int | None = None) -> files.Found | None:
+    def _read(self, path: str, *, limit_bytes: int | None = None) -> files.Content | None:
         try:
-            found = files.read(self._store.folders, path, limit_bytes=limit_bytes)
+            file = files.read(self._store.folders, path, limit_bytes=limit_bytes)
         except OSError as error:
             self._unreadable.add(path.rpartition("/")[2])
             self._find(UNREADABLE, path, f"cannot be read: {error.strerror or error}", False)
             return None
-        self._result.bytes += 0 if found is None else len(found.data)
-        return found
+        self._result.bytes += 0 if file is None else len(file.data)
+        return file
 
     def _put_away(
         self, kind: str, area: str, name: str, reason: str, identity: files.Identity | None
@@ -331,10 +331,10 @@ def _verify_index(
     store: Store, index: Index, packed: dict[str, bytes], result: Verified, repair: bool
 ) -> None:
     """Compare what the index says of records with the records themselves."""
-    for key, told in index.read("SELECT key, blobs FROM artifacts"):
-        if packed.get(key, told) != told and not _is_right(store, key, told):
-            found = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
-            result.findings.append(found)
+    for key, listed in index.read("SELECT key, blobs FROM artifacts"):
+        if packed.get(key, listed) != listed and not _is_right(store, key, listed):
+            finding = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
+            result.findings.append(finding)
             if repair:
                 index.throw_away()
             return
@@ -343,6 +343,6 @@ def _verify_index(
 def _is_right(store: Store, key: str, packed: bytes) -> bool:
     """Look again: a build may have made the record anew."""
     with contextlib.suppress(OSError, CorruptError):
-        found = files.read(store.folders, format.relative_path(ARTIFACTS, key))
-        return found is None or pack_blobs(format.decode_artifact(key, found.data)[0]) == packed
+        file = files.read(store.folders, format.relative_path(ARTIFACTS, key))
+        return file is None or pack_blobs(format.decode_artifact(key, file.data)[0]) == packed
     return True

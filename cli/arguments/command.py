@@ -76,9 +76,9 @@ def _traceback_option(*, hidden: bool) -> click.Option:
     )
 
 
-def _want_traceback(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _want_traceback(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
     talk = ctx.find_object(Talk)
-    if wanted and talk is not None:
+    if flag and talk is not None:
         talk.traceback = True
 
 

@@ -43,7 +43,7 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return what adds several options, which the help lists in this order."""
 
     def add(function: F) -> F:
-        for option in reversed(options):
+        for option in reversed(options):  # click lists first what is applied last
             function = option(function)
         return function
 
@@ -166,10 +166,10 @@ def lock_option(what: str, parameter: str = "lock") -> Callable[[F], F]:
     return file_option("--lock", text, parameter=parameter)
 
 
-def _required(ctx: click.Context, _: click.Parameter, wanted: bool | None) -> bool:
+def _required(ctx: click.Context, _: click.Parameter, required: bool | None) -> bool:
     """Return whether the store must be written, which is the default of CI services."""
-    if wanted is not None:
-        return wanted
+    if required is not None:
+        return required
     from pallasc.cli.terminal.workspace import is_ci
 
     return is_ci(os.environ)
@@ -219,7 +219,7 @@ def size_option(
     """Return an option that takes a size, such as 4GiB; None is no limit."""
 
     def parse(ctx: click.Context, _: click.Parameter, size: str | None) -> int | None:
-        if size is None or ctx.resilient_parsing:
+        if size is None or ctx.resilient_parsing:  # while a shell completes a command
             return None
         from pallasc.cache.upkeep.limits import parse_size
 

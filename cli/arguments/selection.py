@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-def open_store(root: Path | None, *, whole: bool = True, require_signed: bool = False) -> Store:
+def open_store(
+    root: Path | None, *, check_folders: bool = True, require_signed: bool = False
+) -> Store:
     """Return the store, whose warnings go to the standard error output.
 
     Args:
         root: its folder; by default as for `Store`.
-        whole: all of its folders must be its own.
+        check_folders: all of its folders must be its own.
         require_signed: only what a trusted key signed counts.
 
     Raises:
-        CorruptError: not all of its folders are its own; only where it must be `whole`.
+        CorruptError: a folder is not its own, and `check_folders` is set.
     """
     from pallasc.cache.store import Store
 
@@ -32,7 +34,7 @@ def open_store(root: Path | None, *, whole: bool = True, require_signed: bool = 
         warn=lambda text: echo(f"warning: {text}", err=True),
         require_signed=require_signed,
     )
-    if whole:
+    if check_folders:
         store.folders.check()
     return store
 

@@ -89,13 +89,13 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
     from pallasc.specs.bundle.trust import read_policy
 
     policy = read_policy(require_signature=require)
-    found = {}
+    signers = {}
     if keys:
-        found = {key.id: key for key in bundle.check_signatures(read_keys(keys))}
+        signers = {key.id: key for key in bundle.check_signatures(read_keys(keys))}
     policy.check(bundle)
     for demand in policy.demands:
-        found |= {key.id: key for key in bundle.check_signatures(demand.keys)}
-    return [found[name] for name in sorted(found)]
+        signers |= {key.id: key for key in bundle.check_signatures(demand.keys)}
+    return [signers[name] for name in sorted(signers)]
 
 
 def compare(bundle: Bundle, path: Path) -> list[Finding]:

@@ -54,12 +54,12 @@ def command(
 
     store = opened(store_root)
     variants = load_variants(specs, store=store, **options)
-    found = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
+    audited = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
     if as_json:
-        echo(json_text({"variants": [item.to_json() for item in found]}))
+        echo(json_text({"variants": [item.to_json() for item in audited]}))
     else:
-        for item in found:
+        for item in audited:
             rest = item.error or ", ".join(item.parts)
             echo(f"{item.outcome:<9}  {item.variant}" + (f": {rest}" if rest else ""))
-        echo(f"{len(found)} of {len(variants)} variants compiled again")
-    return 0 if all(item.outcome == "same" for item in found) else 1
+        echo(f"{len(audited)} of {len(variants)} variants compiled again")
+    return 0 if all(item.outcome == "same" for item in audited) else 1

@@ -49,16 +49,16 @@ def command(
 
     store, done = opened(store_root), ""
     if what is None:
-        found = pins(store)
+        listed = pins(store)
     elif remove:
-        found, done = _unpin(store, what), "removed"
+        listed, done = _unpin(store, what), "removed"
     else:
-        found, done = [pin(store, key, label=label) for key in _keys(store, what)], "pinned"
+        listed, done = [pin(store, key, label=label) for key in _keys(store, what)], "pinned"
     if as_json:
-        echo(json_text({"pins": [item.to_json() for item in found]}))
-    elif found:
+        echo(json_text({"pins": [item.to_json() for item in listed]}))
+    elif listed:
         about = {item.key: item.variants for item in artifacts(store)}
-        echo("\n".join(_lines(found, about, done)))
+        echo("\n".join(_lines(listed, about, done)))
 
 
 def _unpin(store: Store, what: str) -> list[Pin]:
@@ -70,14 +70,14 @@ def _unpin(store: Store, what: str) -> list[Pin]:
     from pallasc.cache.upkeep.pins import pins, unpin
     from pallasc.cache.upkeep.stats import artifacts
 
-    found = unpin(store, what)
-    if not found:
+    listed = unpin(store, what)
+    if not listed:
         named = {item.key for item in artifacts(store, name=what)}
         keys = [pin.key for pin in pins(store) if pin.key in named or _starts(pin.key, what)]
-        found = [gone for key in keys for gone in unpin(store, key)]
-    if not found:
+        listed = [gone for key in keys for gone in unpin(store, key)]
+    if not listed:
         raise NotCachedError(f"{what!r} is not pinned.", hint="`pallasc cache pin` lists the pins.")
-    return found
+    return listed
 
 
 def _starts(key: str, what: str) -> bool:
@@ -102,16 +102,16 @@ def _keys(store: Store, what: str) -> list[str]:
     return sorted({*named, *starting})
 
 
-def _lines(found: Sequence[Pin], about: Mapping[str, Sequence[About]], done: str) -> list[str]:
+def _lines(listed: Sequence[Pin], about: Mapping[str, Sequence[About]], done: str) -> list[str]:
     """Return a line for each pin.
 
     Args:
-        found: the pins.
+        listed: the pins.
         about: the variants that led to each artifact, by action key.
         done: `pinned` or `removed`; "" where the pins are only listed.
     """
     lines = []
-    for pin in found:
+    for pin in listed:
         named = [_variant(variant) for variant in about.get(pin.key, ())]
         more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
         words = [done, pin.key, ", ".join([*named[:_MOST_NAMED], *more]), pin.label]

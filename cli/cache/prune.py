@@ -105,9 +105,11 @@ def _kept_lines(pruned: Pruned) -> Iterator[str]:
         "young": f"made less than {pruned.limits.grace_s:.0f} s ago",
     }
     would = "would keep" if pruned.dry_run else "kept"
-    for kept in pruned.plan.kept:
-        what = count(kept.records, "artifact") if kept.records else count(kept.files, "file")
-        yield f"{would} {what}: {reasons[kept.reason]}, {kept.bytes:,} bytes"
+    for retained in pruned.plan.kept:
+        what = count(retained.files, "file")
+        if retained.records:
+            what = count(retained.records, "artifact")
+        yield f"{would} {what}: {reasons[retained.reason]}, {retained.bytes:,} bytes"
     if not pruned.plan.complete:
         yield f"{would} everything: not all of the store could be looked at"
 

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 _MOST_WARNINGS = 5
 
 
-def opened(root: Path | None, *, whole: bool = True) -> Store:
+def opened(root: Path | None, *, check_folders: bool = True) -> Store:
     """Return the store, which must be readable, or not exist.
 
     Raises:
         ToolError: it is not a folder, or cannot be listed.
-        CorruptError: not all of its folders are its own; only where it must be `whole`.
+        CorruptError: a folder is not its own, and `check_folders` is set.
     """
     from pallasc.cli.arguments.selection import open_store
 
-    store = open_store(root, whole=False)
-    if whole:
+    store = open_store(root, check_folders=False)
+    if check_folders:
         store.folders.check(readable=True)
     else:
         any(store.folders.refused())

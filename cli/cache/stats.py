@@ -24,23 +24,23 @@ def command(store_root: Path | None, as_json: bool) -> None:
     from pallasc.cache.upkeep.stats import stats
     from pallasc.cli.terminal.output import json_text
 
-    found = stats(opened(store_root))
+    figures = stats(opened(store_root))
     if as_json:
-        echo(json_text(found.to_json()))
+        echo(json_text(figures.to_json()))
         return
-    limit = "no limit" if found.limit_bytes is None else f"of at most {found.limit_bytes:,}"
-    totals = found.totals
+    limit = "no limit" if figures.limit_bytes is None else f"of at most {figures.limit_bytes:,}"
+    totals = figures.totals
     asked = totals.hits + totals.misses
     rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""
     rows = [
-        ("folder", found.folder),
-        ("artifacts", f"{found.entries} ({found.pins} pinned)"),
-        ("bytes", f"{found.bytes:,} {limit}, {found.cubin_bytes:,} in cubins"),
+        ("folder", figures.folder),
+        ("artifacts", f"{figures.entries} ({figures.pins} pinned)"),
+        ("bytes", f"{figures.bytes:,} {limit}, {figures.cubin_bytes:,} in cubins"),
         ("hits", f"{totals.hits}{rate}"),
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),
-        ("quarantined", f"{found.quarantined}"),
-        *(("left alone", f"{name}, of another version") for name in found.other_versions),
+        ("quarantined", f"{figures.quarantined}"),
+        *(("left alone", f"{name}, of another version") for name in figures.other_versions),
     ]
     echo("\n".join(f"{label:<12} {value}" for label, value in rows))
-    warn(found.warnings)
+    warn(figures.warnings)

@@ -33,16 +33,16 @@ def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     from pallasc.cache.upkeep.verify import verify
     from pallasc.cli.terminal.output import count, json_text
 
-    found = verify(opened(store_root, whole=False), repair=repair)
+    verified = verify(opened(store_root, check_folders=False), repair=repair)
     if as_json:
-        echo(json_text(found.to_json()))
+        echo(json_text(verified.to_json()))
     else:
-        for finding in found.findings:
+        for finding in verified.findings:
             state = "repaired" if finding.repaired else "damaged"
             echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
         echo(
-            f"{count(found.records, 'record')}, {count(found.blobs, 'blob')}, "
-            f"{count(found.manifests, 'manifest')}, read {count(found.bytes, 'byte')}: "
-            f"{count(len(found.findings), 'finding')}"
+            f"{count(verified.records, 'record')}, {count(verified.blobs, 'blob')}, "
+            f"{count(verified.manifests, 'manifest')}, read {count(verified.bytes, 'byte')}: "
+            f"{count(len(verified.findings), 'finding')}"
         )
-    return 0 if all(finding.repaired for finding in found.findings) else 5
+    return 0 if all(finding.repaired for finding in verified.findings) else 5

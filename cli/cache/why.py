@@ -51,11 +51,11 @@ def command(
     variants = load_variants(specs, store=store, **options)
     with prepare_or_recall(store) as setup:
         context = setup.context(store)
-        found = explain_variants(variants, context, store, setup.versions_now)
+        explanations = explain_variants(variants, context, store, setup.versions_now)
         notes = setup.notes(context)
     for note in notes:
         echo(f"warning: {note}", err=True)
     if as_json:
-        echo(json_text({"variants": [item.to_json() for item in found]}))
+        echo(json_text({"variants": [item.to_json() for item in explanations]}))
     else:
-        echo("\n".join(map(explanation_text, found)))
+        echo("\n".join(map(explanation_text, explanations)))

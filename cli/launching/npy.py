@@ -24,7 +24,7 @@ from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import parse_dtype
 
 _MAGIC = b"\x93NUMPY"
-_HEADER_UNIT = 64
+_HEADER_UNIT = 64  # numpy aligns the data to it, so that they can be memory-mapped
 _LONGEST_HEADER_BYTES = 1 << 16
 _KINDS = {"bool": "b", "i": "i", "u": "u", "f": "f", "c": "c"}
 _DESCRIPTION = re.compile(r"[<|>=][biufcV]\d{1,3}")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import Device
 
-_HALF = 1 << 32
-_PIDS_A_LAUNCH = 1000
+_HALF = 1 << 32  # kernels record the lower half of the 64-bit global timer
+_PIDS_A_LAUNCH = 1000  # more than any GPU has multiprocessors
 
 
 @dataclass(frozen=True, slots=True)

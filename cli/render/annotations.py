@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.errors import Location, PallascError
 
-_SHOWN = 10
+_SHOWN = 10  # of each kind in a step, by GitHub
 _NAMED = 10
 _OWN = re.compile(r"\b[0-9a-f]{64}\b|\d+")
 """What differs between messages about several variants of one kernel: digests and numbers."""
@@ -134,11 +134,11 @@ def _no_kernels(results: Sequence[VariantResult], root: Path) -> list[Annotation
     return [
         Annotation(
             "warning",
-            f"{found[0].variant.name} holds no Pallas Mosaic GPU kernel",
-            f"XLA wrote the code of: {_names(found)}",
+            f"{own[0].variant.name} holds no Pallas Mosaic GPU kernel",
+            f"XLA wrote the code of: {_names(own)}",
             *_place([place], root),
         )
-        for place, found in groups.items()
+        for place, own in groups.items()
     ]
 
 

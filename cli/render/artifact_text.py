@@ -57,11 +57,11 @@ def _assembler(artifact: Artifact) -> str:
     """Return the record's assembler, and how many cubins do not name theirs."""
     cubins = {kernel.cubin for kernel in artifact.kernels}
     unnamed = sum(not _names_its_tools(artifact.blob(cubin)) for cubin in cubins)
-    told = f"ptxas {artifact.toolchain.get('ptxas')}"
+    text = f"ptxas {artifact.toolchain.get('ptxas')}"
     if not unnamed:
-        return told
+        return text
     verb = "names" if unnamed == 1 else "name"
-    return f"{told} (not checked: {count(unnamed, 'cubin')} {verb} no assembler)"
+    return f"{text} (not checked: {count(unnamed, 'cubin')} {verb} no assembler)"
 
 
 def _names_its_tools(cubin: bytes) -> bool:

@@ -59,13 +59,13 @@ def xla_kernels(artifact: Artifact | None) -> list[str]:
 
 
 def _without_kernel(results: Sequence[VariantResult]) -> list[str]:
-    found = [result for result in results if holds_no_kernel(result)]
-    if not found:
+    matching = [result for result in results if holds_no_kernel(result)]
+    if not matching:
         return []
-    verb, whose = ("holds", "its") if len(found) == 1 else ("hold", "their")
+    verb, whose = ("holds", "its") if len(matching) == 1 else ("hold", "their")
     return [
-        f"warning: {count(len(found), 'variant')} {verb} no Pallas Mosaic GPU kernel, XLA wrote "
-        f"{whose} code: {_names(found)}"
+        f"warning: {count(len(matching), 'variant')} {verb} no Pallas Mosaic GPU kernel, XLA wrote "
+        f"{whose} code: {_names(matching)}"
     ]
 
 
@@ -89,11 +89,11 @@ def _added(results: Sequence[VariantResult]) -> list[str]:
 
 
 def _counted(results: Sequence[VariantResult]) -> list[str]:
-    found = [result for result in results if result.diagnostics]
-    if not found:
+    matching = [result for result in results if result.diagnostics]
+    if not matching:
         return []
-    number = count(warning_count(found), "warning")
-    return [f"{number} in {count(len(found), 'variant')}: pallasc build --warnings shows them"]
+    number = count(warning_count(matching), "warning")
+    return [f"{number} in {count(len(matching), 'variant')}: pallasc build --warnings shows them"]
 
 
 def _shown(results: Sequence[VariantResult]) -> list[str]:
@@ -103,9 +103,9 @@ def _shown(results: Sequence[VariantResult]) -> list[str]:
         for warning in result.diagnostics:
             groups.setdefault(str(warning), []).append(result)
     lines = []
-    for text, found in groups.items():
+    for text, matching in groups.items():
         lines += [f"  {line}".rstrip() for line in printable(text).splitlines()]
-        lines.append(f"    {count(len(found), 'variant')}: {_names(found)}")
+        lines.append(f"    {count(len(matching), 'variant')}: {_names(matching)}")
     return ["warnings:", *lines] if lines else []
 
 

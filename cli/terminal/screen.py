@@ -52,7 +52,7 @@ class Screen:
             columns, rows = os.get_terminal_size(self.stream.fileno())
         except (OSError, ValueError):
             columns = rows = 0
-        if columns and rows:
+        if columns and rows:  # a pseudo-terminal has 0 of both until somebody sets its size
             return columns, rows
         import shutil
 

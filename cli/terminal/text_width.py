@@ -17,8 +17,8 @@ def cut(text: str, columns: int) -> str:
     if width(text) <= columns:
         return text
     taken = 0
-    for index, letter in enumerate(text):
-        taken += _columns(letter)
+    for index, character in enumerate(text):
+        taken += _columns(character)
         if taken > columns:
             return text[:index]
     return text
@@ -34,7 +34,7 @@ def shorten(text: str, columns: int) -> str:
     return cut(text, columns - 1 - tail) + ELLIPSIS + cut(text[::-1], tail)[::-1]
 
 
-def _columns(letter: str) -> int:
-    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
-    return 2 if unicodedata.east_asian_width(letter) in ("W", "F") else 1
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

@@ -199,7 +199,7 @@ def test_nothing_goes_where_a_record_cannot_be_read(
 ) -> None:
     real = files.read
 
-    def refuse(folders: Folders, place: str, **options: Any) -> files.Found | None:
+    def refuse(folders: Folders, place: str, **options: Any) -> files.Content | None:
         if place.endswith(MID):
             raise OSError(5, "broken")
         return real(folders, place, **options)
@@ -218,7 +218,7 @@ def test_nothing_goes_where_what_is_held_cannot_be_read(
 ) -> None:
     real_read, real_names = files.read, Folders.names
 
-    def refuse_read(folders: Folders, place: str, **options: Any) -> files.Found | None:
+    def refuse_read(folders: Folders, place: str, **options: Any) -> files.Content | None:
         if place.startswith(f"{folder}/"):
             raise PermissionError(13, "Permission denied", str(folders.path(place)))
         return real_read(folders, place, **options)

@@ -268,7 +268,7 @@ def test_a_file_healed_by_another_process_is_given_back(
     place.write_bytes(b"evil!")
     read = files.read
 
-    def read_then_heal(folders: Folders, path: str, **options: Any) -> files.Found | None:
+    def read_then_heal(folders: Folders, path: str, **options: Any) -> files.Content | None:
         found = read(folders, path, **options)
         place.unlink()
         Store(store.root).put_blob(b"good")

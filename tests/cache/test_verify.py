@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
 ) -> None:
     real = files.read
 
-    def refuse(folders: Folders, path: str, **options: Any) -> files.Found | None:
+    def refuse(folders: Folders, path: str, **options: Any) -> files.Content | None:
         if path.startswith("cas/"):
             raise OSError(5, "Input/output error")
         return real(folders, path, **options)
@@ -255,7 +255,7 @@ def test_a_record_that_is_evicted_meanwhile_is_no_finding(
 ) -> None:
     real = files.read
 
-    def evict(folders: Folders, path: str, **options: Any) -> files.Found | None:
+    def evict(folders: Folders, path: str, **options: Any) -> files.Content | None:
         found = real(folders, path, **options)
         if path.endswith(KEY):
             folders.unlink(path)
