@@ -1,6 +1,6 @@
 """A build hook of hatchling that makes the bundles which `pyproject.toml` asks for.
 
-`[tool.hatch.build.hooks.pallasc]` switches it on; what goes in stands in `[tool.pallasc.bundles]`,
+`[tool.hatch.build.hooks.pallasc]` switches it on; `[tool.pallasc.bundles]` says what goes in,
 as for setuptools.
 """
 
@@ -45,7 +45,7 @@ class BundleHook(BuildHookInterface[Any]):
     _made: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        """Return what a build needs beside this hook: a compiler, where something is to be made."""
+        """Return what a build needs besides this hook: a compiler where something is compiled."""
         if self.target_name != "wheel":
             return []
         try:
@@ -116,12 +116,12 @@ def _settings(root: Path, config: Mapping[str, object]) -> tuple[Setting, ...]:
             raise SpecError(
                 f"{_TABLE}: unknown key {key!r}.",
                 location=Location(FILE),
-                hint="What goes into bundles stands in [tool.pallasc.bundles].",
+                hint="Put the bundles into [tool.pallasc.bundles].",
             )
     settings = read_settings(root, os.environ)
     if not settings:
         raise SpecError(
-            f"{_TABLE} is there, and no bundle is asked for.",
+            f"{_TABLE} is set, but no bundle is declared.",
             location=Location(FILE),
             hint='Write [tool.pallasc.bundles] and "mylib/kernels.pallasc" = "kernels/".',
         )

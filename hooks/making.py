@@ -1,4 +1,4 @@
-"""Make a bundle of a wheel: from specs, or from one that was made before; sign it where asked for.
+"""Make a bundle of a wheel, from specs or from an existing bundle, and sign it if requested.
 
 A file is written in one step, when all of it is there and signed; an error leaves what was there.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Event, Report, Tick
 
 Say = Callable[[str], None]
-"""Prints a line of what goes on."""
+"""Prints a line of progress."""
 
 SIGN_KEY = "PALLASC_SIGN_KEY"
 """The variable that names the file of a private key."""
@@ -65,7 +65,7 @@ def make(
         output: the file to write.
         root: the folder of the project.
         environ: environment variables: PALLASC_SIGN_KEY names the file of a key to sign with.
-        say: is told what goes on.
+        say: prints lines of progress.
 
     Raises:
         PallascError: it could not be made; `output` is as it was.

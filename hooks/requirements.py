@@ -1,8 +1,8 @@
-"""Say what a build needs to be installed: a compiler only where something has to be compiled.
+"""What a build needs to be installed: a compiler only if something must be compiled.
 
 Build front ends make an environment for each build, and ask the backend what else to install there.
-With everything in the store that is nothing, so JAX and the tools of CUDA stay out of it. What
-signatures need is asked for where the environment says that some are made or checked.
+Nothing is needed when the store has everything, so JAX and the CUDA tools are not installed then.
+The package for signatures is needed where the environment has some made or checked.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
 _KEYS = (_TABLE[-1], "compiler", "env")
-"""What may stand in the table of pallasc; `env` is for the specs (`specs/loading/project`)."""
+"""The keys of the table `tool.pallasc`; `env` is for the specs (`specs/loading/project`)."""
 _EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
@@ -87,11 +87,11 @@ class OneOrMore:
 
 FIELDS = (
     Field("specs", OneOrMore(Text("path")), "Spec files and folders of them."),
-    Field("bundle", Text("path"), "A bundle that was made before, in place of specs."),
+    Field("bundle", Text("path"), "An existing bundle, in place of specs."),
     Field("targets", OneOrMore(Text("target")), "Targets in place of the specs' own."),
     Field("select", Text("expression"), "Which variants to take, as `-k` of the command line."),
     Field("from", Choice(("compile", "store", "frozen")), "Where kernels come from."),
-    Field("lock", Text("path"), "The lock file that all must be as."),
+    Field("lock", Text("path"), "The lock file that all variants must match."),
     Field("keep-debug", Flag(), "Leave debug sections in the cubins."),
 )
 _Fields = TypedDict(
@@ -119,11 +119,11 @@ class Setting:
     Attributes:
         place: in the wheel, "mylib/kernels.pallasc".
         specs: spec files and folders of them, relative to the project.
-        bundle: one that was made before, relative to the project, in place of specs.
+        bundle: an existing bundle, relative to the project, in place of specs.
         targets: in place of the specs' own; none changes nothing.
         select: which variants to take; None takes all.
         source: where kernels come from.
-        lock: the lock file that all must be as, relative to the project.
+        lock: the lock file that all variants must match, relative to the project.
         keep_debug: leave debug sections in the cubins.
         frozen_by: what the user wrote that forbids compiling, "" where nothing does.
         at: where it is set, for messages.
@@ -165,15 +165,15 @@ class _Text:
         for part in path:
             if isinstance(part, str):
                 head = rf"""^[ \t]*(?:\[[^\n\]]*\.)?\[?["']?{re.escape(part)}["']?[ \t]*[=.\]]"""
-                found = re.compile(head, re.MULTILINE).search(self.text, start)
-                if found is not None:
-                    start = found.start()
+                match = re.compile(head, re.MULTILINE).search(self.text, start)
+                if match is not None:
+                    start = match.start()
                     line = self.text.count("\n", 0, start) + 1
         return Location(FILE, line)
 
 
 def has_settings(root: Path) -> bool:
-    """Tell whether a project asks for bundles; a file that is no TOML is its backend's business."""
+    """Tell whether a project asks for bundles; a file that is not TOML is left to the backend."""
     try:
         return "bundles" in _pallasc_table(tomllib.loads(_read(root)))
     except (SpecError, tomllib.TOMLDecodeError):
@@ -184,7 +184,7 @@ def compiler_extra(root: Path) -> str:
     """Return the extra of pallasc that brings a project's compiler: `compiler` of its settings.
 
     Raises:
-        SpecError: it is none.
+        SpecError: there is no such extra.
     """
     text = _read(root)
     extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
@@ -220,7 +220,7 @@ def _read(root: Path) -> str:
     try:
         return (root / FILE).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"this cannot be read: {error}", location=Location(FILE)) from error
+        raise SpecError(f"the file cannot be read: {error}", location=Location(FILE)) from error
 
 
 def _pallasc_table(data: Mapping[str, object]) -> dict[str, object]:
@@ -247,20 +247,20 @@ def _checked(place: str, at: Place) -> str:
     """Return the place of a bundle in a wheel."""
     parts = place.split("/")
     if not place.endswith(SUFFIX) or parts[-1] == SUFFIX:
-        raise at.child(place).error(f"the name of a bundle ends with {SUFFIX}.", _PLACES)
+        raise at.child(place).error(f"the name of a bundle must end with {SUFFIX}.", _PLACES)
     if len(parts) < 2 or not all(part.isidentifier() for part in parts[:-1]):
-        raise at.child(place).error("a bundle lies in a package.", _PLACES)
+        raise at.child(place).error("a bundle must lie in a package.", _PLACES)
     return place
 
 
 def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
     fields = cast(_Fields, Record(FIELDS, what="key").read(_table(value), at))
     if ("specs" in fields) == ("bundle" in fields):
-        raise at.error("expected either 'specs' or 'bundle'.", "One of them says what goes in.")
+        raise at.error("expected exactly one of 'specs' and 'bundle'.", "It says what goes in.")
     extra = [key for key in fields if key != "bundle"]
     if "bundle" in fields and extra:
         child = at.child(extra[0])
-        raise child.error("this is for specs; 'bundle' is taken as it is.", "Remove it.")
+        raise child.error("this key is for specs; 'bundle' is used as it is.", "Remove it.")
     paths = {"specs": fields.get("specs", ()), "lock": fields.get("lock")}
     paths["bundle"] = fields.get("bundle")
     for key, named in paths.items():
@@ -296,6 +296,6 @@ def _check_path(path: str, at: Place) -> None:
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
         raise at.error(
-            f"{show(path)} leads out of the project.",
-            "What a wheel is made from travels in the sdist: put it below pyproject.toml.",
+            f"{show(path)} is outside of the project.",
+            "Put it below the folder of pyproject.toml, so that the sdist can carry it.",
         )

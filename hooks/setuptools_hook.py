@@ -1,7 +1,7 @@
 """Steps of setuptools: `build` makes the bundles of `pyproject.toml`, `sdist` records the commit.
 
 An entry point in the group `setuptools.finalize_distribution_options` calls `add_step` for every
-project that is built where pallasc is installed; one that asks for no bundle is left alone.
+project that is built where pallasc is installed; a project without bundles is left alone.
 """
 
 from __future__ import annotations

@@ -26,18 +26,18 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
     """Return the files that bundles are made from, relative to the project, sorted.
 
     Raises:
-        SpecError: one that is named is not there.
+        SpecError: a file that the settings name does not exist.
     """
-    found: set[Path] = set()
+    files: set[Path] = set()
     for setting in settings:
         lock = lock_file(setting, root)
         if lock is not None:
-            found.add(_existing(lock, setting, root))
+            files.add(_existing(lock, setting, root))
         if setting.bundle is not None:
-            found.add(_existing(setting.bundle, setting, root))
+            files.add(_existing(setting.bundle, setting, root))
         for name in setting.specs:
-            found.update(_around(_existing(name, setting, root), root))
-    return sorted(path.relative_to(root).as_posix() for path in found)
+            files.update(_around(_existing(name, setting, root), root))
+    return sorted(path.relative_to(root).as_posix() for path in files)
 
 
 def origin_record(settings: Iterable[Setting], root: Path) -> bytes | None:
@@ -63,7 +63,7 @@ def _existing(name: str, setting: Setting, root: Path) -> Path:
         near = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
         other = nearest(path.name, near)
         hint = f"Did you mean {show(str(Path(name).with_name(other)))}?" if other else None
-        raise setting.at.error(f"{show(name)} is not there.", hint)
+        raise setting.at.error(f"{show(name)} does not exist.", hint)
     return path
 
 

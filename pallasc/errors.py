@@ -71,7 +71,7 @@ class NotCachedError(PallascError):
 
 
 class ToolError(PallascError):
-    """A tool, a package or a device is missing, or its version is not one that was tested."""
+    """A tool, a package or a device is missing, or its version was not tested."""
 
     exit_code = 4
 

@@ -115,14 +115,14 @@ class ArrayTemplate:
         """Fill the parameters in.
 
         Raises:
-            SpecError: a parameter is unknown, what it gives is no dtype or no dimension, or the
+            SpecError: a parameter is unknown, its value is not a dtype or a dimension, or the
                 array is too large.
         """
         shape = tuple(self._dimension(i, dim, params) for i, dim in enumerate(self.dims))
-        given = self.dtype.fill(params)
-        if isinstance(given, list | dict):
-            raise SpecError(f"{self.text!r}: {show(given)} is not a dtype.")
-        dtype = parse_dtype(plain(given))
+        element = self.dtype.fill(params)
+        if isinstance(element, list | dict):
+            raise SpecError(f"{self.text!r}: {show(element)} is not a dtype.")
+        dtype = parse_dtype(plain(element))
         layout = None if self.layout is None else settled_layout(self.layout, shape)
         if layout is not None and dtype.bits < 8:
             raise SpecError(
@@ -183,14 +183,15 @@ def parse_array(text: str) -> ArrayTemplate:
     return ArrayTemplate(text, dtype, made, layout)
 
 
-def _parse_layout(order: str | None, rank: int, whole: str) -> tuple[int, ...] | None:
+def _parse_layout(order: str | None, rank: int, notation: str) -> tuple[int, ...] | None:
     if order is None:
         return None
     layout = tuple(int(number) for number in order.split(","))
     if sorted(layout) != list(range(rank)):
         example = ",".join(map(str, reversed(range(rank))))
         raise SpecError(
-            f"{show(whole)}: the layout {{{order}}} does not name each of {rank} dimensions once.",
+            f"{show(notation)}: the layout {{{order}}} does not name each of {rank} dimensions "
+            "once.",
             hint=f"Row-major is {{{example}}}." if rank else "A scalar has no layout.",
         )
     return layout
@@ -218,14 +219,14 @@ def resolve_array(text: str, params: Mapping[str, Value] | None = None) -> Array
     return parse_array(text).resolve(params or {})
 
 
-def _parse_dimension(text: str, whole: str) -> Template:
+def _parse_dimension(text: str, notation: str) -> Template:
     template = parse_template(text)
     if template.parts and len(template.parts) == 1 and isinstance(template.parts[0], Expression):
         return template
     if text.isascii() and text.isdecimal():
         return template
     raise SpecError(
-        f"{show(whole)}: {text!r} is not a dimension.",
+        f"{show(notation)}: {text!r} is not a dimension.",
         hint=f"Put the whole expression in braces: {{{text.replace('{', '').replace('}', '')}}}."
         if is_template(text)
         else _dimension_hint(text),

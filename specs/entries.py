@@ -115,12 +115,12 @@ def _existing(relative: str, base_dir: str) -> Path:
     path = Path(base_dir, relative)
     if path.is_file():
         return path
-    found = nearest(path.name, [p.name for p in _listed(path.parent) if p.is_file()])
+    near = nearest(path.name, [p.name for p in _listed(path.parent) if p.is_file()])
     parent = posixpath.dirname(relative)
     raise SpecError(
         f"file {relative!r} does not exist.",
-        hint=f"Did you mean {posixpath.join(parent, found)!r}?"
-        if found
+        hint=f"Did you mean {posixpath.join(parent, near)!r}?"
+        if near
         else "Paths are relative to the spec's folder.",
     )
 
@@ -133,17 +133,17 @@ def _find_module(module: str, base_dir: str) -> Path | None:
     top, *rest = module.split(".")
     # Workers have Python's own modules loaded before they look into the spec's folder.
     own = top in sys.stdlib_module_names
-    found = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
-    if found is None:
+    spec = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
+    if spec is None:
         raise SpecError(
             f"module {top!r} is neither beside the spec nor installed.",
             hint=_module_hint(top, base_dir),
         )
     name = top
     for part in rest:
-        if not found.submodule_search_locations:
+        if not spec.submodule_search_locations:
             return None
-        folders = list(found.submodule_search_locations)
+        folders = list(spec.submodule_search_locations)
         child = _find(f"{name}.{part}", folders)
         if child is None:
             known = [info.name for info in pkgutil.iter_modules(folders)]
@@ -151,8 +151,8 @@ def _find_module(module: str, base_dir: str) -> Path | None:
                 f"module {name!r} has no submodule {part!r}.",
                 hint=suggestion(part, known, otherwise="Submodules"),
             )
-        name, found = f"{name}.{part}", child
-    return Path(found.origin) if found.origin and found.origin.endswith(".py") else None
+        name, spec = f"{name}.{part}", child
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 
 def _find(name: str, folders: list[str]) -> ModuleSpec | None:
@@ -160,12 +160,12 @@ def _find(name: str, folders: list[str]) -> ModuleSpec | None:
     for finder in sys.meta_path:
         if finder is PathFinder:
             # By its last part: for a namespace it would look for the parent in `sys.modules`.
-            found = PathFinder.find_spec(name.rpartition(".")[2], folders)
+            spec = PathFinder.find_spec(name.rpartition(".")[2], folders)
         else:
             find = getattr(finder, "find_spec", None)
-            found = find(name, folders if "." in name else None) if find else None
-        if found is not None:
-            return found
+            spec = find(name, folders if "." in name else None) if find else None
+        if spec is not None:
+            return spec
     return None
 
 
@@ -173,9 +173,9 @@ def _module_hint(top: str, base_dir: str) -> str:
     listed = _listed(Path(base_dir))
     beside = {path.stem for path in listed if path.suffix == ".py" or path.is_dir()}
     installed = {info.name for info in pkgutil.iter_modules()}
-    found = nearest(top, beside) or nearest(top, installed | sys.stdlib_module_names)
-    if found is not None:
-        return f"Did you mean {found!r}?"
+    near = nearest(top, beside) or nearest(top, installed | sys.stdlib_module_names)
+    if near is not None:
+        return f"Did you mean {near!r}?"
     return "Install the package that has it, or name a file: file.py:function."
 
 

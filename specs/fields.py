@@ -24,7 +24,7 @@ PathParts = tuple[str | int, ...]
 
 
 class Locator(Protocol):
-    """Where things stand in the user's file."""
+    """Finds places in the user's file."""
 
     def value(self, path: PathParts) -> Location:
         """Return the place of a value."""
@@ -35,7 +35,7 @@ class Locator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedLocator:
-    """Everything stands in the same place."""
+    """Gives everything the same place."""
 
     location: Location
 
@@ -53,8 +53,8 @@ class Place:
     """A value's position in a document, for messages.
 
     Attributes:
-        locator: knows where things stand.
-        path: from the root of the document.
+        locator: finds places in the document.
+        path: from the root of the document to the value.
         origin: what a label begins with, the kernel's name.
         skip: how many parts of the path `origin` stands for.
     """
@@ -175,7 +175,7 @@ class Number:
         return f"a {'whole number' if self.whole else 'number'} of at least {self.least}"
 
     def read(self, value: object, at: Place) -> int | float | str:
-        """Return the number, or the template as it stands."""
+        """Return the number, or the template, unfilled."""
         if self.template and isinstance(value, str) and is_template(value):
             with at.blamed():
                 parse_template(value)

@@ -1,4 +1,4 @@
-"""Architectures and models of GPUs: whatever pallasc knows of one stands in its row here.
+"""Architectures and models of GPUs: one row for each, with all that pallasc knows of it.
 
 Figures of the models are those of OpenXLA's target specs where that folder has the model
 (`xla/backends/gpu/target_config/specs`, read in 2026); those of L40S, GH200 and Jetson Thor are
@@ -25,13 +25,13 @@ class Architecture:
 
     Attributes:
         name: with its suffix, `sm_90a`, as Mosaic GPU compiles for it.
-        model: what the bare name stands for; "" where nothing is compiled for it, so that the row
-            is about GPUs on which code for others may have to run.
+        model: what the bare name stands for; "" where pallasc does not compile for it; the row
+            then describes GPUs that may have to run the code of another architecture.
         driver: the first CUDA driver API that knows it; 12.0 for all before.
         blocks_per_sm: blocks that one multiprocessor holds.
         matrix: the instructions for matrices that it has besides `mma`: those of a warpgroup, or
             those with tensor memory.
-        embedded: it shares no code with others of its major number.
+        embedded: it cannot run the code of others with its major number.
     """
 
     name: str

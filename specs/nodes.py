@@ -19,7 +19,7 @@ def static_text(value: Any) -> str:
     """Return text that is equal for equal static data, in every process.
 
     Raises:
-        SpecError: there is none, since the data only says where it lies in memory.
+        SpecError: there is none, since its text is only an address in memory.
     """
     if isinstance(value, Enum):
         return f"{type(value).__name__}.{value.name}"
@@ -43,8 +43,8 @@ def _named(value: Any) -> str | None:
     if all(hasattr(value, name) for name in ("itemsize", "kind", "name")):
         return str(value.name)
     for name in ("__qualname__", "__name__"):
-        if isinstance(found := getattr(value, name, None), str):
-            return found.rpartition(".")[2]
+        if isinstance(qualified := getattr(value, name, None), str):
+            return qualified.rpartition(".")[2]
     return None
 
 

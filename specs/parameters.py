@@ -17,7 +17,7 @@ from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar, Value
 
 NAME = "$name"
-"""The key that names a mapping, and is no part of it."""
+"""The key that names a mapping, and is not part of its value."""
 
 _LONGEST_LABEL = 48
 
@@ -42,7 +42,7 @@ Point = dict[str, Choice]
 
 
 def choice_of(value: Value) -> Choice:
-    """Return a value as one that a parameter can have."""
+    """Return the choice for a value."""
     content = value
     if isinstance(value, dict) and NAME in value:
         content = {key: item for key, item in value.items() if key != NAME}

@@ -56,7 +56,7 @@ class Row:
 
     Attributes:
         values: by parameter; every row of a spec has the same ones.
-        location: where the row stands.
+        location: place of the row.
     """
 
     values: dict[str, Value]
@@ -71,7 +71,7 @@ class Spec:
         name: the kernel.
         entry: `package.module:function`, or `file.py:function` relative to `base_dir`.
         args: arrays in their notation, by name or by position.
-        static: static keyword arguments, `$call` and `$ref` nodes as they stand.
+        static: static keyword arguments, `$call` and `$ref` nodes included.
         matrix: values of each parameter.
         rows: what a file gives, each row with every combination of the matrix.
         table: the file that the rows come from, relative to `base_dir`.
@@ -114,9 +114,9 @@ class Spec:
     def where(self, *path: str | int) -> Location:
         """Return the place of a field, or of the nearest thing around it that has one."""
         for length in range(len(path), 0, -1):
-            found = self.locations.get(".".join(map(str, path[:length])))
-            if found is not None:
-                return found
+            place = self.locations.get(".".join(map(str, path[:length])))
+            if place is not None:
+                return place
         return self.location
 
 

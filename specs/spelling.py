@@ -1,4 +1,4 @@
-"""Say what a misspelt word may have been."""
+"""Words in messages: what a misspelt one may have been, how values are shown."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         return None
     short = [candidate for candidate in candidates if len(candidate) <= _LONGEST]
     words = {candidate.lower(): candidate for candidate in sorted(short, reverse=True)}
-    found = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
-    return words[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    return words[matches[0]] if matches else None
 
 
 def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> str | None:
@@ -33,9 +33,9 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
         otherwise: the word before the list when nothing is near.
     """
     words = sorted(set(known))
-    found = nearest(word, words)
-    if found is not None:
-        return f"Did you mean {found!r}?"
+    near = nearest(word, words)
+    if near is not None:
+        return f"Did you mean {near!r}?"
     if not words:
         return None
     more = ", …" if len(words) > _LISTED else ""
@@ -49,7 +49,7 @@ def one_of(words: Sequence[str]) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return text as it stands, its end cut off where it is long."""
+    """Return text, its end cut off where it is long."""
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
@@ -66,7 +66,7 @@ def show(value: object) -> str:
 
 
 def plain(value: object) -> str:
-    """Return a scalar as it stands in a variant's id: `1024`, `true`, `null`, `bf16`."""
+    """Return a scalar as it is written in an id: `1024`, `true`, `null`, `bf16`."""
     if value is None:
         return "null"
     if isinstance(value, bool):

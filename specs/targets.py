@@ -23,7 +23,7 @@ def resolve_target(
     Args:
         name: a model (`h200`) or an architecture (`sm_90a`).
         extra: models that the user's spec adds.
-        location: where the name stands, if it stands in a spec.
+        location: place of the name, if it is in a spec.
 
     Raises:
         SpecError: no such target, or an architecture without the suffix that it needs.
@@ -99,13 +99,13 @@ def _meant(name: str, known: Collection[str], *, otherwise: str) -> str | None:
     text = name.lower()
     like = _LIKE_ARCH.fullmatch(text)
     number = f"sm_{like['major']}{like['minor']}" if like else ""
-    for found in (
+    for candidates in (
         [arch for arch in (f"{number}a", number) if arch in known][:1],
         [word for word in known if text and word.lower().startswith(text)],
         [word for word in known if text.startswith(f"{word.lower()}-")],
     ):
-        if found:
-            return f"Did you mean {one_of(found)}?"
+        if candidates:
+            return f"Did you mean {one_of(candidates)}?"
     return suggestion(name, known, otherwise=otherwise)
 
 

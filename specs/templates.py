@@ -24,7 +24,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.spelling import plain, shortened, show, suggestion
 
 Scalar = str | int | float | bool | None
-"""What stands for itself in an id."""
+"""What an id shows as it is."""
 
 Value = Scalar | list["Value"] | dict[str, "Value"]
 """JSON-like data: what a parameter can be."""
@@ -46,7 +46,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """What stands between one pair of braces."""
+    """The content of one pair of braces."""
 
     text: str
     names: tuple[str, ...]
@@ -71,7 +71,7 @@ class Expression:
         return _evaluate(body, params, self.text)
 
     def text_of(self, params: Mapping[str, Value]) -> str:
-        """Evaluate to text that others stand around.
+        """Evaluate to text, as a part of longer text.
 
         Raises:
             SpecError: as `value`, or it is a list or a mapping.
@@ -95,8 +95,8 @@ class Template:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the parameters it uses, in order of appearance."""
-        found = [n for part in self.parts if isinstance(part, Expression) for n in part.names]
-        return tuple(dict.fromkeys(found))
+        names = [n for part in self.parts if isinstance(part, Expression) for n in part.names]
+        return tuple(dict.fromkeys(names))
 
     def fill(self, params: Mapping[str, Value]) -> Value:
         """Return the text with values in place, or the value itself when nothing is around it.
@@ -116,8 +116,7 @@ def parse_template(text: str) -> Template:
     """Read text with braces.
 
     Raises:
-        SpecError: unbalanced brace, what stands between them is no expression, or the text
-            is too long.
+        SpecError: braces are unbalanced or hold no expression, or the text is too long.
     """
     if not is_template(text):
         return Template(text, (text,) if text else ())
@@ -199,12 +198,12 @@ def _looked_up(node: ast.expr, params: Mapping[str, Value], text: str) -> Value:
     if not isinstance(node, ast.Attribute):
         return params[node.id] if isinstance(node, ast.Name) else None
     around = _looked_up(node.value, params, text)
-    whole = ast.unparse(node.value)
+    name = ast.unparse(node.value)
     if not isinstance(around, dict):
-        raise SpecError(f"{{{text}}}: {whole} is {show(around)}, which has no fields.")
+        raise SpecError(f"{{{text}}}: {name} is {show(around)}, which has no fields.")
     if node.attr not in around:
         raise SpecError(
-            f"{{{text}}}: {whole} has no field {node.attr!r}.",
+            f"{{{text}}}: {name} has no field {node.attr!r}.",
             hint=suggestion(node.attr, around, otherwise="It has"),
         )
     return around[node.attr]

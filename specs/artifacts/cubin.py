@@ -117,10 +117,9 @@ def tools_of(data: bytes) -> tuple[Tool, ...]:
 
 
 def other_maker(tools: Sequence[Tool], ptxas: str) -> str:
-    """Return who of the tools that made a cubin is not ptxas of the version `ptxas`, "" if nobody.
+    """Return the tool that made a cubin if it is not ptxas of the version `ptxas`, else "".
 
-    What nvlink put together counts by the assembler of its parts. What names no tool may be from
-    any CUDA 12.
+    nvlink only joins what an assembler made. A cubin that names no tool may be from CUDA 12.
     """
     by_ptxas = [tool for tool in tools if tool.name == "ptxas"]
     others = [tool for tool in tools if tool.name not in ("ptxas", "nvlink")]
@@ -166,10 +165,10 @@ def _attributes(section: Section | None) -> _Attributes:
     return result
 
 
-def _per_symbol(attributes: _Attributes, wanted: int, symbols: list[str]) -> dict[str, int]:
+def _per_symbol(attributes: _Attributes, number: int, symbols: list[str]) -> dict[str, int]:
     result = {}
     for attribute, payload in attributes:
-        if attribute == wanted and len(payload) >= 8:
+        if attribute == number and len(payload) >= 8:
             symbol, value = struct.unpack_from("<II", payload)
             if symbol < len(symbols):
                 result[symbols[symbol]] = value
@@ -177,16 +176,16 @@ def _per_symbol(attributes: _Attributes, wanted: int, symbols: list[str]) -> dic
 
 
 def _parameters(attributes: _Attributes) -> tuple[Parameter, ...]:
-    found = {}
+    parameters = {}
     for attribute, payload in attributes:
         if len(payload) < 12:
             continue
         ordinal, offset, bits = struct.unpack_from("<HHI", payload, 4)
         if attribute == _KPARAM_INFO:
-            found[ordinal] = Parameter(offset, bits >> 18)
+            parameters[ordinal] = Parameter(offset, bits >> 18)
         elif attribute == _KPARAM_INFO_V2:
-            found[ordinal] = Parameter(offset, bits & 0xFFFF)
-    return tuple(found[ordinal] for ordinal in sorted(found))
+            parameters[ordinal] = Parameter(offset, bits & 0xFFFF)
+    return tuple(parameters[ordinal] for ordinal in sorted(parameters))
 
 
 def _toolkit(elf: Elf) -> str:
@@ -199,7 +198,7 @@ def _tools(elf: Elf) -> tuple[Tool, ...]:
     """Return the tools that the notes name."""
     note = elf.section(_TOOL_NOTES)
     raw = note.content if note else b""
-    found, at = [], 0
+    tools, at = [], 0
     while at + _NOTE.size <= len(raw):
         name_bytes, size, _ = _NOTE.unpack_from(raw, at)
         start = at + _NOTE.size + _aligned(name_bytes)
@@ -207,8 +206,8 @@ def _tools(elf: Elf) -> tuple[Tool, ...]:
         if at > len(raw):
             raise CorruptError("a cubin's notes end inside one of them")
         if size >= _TOOL.size:
-            found.append(_tool(raw[start : start + size]))
-    return tuple(found)
+            tools.append(_tool(raw[start : start + size]))
+    return tuple(tools)
 
 
 def _tool(content: bytes) -> Tool:

@@ -28,7 +28,7 @@ def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
         sm: 10 × major + minor of the compute capability.
 
     Raises:
-        CompileError: the toolkit's major version is not one that was tested.
+        CompileError: the toolkit's major version was not tested.
     """
     major = toolkit.partition(".")[0]
     if major not in ("12", "13"):

@@ -31,7 +31,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class PeerTable:
-    """What stands in the table of a launch.
+    """The content of the table of a launch.
 
     Attributes:
         ranks: how many devices there are.

@@ -42,20 +42,20 @@ def check_ranges(plan: LaunchPlan) -> None:
 
 
 def _references(plan: LaunchPlan) -> list[tuple[str, int, int, int]]:
-    found = [
+    references = [
         (f"array {b.path}", b.buffer, 0, _array_bytes(b)) for b in (*plan.inputs, *plan.outputs)
     ]
     for index, step in enumerate(plan.steps):
         what = f"step {index}"
         if isinstance(step, Fill):
-            found.append((what, step.buffer, step.offset, step.size))
+            references.append((what, step.buffer, step.offset, step.size))
         elif isinstance(step, Copy):
-            found.append((what, step.source, step.source_offset, step.size))
-            found.append((what, step.target, step.target_offset, step.size))
+            references.append((what, step.source, step.source_offset, step.size))
+            references.append((what, step.target, step.target_offset, step.size))
         else:
-            found += [(what, *place) for place in _launch_references(step)]
-    found += [("a profile", profile.buffer, 0, 0) for profile in plan.profiles]
-    return found
+            references += [(what, *place) for place in _launch_references(step)]
+    references += [("a profile", profile.buffer, 0, 0) for profile in plan.profiles]
+    return references
 
 
 def _array_bytes(binding: Binding) -> int:
@@ -67,15 +67,15 @@ def _array_bytes(binding: Binding) -> int:
 
 
 def _launch_references(step: Launch) -> list[tuple[int, int, int]]:
-    found = []
+    references = []
     for parameter in step.parameters:
         if isinstance(parameter, Pointer):
-            found.append((parameter.buffer, parameter.offset, 0))
+            references.append((parameter.buffer, parameter.offset, 0))
         elif isinstance(parameter, Bytes):
-            found += [(m.buffer, m.offset, 0) for _, m in parameter.tensor_maps]
+            references += [(m.buffer, m.offset, 0) for _, m in parameter.tensor_maps]
     if step.peer_table is not None:
-        found += [(buffer, offset, 0) for buffer, offset in step.peer_table.arrays]
-    return found
+        references += [(buffer, offset, 0) for buffer, offset in step.peer_table.arrays]
+    return references
 
 
 def _broken_rules(plan: LaunchPlan) -> Iterator[str]:

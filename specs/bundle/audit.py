@@ -2,8 +2,8 @@
 
 Kinds of findings, with the severity of each:
 
-* `target`: something is for a target that nobody asked for (warning), nothing for one that somebody
-  did (error), or a kernel lacks some or all of its points on such a one (warning)
+* `target`: there are variants for a target that was not requested (warning), none for one that was
+  (error), or a kernel lacks variants for a requested one (warning)
 * `duplicate`: two models of one architecture have the same code (note)
 * `spill`: a kernel spills more than it may (warning), or it is not known whether it does (note)
 * `size`: the bundle or the cubins of a variant have more bytes than they may (error)
@@ -85,7 +85,7 @@ def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
         CorruptError: the bundle is damaged.
     """
     entries = list(bundle.entries())
-    found = [
+    findings = [
         *_targets(entries, rules.targets),
         *_duplicates(entries),
         *_drivers(entries, rules.driver),
@@ -93,11 +93,11 @@ def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
     ]
     for entry in entries:
         artifact = bundle.artifact(entry)
-        found += _sizes(entry, artifact, rules)
+        findings += _sizes(entry, artifact, rules)
         for kernel in artifact.kernels:
-            found += _spills(entry, kernel, rules.spill_bytes)
-    found += _code(bundle, entries)
-    return sort_findings(found)
+            findings += _spills(entry, kernel, rules.spill_bytes)
+    findings += _code(bundle, entries)
+    return sort_findings(findings)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:

@@ -49,7 +49,7 @@ def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
     """Open a bundle: a path, which is read in part, or the bytes of one.
 
     Raises:
-        CorruptError: it is no bundle, one of another major version, cut off or damaged.
+        CorruptError: it is not a bundle, has another major version, is cut off or damaged.
         SpecError: the file cannot be read.
     """
     source, name = open_source(file)
@@ -197,7 +197,7 @@ class Bundle:
         """Return the entry of a variant; arguments as for `find`.
 
         Raises:
-            SelectionError: there is none; the hint has what there is.
+            SelectionError: there is none; the hint lists variants that exist.
         """
         entry = self.find(name, params, target)
         if entry is not None:
@@ -232,7 +232,7 @@ class Bundle:
             return self._record(entry)
 
     def shipped(self, entry: Entry) -> Shipped:
-        """Return digest and bytes of what is here for each blob of the record, or None."""
+        """Return digest and size of what ships for each blob of the record; None if left out."""
         with self._reader.naming:
             return _places(self._rows(entry, self._record(entry)))
 
@@ -292,7 +292,7 @@ class Bundle:
         All that is read afterwards is covered by the signatures, without `verify`.
 
         Raises:
-            CorruptError: nobody signed it, nobody who is trusted did, or a signature is wrong.
+            CorruptError: it is not signed, not by a trusted key, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
         return check_signatures(self.signatures, self._reader.head.root, trusted, self.name)
@@ -334,8 +334,8 @@ class Bundle:
             signature(record["plan"], "inputs"),
             signature(record["plan"], "outputs"),
         )
-        found = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs
-        if found != expected:
+        stated = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs
+        if stated != expected:
             raise CorruptError(f"the manifest and the artifact of {entry.id} disagree")
         kinds = list(kinds_of(record).values())
         rows = [None if n is None else self._reader.row(n).kind for n in entry.blobs]

@@ -70,7 +70,7 @@ class Catalog:
         extent: where they lie; all pages and blobs lie before it.
 
     Raises:
-        CorruptError: they are no catalog.
+        CorruptError: they are not a catalog.
     """
 
     def __init__(self, data: bytes, extent: Extent) -> None:

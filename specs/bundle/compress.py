@@ -24,7 +24,7 @@ LEVELS = range(1, 23)
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
-# The densest block of zstd: 3 bytes of header and 1 that stands for 128 KiB.
+# The densest block of zstd: 3 bytes of header and 1 that is repeated 128 Ki times.
 _MOST_DENSE = 2**15
 _LEAST_WINDOW_BYTES = 2**20
 _SMALL_BYTES = 2**18
@@ -41,10 +41,10 @@ def library_version() -> str:
 
 
 def check_level(level: int) -> int:
-    """Return a level of compression if there is such a one.
+    """Return a level of compression, checked.
 
     Raises:
-        SpecError: there is none.
+        SpecError: zstd has no such level.
     """
     if level not in LEVELS:
         raise SpecError(
@@ -103,7 +103,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
         dictionary: as it was compressed with.
 
     Raises:
-        CorruptError: it is no such frame, or its content has another size.
+        CorruptError: it is not such a frame, or its content has another size.
     """
     import zstandard as zstd
 
@@ -111,7 +111,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
         raise CorruptError(f"{len(stored)} bytes are not a frame of {size} bytes")
     small = not dictionary and size <= _SMALL_BYTES
     try:
-        decompressor = _kept() if small else _decompressor(size, dictionary)
+        decompressor = _small_decompressor() if small else _decompressor(size, dictionary)
         content = decompressor.decompress(
             _MAGIC + stored, max_output_size=size, allow_extra_data=False
         )
@@ -122,12 +122,12 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     return content
 
 
-def _kept() -> zstandard.ZstdDecompressor:
+def _small_decompressor() -> zstandard.ZstdDecompressor:
     """Return this thread's decompressor for small frames: making one takes longer."""
-    found: zstandard.ZstdDecompressor | None = getattr(_THREAD, "decompressor", None)
-    if found is None:
-        found = _THREAD.decompressor = _decompressor(_SMALL_BYTES, b"")
-    return found
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_THREAD, "decompressor", None)
+    if decompressor is None:
+        decompressor = _THREAD.decompressor = _decompressor(_SMALL_BYTES, b"")
+    return decompressor
 
 
 def _decompressor(size: int, dictionary: bytes) -> zstandard.ZstdDecompressor:

@@ -197,7 +197,7 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
         name: what messages call it.
 
     Raises:
-        CorruptError: it is no bundle, one of another major version, cut off or damaged.
+        CorruptError: it is not a bundle, has another major version, is cut off or damaged.
     """
     if not start.startswith(MAGIC):
         what = "is empty" if not start else "is not a bundle"

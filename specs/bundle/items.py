@@ -82,7 +82,7 @@ def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
         keep_ptx: take the PTX along.
 
     Raises:
-        CorruptError: the record or a cubin is damaged, or a blob is not to be had.
+        CorruptError: the record or a cubin is damaged, or a blob is missing.
     """
     data = canonical_json(item.record)
     record = parse_record(data)

@@ -205,8 +205,8 @@ class EntryPage:
 
         Args:
             index: its number on the page.
-            digest_of: returns the digest of a blob by its number. The page does not keep it, so
-                that a bundle which nobody uses any more is closed at once.
+            digest_of: returns the digest of a blob by its number. The page does not keep it,
+                so that an unused bundle is closed at once.
 
         Raises:
             CorruptError: it is not an entry.

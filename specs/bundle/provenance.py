@@ -1,7 +1,7 @@
 """Provenance: from what a bundle was made, with what.
 
-It stands behind everything else in the file and is no part of what the bundle's `content` digest is
-over: the same kernels have the same one, whoever built them from whichever commit. Signatures cover
+It lies behind everything else in the file, and the `content` digest does not cover it: the same
+kernels have the same digest, whoever built them from whichever commit. Signatures cover
 it. Neither times, folders nor machines are in it, so the same sources give the same bytes.
 
 JSON, one object for each bundle that was merged, in the order of their canonical text:

@@ -29,17 +29,17 @@ from pallasc.specs.bundle.format import (
 from pallasc.specs.bundle.manifest import Entry, EntryPage
 from pallasc.specs.bundle.source import Source
 
-_KEPT_BYTES = 2**23
-"""Contents of bases, and pages, each."""
+_CACHED_BYTES = 2**23
+"""Most bytes of recent pages, and of recent contents of bases."""
 
 _Value = TypeVar("_Value")
 
 
-class Kept(Generic[_Value]):
-    """What was read last, up to a number of bytes.
+class RecentValues(Generic[_Value]):
+    """The values that were used last, up to a number of bytes.
 
-    Nobody waits here: a thread that finds another one at it does without. So a fork while one is at
-    it does not stop the child.
+    No thread waits for the lock: one that finds it taken does without the value. So a fork while it
+    is taken does not stop the child.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -49,15 +49,15 @@ class Kept(Generic[_Value]):
         self._lock = threading.Lock()
 
     def get(self, key: int) -> _Value | None:
-        """Return a value, None where it is not kept."""
+        """Return a value, or None."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            found = self._values.get(key)
-            if found is None:
+            cached = self._values.get(key)
+            if cached is None:
                 return None
             self._values.move_to_end(key)
-            return found[0]
+            return cached[0]
         finally:
             self._lock.release()
 
@@ -82,7 +82,7 @@ class _NamedError(CorruptError):
 
 
 class Naming:
-    """A context that puts the file's name in front of what is wrong; it can be used again."""
+    """A reusable context that puts the file's name in front of error messages."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -109,7 +109,7 @@ class Reader:
         name: what messages call it.
 
     Raises:
-        CorruptError: it is no bundle, one of another major version, cut off or damaged.
+        CorruptError: it is not a bundle, has another major version, is cut off or damaged.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -123,8 +123,8 @@ class Reader:
             if sha256(data) != self.head.catalog_digest:
                 raise CorruptError("its catalog does not match the digest in its head")
             self.catalog = Catalog(data, self.head.catalog)
-        self._pages: Kept[EntryPage | BlobPage] = Kept(_KEPT_BYTES)
-        self._contents: Kept[bytes] = Kept(_KEPT_BYTES)
+        self._pages: RecentValues[EntryPage | BlobPage] = RecentValues(_CACHED_BYTES)
+        self._contents: RecentValues[bytes] = RecentValues(_CACHED_BYTES)
 
     def read(self, extent: Extent) -> bytes:
         """Return the bytes of a part."""
@@ -145,21 +145,21 @@ class Reader:
     def entry_page(self, page: int) -> EntryPage:
         """Return a page of entries."""
         number = self.catalog.blob_pages + page
-        found = self._pages.get(number)
-        if not isinstance(found, EntryPage):
+        cached = self._pages.get(number)
+        if not isinstance(cached, EntryPage):
             raw = self.page_bytes(number)
-            found = EntryPage(raw, self.catalog.entries_on(page))
-            self._pages.put(number, found, len(raw))
-        return found
+            cached = EntryPage(raw, self.catalog.entries_on(page))
+            self._pages.put(number, cached, len(raw))
+        return cached
 
     def blob_page(self, page: int) -> BlobPage:
         """Return a page of the blob table."""
-        found = self._pages.get(page)
-        if not isinstance(found, BlobPage):
+        cached = self._pages.get(page)
+        if not isinstance(cached, BlobPage):
             raw = self.page_bytes(page)
-            found = BlobPage(raw, page * BLOBS_PER_PAGE, self.catalog.blobs_on(page))
-            self._pages.put(page, found, len(raw))
-        return found
+            cached = BlobPage(raw, page * BLOBS_PER_PAGE, self.catalog.blobs_on(page))
+            self._pages.put(page, cached, len(raw))
+        return cached
 
     def find(self, key: bytes) -> int:
         """Return the number of the first entry whose key is not less than `key`."""

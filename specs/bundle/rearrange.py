@@ -58,13 +58,13 @@ def find_conflicts(choices: Iterable[tuple[Bundle, Sequence[Entry]]]) -> list[Co
     Args:
         choices: each bundle with the entries that are taken from it.
     """
-    found: dict[bytes, list[tuple[str, Entry]]] = {}
+    by_key: dict[bytes, list[tuple[str, Entry]]] = {}
     for bundle, entries in choices:
         for entry in entries:
-            found.setdefault(entry.key, []).append((bundle.name, entry))
+            by_key.setdefault(entry.key, []).append((bundle.name, entry))
     return [
         Conflict(own[0][1].id, tuple((name, entry.digest) for name, entry in own))
-        for _, own in sorted(found.items())
+        for _, own in sorted(by_key.items())
         if len({entry.digest for _, entry in own}) > 1
     ]
 
@@ -92,7 +92,7 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
     """Return the entries that an expression means (`specs/loading/select.py`), in their order.
 
     Raises:
-        SpecError: the expression is wrong, or means none of them.
+        SpecError: the expression is wrong, or selects none of them.
     """
     views = [
         _Selectable(entry, entry.id, entry.name, entry.params, _Model(entry.target, entry.arch))
@@ -106,7 +106,7 @@ def signed(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
     """Return the bytes of a bundle with one signature more; one by the same key is replaced.
 
     Raises:
-        CorruptError: the bundle is damaged; nobody should sign that.
+        CorruptError: the bundle is damaged, and must not be signed.
     """
     with open_bundle(data) as bundle:
         bundle.verify()

@@ -47,7 +47,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A signature as it stands in a bundle.
+    """A signature in a bundle.
 
     Attributes:
         key_id: of the key that it was made with.
@@ -67,15 +67,15 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
         CorruptError: they are cut off, damaged, or of another algorithm.
     """
     check_room(len(data))
-    found = []
+    signatures = []
     for algorithm, key_id, root, signature in _RECORD.iter_unpack(data):
         if algorithm != _ALGORITHM:
             raise CorruptError(f"it has a signature of another algorithm, {algorithm!r}")
-        found.append(Signature(key_id.hex(), root, signature))
-    ids = [signature.key_id for signature in found]
+        signatures.append(Signature(key_id.hex(), root, signature))
+    ids = [signature.key_id for signature in signatures]
     if ids != sorted(set(ids)):
         raise CorruptError("its signatures are out of order")
-    return tuple(found)
+    return tuple(signatures)
 
 
 def check_room(size: int) -> None:
@@ -114,8 +114,8 @@ def check_signatures(
         name: what messages call the bundle.
 
     Raises:
-        CorruptError: nobody signed it, nobody who is trusted did, or what was signed is something
-            else: each with its own message.
+        CorruptError: it is not signed, not by a trusted key, or a signature is for something else:
+            each with its own message.
         ToolError: the cryptography package is missing.
     """
     keys = {key.id: key for key in trusted}
@@ -209,7 +209,7 @@ def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> 
     """Return the private key in a PEM file.
 
     Raises:
-        SpecError: there is none, another kind of key, or the password does not fit.
+        SpecError: it holds no key or another kind of key, or the password is wrong.
         ToolError: the cryptography package is missing.
     """
     _need_cryptography()
@@ -234,7 +234,7 @@ def parse_public_keys(text: str, file: str) -> tuple[PublicKey, ...]:
     """Return the public keys of a file.
 
     Raises:
-        SpecError: a line is none; the place is the line.
+        SpecError: a line is not a key; the place is the line.
     """
     keys = []
     for number, line in enumerate(text.splitlines(), 1):

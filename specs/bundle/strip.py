@@ -1,7 +1,7 @@
 """Take the debug sections out of a cubin.
 
 A debug section is one whose name begins with `.debug_` or `.nv_debug_`, also behind `.nv.merc`, and
-the relocations of one; where the loader puts a section into memory (SHF_ALLOC), it is none.
+the relocations of one; a section that the loader puts into memory (SHF_ALLOC) is not one.
 
 Symbols, relocations and attributes of a cubin refer to sections and to each other by number, so
 none is taken out of a table: **a debug section stays in the section table, empty**. ptxas itself
@@ -203,7 +203,7 @@ def _write_tables(data: bytearray, parts: _Parts, pieces: list[_Piece]) -> None:
 def _moved(pieces: list[_Piece], at: int) -> int:
     """Return where the byte at a place of the old file lies now.
 
-    What is empty may stand between pieces; it comes behind the piece before it.
+    An empty section may lie between pieces; it then follows the piece before it.
     """
     place = 0
     for piece in pieces:

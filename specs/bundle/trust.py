@@ -63,7 +63,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What program and machine demand; nothing where nobody does."""
+    """What program and machine demand together; nothing by default."""
 
     demands: tuple[Demand, ...] = ()
 
@@ -88,8 +88,8 @@ def read_policy(
             switches the demand of the program off, never that of the machine.
 
     Raises:
-        SpecError: a file of keys cannot be read or is none, a path is neither absolute nor in the
-            package, or the environment is not understood.
+        SpecError: a file of keys cannot be read or holds something else, a path is neither
+            absolute nor in the package, or the environment is not understood.
     """
     demands = []
     if machine_requires() or (require_signature and trusted is None):
@@ -111,8 +111,8 @@ def read_keys(
         source: what named the paths, for messages.
 
     Raises:
-        SpecError: a file cannot be read, what it holds is no key, or a relative path is in none
-            of the folders.
+        SpecError: a file cannot be read or holds something else than keys, or a relative path is
+            in none of the folders.
     """
     if isinstance(trusted, PublicKey):
         return (trusted,)
@@ -176,14 +176,14 @@ def _place(path: str, beside: Folders, source: str) -> Traversable:
             f"{source} is {path!r}, but keys are never read from the current folder.",
             hint=f"{where}, or the text of the key, ed25519:….",
         )
-    found = [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_file()]
-    found += [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_dir()]
-    if not found:
+    places = [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_file()]
+    places += [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_dir()]
+    if not places:
         raise SpecError(
             f"{source} is {path!r}, and there is no such file in {', '.join(map(str, beside))}.",
             hint="Ship the file of keys in the package, or give an absolute path.",
         )
-    return found[0]
+    return places[0]
 
 
 def _key_files(place: Traversable) -> list[Traversable]:

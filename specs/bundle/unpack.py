@@ -99,16 +99,16 @@ def _check_size(bundle: Bundle, entries: list[Entry], most_bytes: int | None) ->
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """Return for each name one that a file can have anywhere; no two are the same."""
-    found: dict[str, str] = {}
+    """Return distinct names that files can have on any system, by the names given."""
+    by_name: dict[str, str] = {}
     taken: set[str] = set()
     for name in sorted(set(names)):
         safe = _UNSAFE.sub("_", name)[:_LONGEST]
         if safe != name or not safe or safe.lower() in taken:
             safe = f"{safe}-{digest(name.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
         taken.add(safe.lower())
-        found[name] = safe
-    return found
+        by_name[name] = safe
+    return by_name
 
 
 def _file_names(artifact: Artifact) -> dict[str, str]:

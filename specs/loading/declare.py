@@ -26,7 +26,7 @@ class SpecFile:
     Attributes:
         base_dir: absolute folder of the spec file.
         defaults: fields for kernels that do not give them, already checked.
-        places: where each default stands.
+        places: place of each default.
         models: the file's own models.
         shared: what its kernels have in common.
     """
@@ -125,12 +125,12 @@ def check_targets(names: tuple[str, ...], at: Place, models: Mapping[str, Target
 
 def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
     """Return the fields of a spec that a matrix gives."""
-    table, found = matrix.table, file.shared.rows
+    table, known = matrix.table, file.shared.rows
     if table is None:
         return {"matrix": matrix.axes}
-    if id(table) not in found:
-        found[id(table)] = (table, read_rows(table, at, file.base_dir, file.shared.documents))
-    rows = found[id(table)][1]
+    if id(table) not in known:
+        known[id(table)] = (table, read_rows(table, at, file.base_dir, file.shared.documents))
+    rows = known[id(table)][1]
     for name in matrix.axes:
         if name in rows[0].values:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")

@@ -21,7 +21,7 @@ class EntryKind:
     template: bool = False
 
     def read(self, value: object, at: Place) -> str:
-        """Return the entry point in its normal form, or the template as it stands."""
+        """Return the entry point in its normal form, or the template, unfilled."""
         if not isinstance(value, str):
             raise expected("an entry point", value, at, "Write package.module:function.")
         with at.blamed():

@@ -68,7 +68,7 @@ class Trees:
         return self._tree(tree, ("static",), self._static)
 
     def _args(self, tree: Any, path: PathParts, *, in_call: bool = False) -> Filler:
-        """Return the filler of a tree of arrays; in a `$call` all else is as it stands."""
+        """Return the filler of a tree of arrays; in a `$call`, all else is left as it is."""
         if isinstance(tree, list):
             items = enumerate(tree)
             return _joined([self._args(item, (*path, i), in_call=in_call) for i, item in items])
@@ -165,7 +165,7 @@ def _array_tree(value: Value, text: str) -> Any:
 
 
 def _array_or_data(value: Value) -> Any:
-    """Return an argument of a `$call`: arrays where text is one, all else as it stands."""
+    """Return an argument of a `$call`: arrays where text is one, all else unchanged."""
     if isinstance(value, list):
         return [_array_or_data(item) for item in value]
     if isinstance(value, dict):

@@ -44,7 +44,7 @@ class ArrayKind:
     in_call: bool = False
 
     def read(self, value: object, at: Place) -> Value:
-        """Return the tree as it stands, every array in it checked."""
+        """Return the tree unchanged, every array in it checked."""
         if isinstance(value, list):
             return self.items(value, at)
         if isinstance(value, dict):
@@ -98,7 +98,7 @@ class ArgsKind:
     """The arguments: arrays by name or by position."""
 
     def read(self, value: object, at: Place) -> dict[str, Value] | list[Value]:
-        """Return the arguments as they stand, every array in them checked."""
+        """Return the arguments unchanged, every array in them checked."""
         if isinstance(value, list):
             return ArrayKind().items(value, at)
         if not isinstance(value, dict):
@@ -129,7 +129,7 @@ class StaticKind:
     """JSON-like data with `$call` and `$ref` nodes and parameters in braces."""
 
     def read(self, value: object, at: Place) -> Value:
-        """Return the data as it stands, every node and template in it checked."""
+        """Return the data unchanged, every node and template in it checked."""
         if isinstance(value, list):
             return [self.read(item, at.child(i)) for i, item in enumerate(value)]
         if isinstance(value, dict):
@@ -285,7 +285,7 @@ KERNEL_FIELDS = (
 """Every field of a kernel, in the order of the reference."""
 
 PARTIAL_KERNEL = Record(tuple(replace(field, required=False) for field in KERNEL_FIELDS))
-"""A kernel whose missing fields may stand under the defaults."""
+"""A kernel whose missing fields may be among the defaults."""
 
 DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name != "name"))
 """The fields that may be given once for all kernels of a file."""
@@ -312,7 +312,7 @@ class Kernels:
     """The list of kernels; each is read later, when the defaults are known."""
 
     def read(self, value: object, at: Place) -> list[dict[str, object]]:
-        """Return the kernels as they stand."""
+        """Return the kernels unchanged."""
         if not isinstance(value, list):
             raise expected("a list of kernels", value, at, "Begin each kernel with '- name:'.")
         if not value:

@@ -81,8 +81,8 @@ def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
     """Return how many values are looked at or made to expand a spec."""
     total = filled = 0
     for tree in (spec.args, spec.static):
-        whole, anew = _size(tree, sizes)
-        total, filled = total + whole, filled + anew
+        size, anew = _size(tree, sizes)
+        total, filled = total + size, filled + anew
     names = len(spec.matrix) + (len(spec.rows[0].values) if spec.rows else 0)
     names = names or (len(spec.include[0]) if spec.include else 0)
     # Fewer sets than this are held against each point.
@@ -105,7 +105,7 @@ def _size(tree: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
         counted = [_size(item, sizes) for item in items]
         anew = sum(filled for _, filled in counted)
         sizes[id(tree)] = (
-            1 + sum(whole for whole, _ in counted),
+            1 + sum(size for size, _ in counted),
             anew + len(counted) if anew else 0,
         )
     return sizes[id(tree)]

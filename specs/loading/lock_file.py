@@ -91,7 +91,7 @@ def _parse_own_form(text: str) -> Lock | None:
     head = f"{head.removeprefix(start)}\n"
     toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
     variants = {a or b: Entry(*digests) for a, b, *digests in _VARIANT.findall(body)}
-    # A line that no pattern matched, or a key that stands there twice, leaves fewer than lines.
+    # A line that no pattern matched, or a key that is given twice, leaves fewer entries than lines.
     is_complete = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
     return Lock(toolchain, variants) if is_complete and body.endswith("\n") else None
 

@@ -117,12 +117,12 @@ def _targets(spec: Spec, at: Place) -> list[Target]:
         raise at.error(
             "no targets.", "Add targets, such as targets: [sm_90a], or pass --target sm_90a."
         )
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     targets = []
     for index, name in enumerate(spec.targets):
         where = place.child(index)
         target = resolve_target(name, spec.models, location=where.location)
-        first = found.setdefault(target.name, name)
+        first = names.setdefault(target.name, name)
         if first != name:
             raise where.error(f"{first!r} and {name!r} are the same model.", "Remove one of them.")
         targets.append(target)

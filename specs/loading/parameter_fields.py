@@ -39,7 +39,7 @@ VALUE_NAME = Text(
 
 @dataclass(frozen=True, slots=True)
 class ParameterKind:
-    """A value of a parameter: a scalar, or a list or a mapping; text in it is no template."""
+    """A value of a parameter: a scalar, or a list or a mapping; text in it is not a template."""
 
     def read(self, value: object, at: Place) -> Value:
         """Return the value, every entry point in it in its normal form."""
@@ -142,7 +142,7 @@ TABLE_FIELDS = Record(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What stands under `$file`: a file, and which of its rows give which parameters.
+    """The value of `$file`: a file, and which of its rows give which parameters.
 
     Attributes:
         path: a JSON or YAML file, relative to the spec's folder.

@@ -19,17 +19,17 @@ def points_of(spec: Spec, at: Place) -> list[Point]:
     """Return every point of a spec: rows slowest, the last parameter fastest, `include` behind.
 
     Raises:
-        SpecError: a point is wrong or stands there twice, or none is left.
+        SpecError: a point is wrong or repeated, or none is left.
     """
     axes = _Axes(spec, at)
     _check_rows(spec, axes)
     excluded = _Excluded(spec, axes, at.child("exclude"))
-    found = [point for point in axes.product() if point not in excluded]
+    points = [point for point in axes.product() if point not in excluded]
     if spec.include:
-        found.extend(_included(spec, axes, found, at.child("include")))
-    if not found:
+        points.extend(_included(spec, axes, points, at.child("include")))
+    if not points:
         raise at.child("exclude").error("every point is excluded.", "Exclude fewer points.")
-    return found
+    return points
 
 
 class _Axes:
@@ -128,15 +128,15 @@ def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int)
     place = at.child(index)
     if not axes.known(name):
         raise place.unknown("parameter", name, _known_names(axes))
-    found = axes.known(name).get(typed(value))
-    if found is None:
+    choice = axes.known(name).get(typed(value))
+    if choice is None:
         known = [plain(choice.label) for choice in axes.known(name).values()]
         shown = choice_of(value).label if isinstance(value, list | dict) else value
         raise place.child(name).error(
             f"{show(shown)} is not a value of parameter {name!r}, so this excludes nothing.",
             suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
         )
-    return found.key
+    return choice.key
 
 
 def _known_names(axes: _Axes) -> list[str]:

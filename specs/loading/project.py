@@ -30,12 +30,12 @@ def with_project(specs: Iterable[Spec]) -> list[Spec]:
     Raises:
         SpecError: a project lists something else than names of variables.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    declared: dict[str, tuple[str, ...]] = {}
     result = []
     for spec in specs:
-        if spec.base_dir not in found:
-            found[spec.base_dir] = project_env(spec.base_dir)
-        names = found[spec.base_dir]
+        if spec.base_dir not in declared:
+            declared[spec.base_dir] = project_env(spec.base_dir)
+        names = declared[spec.base_dir]
         result.append(replace(spec, env=(*spec.env, *names)) if names else spec)
     return result
 

@@ -27,7 +27,7 @@ from pallasc.specs.spelling import nearest, plain
 from pallasc.specs.targets import resolve_target
 
 Predicate = Callable[[Variant], bool]
-"""Whether a variant is meant."""
+"""Tells whether a variant is selected."""
 
 _TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
@@ -37,10 +37,10 @@ _DEEPEST = 100
 
 
 def select(variants: Iterable[Variant], expression: str) -> list[Variant]:
-    """Return the variants that an expression means, in their order.
+    """Return the variants that an expression selects, in their order.
 
     Raises:
-        SpecError: the expression is wrong, or means none of them.
+        SpecError: the expression is wrong, or selects none of them.
     """
     everything = list(variants)
     parser = _Parser(expression)
@@ -87,7 +87,7 @@ def _archs(spec: Spec, names: Iterable[str]) -> set[str]:
 
 
 def matches(term: str, variant: Variant) -> bool:
-    """Return whether one term means a variant."""
+    """Return whether one term selects a variant."""
     if term == variant.id:
         return True
     assignment = _ASSIGNMENT.fullmatch(term)
@@ -105,7 +105,7 @@ def _matches_name(term: str, variant: Variant) -> bool:
 
 
 def _fits(text: str, pattern: str) -> bool:
-    """Return whether a pattern means a text; `*` and `?` are its only wildcards."""
+    """Return whether a pattern fits a text; `*` and `?` are its only wildcards."""
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
@@ -127,14 +127,14 @@ def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
         if not any(matches(term, variant) for variant in variants):
             if array := _array_named(term, variants):
                 return f"{array} is an array: -k compares names, targets and matrix parameters."
-            found = nearest(term, words)
+            near = nearest(term, words)
             listed = ", ".join(sorted({v.name for v in variants})[:12])
-            return f"Did you mean {_quoted(found)!r}?" if found else f"Kernels: {listed}."
+            return f"Did you mean {_quoted(near)!r}?" if near else f"Kernels: {listed}."
     return "Each term selects some variant, but no variant fits all of them." if variants else None
 
 
 def _array_named(term: str, variants: list[Variant]) -> str | None:
-    """Return the name of the array that a term wants to compare, None where it is none."""
+    """Return the array that a term names in place of a parameter, None if it names none."""
     key = term.partition("=")[0] if "=" in term else ""
     params = {name for variant in variants for name, _ in variant.params}
     known = [variant for variant in variants if isinstance(variant, Variant)]  # not of a bundle

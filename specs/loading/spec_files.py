@@ -27,7 +27,7 @@ _MOST_BYTES = 8 << 20
 _MOST_NAMED = 5
 
 OnSkip = Callable[[str], None]
-"""Is told, in a sentence, of what looks like a spec and is not read."""
+"""Called with a sentence for each file that looks like a spec and is not read."""
 
 
 def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: None) -> list[str]:
@@ -35,16 +35,16 @@ def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: No
 
     Args:
         paths: YAML and Python spec files, and folders.
-        on_skip: is told of what looks like a spec in a folder and is not read.
+        on_skip: called for what looks like a spec in a folder and is not read.
 
     Raises:
-        SpecError: a path does not exist or is no spec file, or a folder has none.
+        SpecError: a path does not exist or is not a spec file, or a folder has none.
     """
-    found: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     for path in paths:
         for file in _files_of(Path(path), on_skip):
-            found.setdefault(file.resolve(), str(file))
-    return list(found.values())
+            files.setdefault(file.resolve(), str(file))
+    return list(files.values())
 
 
 def _files_of(path: Path, on_skip: OnSkip) -> list[Path]:
@@ -61,8 +61,8 @@ def _files_of(path: Path, on_skip: OnSkip) -> list[Path]:
 def _missing_hint(path: Path) -> str | None:
     if not path.parent.is_dir():
         return None
-    found = nearest(path.name, (child.name for child in path.parent.iterdir()))
-    return f"Did you mean {str(path.parent / found)!r}?" if found else None
+    near = nearest(path.name, (child.name for child in path.parent.iterdir()))
+    return f"Did you mean {str(path.parent / near)!r}?" if near else None
 
 
 def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
@@ -114,7 +114,7 @@ def _is_spec(file: Path) -> bool:
 def _python_kind(file: Path) -> Literal["spec", "unclear"] | None:
     """Return whether a Python file declares kernels; "unclear" where it may when it runs.
 
-    A file that cannot be parsed is taken for a spec if it names pallasc: the mistake is told then.
+    A file that cannot be parsed counts as a spec if it names pallasc: its error is reported.
     """
     content = _content(file)
     if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):

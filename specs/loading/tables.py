@@ -48,8 +48,8 @@ def read_rows(
     """Return the rows that `$file` chooses, in the order of the file.
 
     Args:
-        table: what stands under `$file`.
-        at: where it stands.
+        table: the value of `$file`.
+        at: its place.
         base_dir: the spec's folder.
         documents: files that were read already, by path; this one is added.
 
@@ -102,20 +102,20 @@ def _entries(document: Document, table: Table, at: Place) -> Iterator[_Entry]:
 def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[PathParts, Any]:
     """Return what lies at a path of the document, and the path with its indices as numbers."""
     reached: PathParts = ()
-    found = document.data
+    value = document.data
     for part in path:
         key: str | int = part
-        if isinstance(found, list) and part.isascii() and part.isdecimal():
+        if isinstance(value, list) and part.isascii() and part.isdecimal():
             key = int(part[:9])
-        inside = isinstance(found, dict) and key in found
-        if not inside and not (isinstance(found, list) and type(key) is int and key < len(found)):
-            known = list(found) if isinstance(found, dict) else []
+        inside = isinstance(value, dict) and key in value
+        if not inside and not (isinstance(value, list) and type(key) is int and key < len(value)):
+            known = list(value) if isinstance(value, dict) else []
             raise at.child("rows").error(
                 f"{document.value(reached)} has no {part!r}.",
                 suggestion(part, known, otherwise="It has"),
             )
-        reached, found = (*reached, key), found[key]
-    return reached, found
+        reached, value = (*reached, key), value[key]
+    return reached, value
 
 
 def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
@@ -146,18 +146,18 @@ def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) 
 
 def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
     """Return a field of a row, or `_MISSING`."""
-    found: Any = entry.content
+    value: Any = entry.content
     for index, key in enumerate(path):
         if index == 0 and key in (KEY, VALUE):
-            found = entry.key if key == KEY else entry.content
-        elif isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isascii() and key.isdecimal():
+            value = entry.key if key == KEY else entry.content
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isascii() and key.isdecimal():
             position = int(key[:9])
-            found = found[position] if position < len(found) else _MISSING
+            value = value[position] if position < len(value) else _MISSING
         else:
             return _MISSING
-    return found
+    return value
 
 
 def _fields_of(entry: _Entry) -> list[str]:

@@ -32,7 +32,7 @@ def load_specs(
     Args:
         paths: YAML files, Python spec files, and folders of both (`spec_files`).
         collect_python: what to do with Python spec files; None refuses them.
-        on_skip: is told of what looks like a spec in a folder and is not read.
+        on_skip: called for what looks like a spec in a folder and is not read.
 
     Raises:
         SpecError: a file is missing or wrong, a folder has no specs, or two files declare a

@@ -101,8 +101,8 @@ class _Composer:
     def _start(self, kind: str, tag: str, event: Any) -> None:
         if len(self._open) > DEEPEST:
             raise self._error(event, "lists and mappings are nested too deeply.")
-        given = tag if event.tag in _UNTAGGED else event.tag
-        node = Node(kind, given, [], *_start(event), bool(event.flow_style))
+        tag = tag if event.tag in _UNTAGGED else event.tag
+        node = Node(kind, tag, [], *_start(event), bool(event.flow_style))
         self._add(event, node)
         self._open.append(node)
 

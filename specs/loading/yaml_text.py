@@ -1,9 +1,9 @@
-"""Read YAML into plain data that remembers where everything stands.
+"""Read YAML into plain data, with the place of each key and value.
 
 The text is YAML, read safely: nothing is constructed but text, numbers, booleans, null, lists
 and mappings. Plain scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads as
-something else (`no`, `1_000`, `010`, `2024-01-01`) are refused, because their author cannot know
-which of the two was meant. Anchors, aliases and `<<` work, up to a number of values in all. A file
+something else (`no`, `1_000`, `010`, `2024-01-01`) are refused, because readers
+disagree about them. Anchors, aliases and `<<` work, up to a number of values in all. A file
 of JSON is read as the YAML that it is.
 """
 
@@ -149,8 +149,8 @@ def _compose(text: str, file: str, most_values: int) -> Node | None:
 
 def _check_directives(text: str, file: str) -> None:
     """Refuse definitions of tags: no tag is allowed, and libyaml compares each with all others."""
-    if found := _TAG_DIRECTIVE.search(text):
-        line = text.count("\n", 0, found.end()) + 1
+    if directive := _TAG_DIRECTIVE.search(text):
+        line = text.count("\n", 0, directive.end()) + 1
         raise SpecError("tags are not allowed.", location=Location(file, line))
 
 

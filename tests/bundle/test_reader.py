@@ -16,7 +16,7 @@ from pallasc.errors import CorruptError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.format import Extent
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.bundle.reader import Kept
+from pallasc.specs.bundle.reader import RecentValues
 from pallasc.specs.bundle.source import MemorySource
 from pallasc.specs.bundle.writer import build_bundle
 
@@ -122,16 +122,16 @@ def test_threads_read_the_same_as_one(tmp_path: Path) -> None:
 
 
 def test_what_was_read_last_is_kept_up_to_a_number_of_bytes() -> None:
-    kept: Kept[str] = Kept(10)
+    recent: RecentValues[str] = RecentValues(10)
     for key in range(3):
-        kept.put(key, str(key), 4)
-    assert [kept.get(key) for key in range(3)] == [None, "1", "2"]
-    kept.get(1)
-    kept.put(3, "3", 4)
-    assert [kept.get(key) for key in range(4)] == [None, "1", None, "3"]
-    kept.put(4, "too large", 11)
-    kept.put(3, "again", 4)
-    assert (kept.get(4), kept.get(3)) == (None, "3")
+        recent.put(key, str(key), 4)
+    assert [recent.get(key) for key in range(3)] == [None, "1", "2"]
+    recent.get(1)
+    recent.put(3, "3", 4)
+    assert [recent.get(key) for key in range(4)] == [None, "1", None, "3"]
+    recent.put(4, "too large", 11)
+    recent.put(3, "again", 4)
+    assert (recent.get(4), recent.get(3)) == (None, "3")
 
 
 def test_too_many_bases_are_refused(rebuilt: Rebuilt) -> None:

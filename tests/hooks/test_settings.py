@@ -126,25 +126,28 @@ AT = f"pyproject.toml:5: tool.pallasc.bundles.{PLACE}"
             f"{AT}.keep-debug: expected true or false, got 'no'.",
         ),
         ("3", f"{AT}: expected a mapping, got 3."),
-        ("{}", f"{AT}: expected either 'specs' or 'bundle'.\n  One of them says what goes in."),
+        (
+            "{}",
+            f"{AT}: expected exactly one of 'specs' and 'bundle'.\n  It says what goes in.",
+        ),
         (
             '{specs = "k", bundle = "k.pallasc"}',
-            f"{AT}: expected either 'specs' or 'bundle'.\n  One of them says what goes in.",
+            f"{AT}: expected exactly one of 'specs' and 'bundle'.\n  It says what goes in.",
         ),
         (
             '{bundle = "k.pallasc", targets = "sm_90a"}',
-            f"{AT}.targets: this is for specs; 'bundle' is taken as it is.\n  Remove it.",
+            f"{AT}.targets: this key is for specs; 'bundle' is used as it is.\n  Remove it.",
         ),
         ("[]", f"{AT}.specs: the list of paths is empty.\n  Leave the field out, or add an item."),
         (
             '"../kernels"',
-            f"{AT}: '../kernels' leads out of the project.\n"
-            "  What a wheel is made from travels in the sdist: put it below pyproject.toml.",
+            f"{AT}: '../kernels' is outside of the project.\n"
+            "  Put it below the folder of pyproject.toml, so that the sdist can carry it.",
         ),
         (
             '{specs = "k", lock = "/pallasc.lock"}',
-            f"{AT}.lock: '/pallasc.lock' leads out of the project.\n"
-            "  What a wheel is made from travels in the sdist: put it below pyproject.toml.",
+            f"{AT}.lock: '/pallasc.lock' is outside of the project.\n"
+            "  Put it below the folder of pyproject.toml, so that the sdist can carry it.",
         ),
     ],
 )
@@ -157,12 +160,12 @@ def test_a_mistake_is_told_with_file_line_and_key(value: str, message: str, tmp_
 @pytest.mark.parametrize(
     ("place", "complaint"),
     [
-        ("mylib/kernels", "the name of a bundle ends with .pallasc."),
-        ("mylib/.pallasc", "the name of a bundle ends with .pallasc."),
-        ("kernels.pallasc", "a bundle lies in a package."),
-        ("/mylib/kernels.pallasc", "a bundle lies in a package."),
-        ("../mylib/kernels.pallasc", "a bundle lies in a package."),
-        ("my-lib/kernels.pallasc", "a bundle lies in a package."),
+        ("mylib/kernels", "the name of a bundle must end with .pallasc."),
+        ("mylib/.pallasc", "the name of a bundle must end with .pallasc."),
+        ("kernels.pallasc", "a bundle must lie in a package."),
+        ("/mylib/kernels.pallasc", "a bundle must lie in a package."),
+        ("../mylib/kernels.pallasc", "a bundle must lie in a package."),
+        ("my-lib/kernels.pallasc", "a bundle must lie in a package."),
     ],
 )
 def test_a_place_that_no_package_has_is_refused(place: str, complaint: str, tmp_path: Path) -> None:
@@ -203,7 +206,7 @@ def test_the_line_is_that_of_the_bundle_at_fault(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"pyproject\.toml: this cannot be read"):
+    with pytest.raises(SpecError, match=r"pyproject\.toml: the file cannot be read"):
         read_settings(tmp_path, os.environ)
 
 

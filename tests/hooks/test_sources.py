@@ -60,17 +60,17 @@ def test_what_lies_beside_a_spec_travels_with_it(
         (
             '"kernel"',
             "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
-            "'kernel' is not there.\n  Did you mean 'kernels'?",
+            "'kernel' does not exist.\n  Did you mean 'kernels'?",
         ),
         (
             '{specs = "kernels", lock = "palasc.lock"}',
             "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
-            "'palasc.lock' is not there.\n  Did you mean 'pallasc.lock'?",
+            "'palasc.lock' does not exist.\n  Did you mean 'pallasc.lock'?",
         ),
         (
             '"nowhere/at/all.yaml"',
             "pyproject.toml:2: tool.pallasc.bundles.mylib/kernels.pallasc: "
-            "'nowhere/at/all.yaml' is not there.",
+            "'nowhere/at/all.yaml' does not exist.",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_hatchling_is_told_that_its_table_has_no_bundles(
     project = make_project("hatchling", "")
     done = builder.build(project, tmp_path / "dist", "--wheel")
     assert done.returncode != 0
-    assert "tool.hatch.build.hooks.pallasc is there, and no bundle is asked for." in done.stdout
+    assert "tool.hatch.build.hooks.pallasc is set, but no bundle is declared." in done.stdout
 
 
 def test_a_project_that_asks_for_nothing_is_left_alone(
