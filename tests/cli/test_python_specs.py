@@ -48,7 +48,7 @@ def test_a_spec_that_exits_leaves_the_other_specs(spec: Path, tmp_path: Path) ->
 
 def test_limits_and_ticks_reach_the_process(tmp_path: Path) -> None:
     loops = tmp_path / "loops.py"
-    loops.write_text("while True: pass\n")
+    loops.write_text("import time\ntime.sleep(600)\n")
     ticks: list[str] = []
     with pytest.raises(SpecError, match=r"took longer than 1\.5 s \(--timeout\)"):
         SpecReader(
@@ -66,7 +66,7 @@ def test_every_command_stops_a_spec_that_takes_too_long(
     command: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
     loops = tmp_path / "loops.py"
-    loops.write_text("while True: pass\n")
+    loops.write_text("import time\ntime.sleep(600)\n")
     store = str(tmp_path / "store")
     result = run(*command.split(), str(loops), "--timeout", "0.5", "--store", store)
     assert result.code == 2

@@ -61,7 +61,7 @@ class Environment:
     def install(self, *what: str | Path) -> None:
         """Install wheels, or projects with `-e`, without their dependencies."""
         pip = [sys.executable, "-P", "-m", "pip", "--python", str(self.python), "install"]
-        flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
+        flags = ["--no-deps", "--no-index", "--no-build-isolation", "--no-compile", "--quiet"]
         done = subprocess.run(
             [*pip, *flags, *what],
             env=dict(self.variables),
