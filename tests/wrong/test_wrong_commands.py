@@ -13,9 +13,12 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from pallasc.cli.main import main
 
 FOLDER = Path(__file__).parent / "specs"
 READING = re.compile(r"^reading .+ \d+ s\n", re.MULTILINE)
@@ -24,26 +27,25 @@ CASES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 PROMPT = "$ pallasc "
 
 
-def transcript(case: str, store: Path) -> str:
+def transcript(case: str, run: Callable[[list[str]], tuple[str, str, int]]) -> str:
     """Run the command of a case and return what its file should be."""
     command = (FOLDER / f"{case}.txt").read_text("utf-8").partition("\n")[0]
-    arguments = shlex.split(command.removeprefix(PROMPT))
-    run = subprocess.run(
-        [sys.executable, "-P", "-m", "pallasc", *arguments],
-        cwd=FOLDER,
-        env={**os.environ, "PALLASC_CACHE_DIR": str(store)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    told = READING.sub("", run.stderr)
-    return f"{command}\n{run.stdout}{told}exit code {run.returncode}\n"
+    out, err, code = run(shlex.split(command.removeprefix(PROMPT)))
+    return f"{command}\n{out}{READING.sub('', err)}exit code {code}\n"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_wrong_spec_gives_its_exact_message(case: str, tmp_path: Path) -> None:
-    wanted = (FOLDER / f"{case}.txt").read_text("utf-8")
-    assert transcript(case, tmp_path / "store") == wanted
+def test_a_wrong_spec_gives_its_exact_message(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(FOLDER)
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(tmp_path / "store"))
+
+    def run(arguments: list[str]) -> tuple[str, str, int]:
+        code = main(arguments)
+        return *capfd.readouterr(), code
+
+    assert transcript(case, run) == (FOLDER / f"{case}.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -63,13 +65,24 @@ def test_every_spec_is_used_and_there_are_many() -> None:
     assert len(CASES) >= 25
 
 
-def write_transcripts() -> None:
+def write_transcripts(store: str) -> None:
     """Write all transcripts again."""
-    with tempfile.TemporaryDirectory() as folder:
-        for case in CASES:
-            text = transcript(case, Path(folder) / "store")
-            (FOLDER / f"{case}.txt").write_text(text, "utf-8")
+
+    def run(arguments: list[str]) -> tuple[str, str, int]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pallasc", *arguments],
+            cwd=FOLDER,
+            env={**os.environ, "PALLASC_CACHE_DIR": store},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout, done.stderr, done.returncode
+
+    for case in CASES:
+        (FOLDER / f"{case}.txt").write_text(transcript(case, run), "utf-8")
 
 
 if __name__ == "__main__":
-    write_transcripts()
+    with tempfile.TemporaryDirectory() as folder:
+        write_transcripts(folder)
