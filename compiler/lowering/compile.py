@@ -140,10 +140,11 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     """Return the labelled fields of an action key: all that decides the artifact, nothing else."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
+    regions = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "module": lowered.text,
-        **({"regions": _regions_text(lowered)} if lowered.regions else {}),
+        **({"regions": canonical_json(regions).decode()} if regions else {}),
         "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
         "signature": canonical_json(signature).decode(),
         **({"parameters": canonical_json(names).decode()} if names else {}),
@@ -153,11 +154,6 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
         **{f"tool {label}": value for label, value in tools.identity.items()},
         **{f"variable {name}": value for name, value in tools.variables.items()},
     }
-
-
-def _regions_text(lowered: Lowered) -> str:
-    rows = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]
-    return canonical_json(rows).decode()
 
 
 def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:

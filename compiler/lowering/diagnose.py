@@ -284,19 +284,13 @@ def _message(error: BaseException) -> str:
 def shorten(text: str) -> str:
     """Return a compiler's message without requests to file issues, long lines and long dumps."""
     text = _OPERATION.sub("", _ISSUE.sub("", text))
-    lines = [_clip(line.rstrip()) for line in itertools.takewhile(_is_prose, text.splitlines())]
+    # A dump of the traced function may follow the message.
+    prose = itertools.takewhile(lambda line: not _DUMP.search(line), text.splitlines())
+    lines = [line.rstrip() for line in prose]
+    lines = [line[:_LONGEST_LINE] + "…" * (len(line) > _LONGEST_LINE) for line in lines]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"… ({len(lines) - _MOST_LINES} more lines)"]
     return "\n".join(lines).strip()
-
-
-def _is_prose(line: str) -> bool:
-    """Return whether a line is not the start of a dump of a traced function."""
-    return not _DUMP.search(line)
-
-
-def _clip(line: str) -> str:
-    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
 
 
 def _compiler_message(output: str) -> str | None:

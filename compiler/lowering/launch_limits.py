@@ -30,17 +30,13 @@ def check_launches(plan: LaunchPlan, kernels: Iterable[KernelResources], target:
     resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     for step in plan.steps:
         if isinstance(step, Launch):
-            problem = _problem(step, resources[step.cubin, step.kernel], target)
+            problem = (
+                _shape_problem(step)
+                or _cluster_problem(step, target)
+                or _resource_problem(step, resources[step.cubin, step.kernel], target)
+            )
             if problem:
                 raise CompileError(f"{step.kernel} cannot be launched: {problem}")
-
-
-def _problem(launch: Launch, kernel: KernelResources, target: Target) -> str | None:
-    return (
-        _shape_problem(launch)
-        or _cluster_problem(launch, target)
-        or _resource_problem(launch, kernel, target)
-    )
 
 
 def _shape_problem(launch: Launch) -> str | None:

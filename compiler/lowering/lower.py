@@ -135,13 +135,10 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
     import jax
 
     here, there = jax.default_device(devices[0]), devices_present(devices)
-    wide = keep_64_bits() if _needs_x64(args) else contextlib.nullcontext()
+    has_64_bits = (DTYPES[a.dtype].bits >= 64 and a.dtype != "c64" for a in leaves(args))
+    wide = keep_64_bits() if any(has_64_bits) else contextlib.nullcontext()
     with source_locations(enabled=locations), here, there, wide:
         yield
-
-
-def _needs_x64(args: Args) -> bool:
-    return any(DTYPES[array.dtype].bits >= 64 and array.dtype != "c64" for array in leaves(args))
 
 
 @contextlib.contextmanager

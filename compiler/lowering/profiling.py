@@ -41,7 +41,8 @@ def recorded_regions() -> Iterator[list[Regions]]:
         return results
 
     def called_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if getattr(function, "__name__", "") != _CALLBACK or not _is_mosaic(function):
+        name = getattr(function, "__name__", "")
+        if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
             return callback(function, *args, **kwargs)
         _add(recorded, _regions(function, hashes))
         return None
@@ -51,10 +52,6 @@ def recorded_regions() -> Iterator[list[Regions]]:
         patched(debug, {"callback": called_back}),
     ):
         yield recorded
-
-
-def _is_mosaic(function: Callable[..., Any]) -> bool:
-    return ".mosaic_gpu." in f".{function.__module__}."
 
 
 def _kernel_hash(results: Any) -> str:

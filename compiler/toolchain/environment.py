@@ -115,7 +115,11 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
     `HOME` is there for Python to find the user's own packages; `seclusion` replaces both.
     """
     first = ("HOME", "TMPDIR")
-    result = {name: value for name, value in base.items() if name in first or _is_let_in(name)}
+    result = {
+        name: value
+        for name, value in base.items()
+        if name in first or _is_counted(name) or (name in PLACES and not _is_dropped(name))
+    }
     result.update(FORCED)
     result.update(FIXED)
     result["PATH"] = SYSTEM_PATH
@@ -127,10 +131,6 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
         places = filter(None, result["PYTHONPATH"].split(os.pathsep))
         result["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
     return result
-
-
-def _is_let_in(name: str) -> bool:
-    return _is_counted(name) or (name in PLACES and not _is_dropped(name))
 
 
 def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:

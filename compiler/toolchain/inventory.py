@@ -9,7 +9,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -137,14 +137,9 @@ def _install(cuda: int) -> str:
 
 
 def _python() -> Item:
-    old = sys.version_info[:2] < _OLDEST_PYTHON
-    return Item(
-        "python",
-        platform.python_version(),
-        "runs everything",
-        path=sys.executable,
-        problem="older than 3.11" if old else "",
-    )
+    problem = "older than 3.11" if sys.version_info[:2] < _OLDEST_PYTHON else ""
+    version, path = platform.python_version(), sys.executable
+    return Item("python", version, "runs everything", path=path, problem=problem)
 
 
 def _platform() -> Item:
@@ -186,29 +181,20 @@ def jax_problem(name: str, versions: dict[str, str]) -> str:
 
 def _library(name: str, purpose: str, needed: bool, *, fix: str) -> Item:
     version = _version(name)
-    if version:
-        return Item(name, version, purpose, needed)
-    return Item(name, "", purpose, needed, problem="missing", fix=fix)
+    item = Item(name, version, purpose, needed)
+    return item if version else replace(item, problem="missing", fix=fix)
 
 
 def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:
     path = chosen or _find(tool, cuda)
+    item = Item(tool.name, "", tool.purpose, tool.needed, path=str(path or ""))
     if path is None or not path.is_file():
-        return Item(
-            tool.name,
-            "",
-            tool.purpose,
-            tool.needed,
-            path=str(path or ""),
-            problem="missing",
-            fix="" if chosen or tool is _NO_LINKER else _install(cuda),
-        )
-    if not tool.runs:
-        return Item(tool.name, "", tool.purpose, tool.needed, path=str(path))
+        fix = "" if chosen or tool is _NO_LINKER else _install(cuda)
+        return replace(item, problem="missing", fix=fix)
     try:
-        return Item(tool.name, tool_version(path), tool.purpose, tool.needed, path=str(path))
+        return replace(item, version=tool_version(path)) if tool.runs else item
     except ToolError as error:
-        return Item(tool.name, "", tool.purpose, tool.needed, str(path), problem=error.message)
+        return replace(item, problem=error.message)
 
 
 def _other_assemblers(cuda: int) -> Iterator[Item]:
@@ -254,13 +240,13 @@ def _files(distribution: str) -> list[metadata.PackagePath]:
 
 def _driver() -> Item:
     """Ask NVIDIA's driver, if there is one, for the newest CUDA that it runs."""
-    purpose = "compiling needs no GPU, launching does"
+    item = Item("driver", "", "compiling needs no GPU, launching does", needed=False)
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
-        return Item("driver", "", purpose, needed=False, problem="none")
+        return replace(item, problem="none")
     if status:
-        return Item("driver", "", purpose, needed=False, problem=f"answers error {status}")
-    cuda = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
-    return Item("driver", cuda, purpose, needed=False)
+        return replace(item, problem=f"answers error {status}")
+    # 13020 is CUDA 13.2.
+    return replace(item, version=f"CUDA {version.value // 1000}.{version.value % 1000 // 10}")
