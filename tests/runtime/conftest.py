@@ -21,6 +21,8 @@ import rig as programs
 import standin as control
 import standin_torch as torch_control
 
+from pallasc.runtime.kernel import Kernel
+
 sys.path.pop(0)
 
 FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -82,6 +84,26 @@ def runtime(standin: control.Standin) -> Iterator[control.Standin]:
 def framework(runtime: control.Standin) -> artifacts.Framework:
     """Give a framework whose tensors the runtime knows."""
     return artifacts.install()
+
+
+@pytest.fixture
+def adds(runtime: control.Standin) -> Kernel:
+    """Give a kernel that adds two arrays."""
+    return artifacts.adder(runtime)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Count what reaches the slow path, of kernels that are made after this."""
+    seen: list[str] = []
+    start = Kernel._start
+
+    def counting(self: Kernel, *args: Any, **named: Any) -> Any:
+        seen.append(self.name)
+        return start(self, *args, **named)
+
+    monkeypatch.setattr(Kernel, "_start", counting)
+    return seen
 
 
 @pytest.fixture(scope="session")

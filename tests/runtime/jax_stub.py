@@ -73,22 +73,24 @@ class Executable:
     def read(cls, data: bytes) -> Executable | None:
         """Read a serialised executable; None where it has steps that are no Mosaic calls."""
         proto = parse_executable(data)
-        if any(one.custom_call_thunk.target_name != "mosaic_gpu_v2" for one in proto.thunks):
+        if any(thunk.custom_call_thunk.target_name != "mosaic_gpu_v2" for thunk in proto.thunks):
             return None
         found = proto.buffer_allocations.values
-        entries = sorted(proto.output_info_map, key=lambda one: tuple(one.shape_index.indexes))
-        leaves = [one for one in entries if one.shape_index.indexes or len(entries) == 1]
+        entries = sorted(
+            proto.output_info_map, key=lambda output: tuple(output.shape_index.indexes)
+        )
+        leaves = [entry for entry in entries if entry.shape_index.indexes or len(entries) == 1]
         return cls(
             tuple(_call(thunk) for thunk in proto.thunks),
             {a.parameter_number: a.index for a in found if a.is_entry_computation_parameter},
-            tuple(one.output_info.allocation_index for one in leaves),
+            tuple(array.output_info.allocation_index for array in leaves),
         )
 
 
 def _call(thunk: Any) -> MosaicCall:
     body = thunk.custom_call_thunk
     proto = message_type("MosaicGpuKernelProto").FromString(body.execution_state.state)
-    slices = [one.shaped_slice.slice for one in (*body.operands, *body.results)]
+    slices = [array.shaped_slice.slice for array in (*body.operands, *body.results)]
     return MosaicCall(proto, tuple((s.buffer_allocation_index, s.offset) for s in slices))
 
 

@@ -16,6 +16,7 @@ import rig
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
 from pallasc.runtime.device import process_state
+from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect
 from pallasc.runtime.opening import Kernels
@@ -71,7 +72,10 @@ def launch(kernel: str, *parameters: Parameter | int, **changes: Any) -> Launch:
         block=(128, 1, 1),
         dynamic_smem_bytes=0,
         pdl=False,
-        parameters=tuple(Pointer(one, 0) if type(one) is int else one for one in parameters),
+        parameters=tuple(
+            Pointer(parameter, 0) if type(parameter) is int else parameter
+            for parameter in parameters
+        ),
     )
     return replace(made, **changes)
 
@@ -84,7 +88,7 @@ def tensor_map(buffer: int, *, offset: int = 0, dims: tuple[int, ...] = (64, 32)
 
 def maps(*described: TensorMap, size: int | None = None, step: int = 128, first: int = 0) -> Bytes:
     """Return a parameter of tensor maps, one behind the other."""
-    placed = tuple((first + step * n, one) for n, one in enumerate(described))
+    placed = tuple((first + step * n, encoded) for n, encoded in enumerate(described))
     return Bytes(size or 128 * len(described), "", placed)
 
 
@@ -141,7 +145,7 @@ def artifact(
         "toolchain": {},
         "minimum_driver": {"cuda": "13.0", "linux": "580.65.06"},
         "plan": plan_to_json(plan),
-        "kernels": [kernel_to_json(one) for one in _resources(plan, image)],
+        "kernels": [kernel_to_json(kernel) for kernel in _resources(plan, image)],
         "blobs": {key: len(data) for key, data in blobs.items()},
         **record,
     }
@@ -287,6 +291,25 @@ class Framework(Adapter):
                 "_mark_written": self.mark_written,
             },
         )
+
+
+def adder(driver: Any) -> Kernel:
+    """Return a kernel that adds two arrays on a stand-in driver."""
+
+    @driver.kernel("three")  # type: ignore[untyped-decorator]
+    def add_arrays(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
+        out[...] = a + b
+
+    return kernel(add())
+
+
+def stream(device: int = 0, flags: int = 1) -> int:
+    """Return a new stream of a device; with the flag 0 the default stream waits for it."""
+    from pallasc.runtime.device.devices import active, get_device
+
+    with active(get_device(device)) as driver:
+        return int(driver.call("cuStreamCreate", flags, what="a stream"))
 
 
 def install() -> Framework:

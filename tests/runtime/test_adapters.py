@@ -18,13 +18,6 @@ from pallasc.runtime.matching.arrays import find_adapter, is_row_major
 from pallasc.specs.dtypes import DTYPES
 
 
-def _adds(runtime: Any) -> None:
-    @runtime.kernel("three")
-    def add(launch: Any) -> None:
-        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
-        out[...] = a + b
-
-
 @pytest.mark.parametrize("name", sorted(name for name in DTYPES if DTYPES[name].bits >= 8))
 def test_dtypes_of_numpy_go_there_and_back(name: str) -> None:
     if name.startswith("f8"):
@@ -75,8 +68,7 @@ def test_other_typestrings_are_refused(typestr: str) -> None:
 
 
 def test_arrays_of_numpy_are_copied_there_and_back(runtime: Any) -> None:
-    _adds(runtime)
-    kernel = made.kernel(made.add())
+    kernel = made.adder(runtime)
     a, b = np.full((4, 64), 1, np.float32), np.full((4, 64), 2, np.float32)
     out = kernel(a, b)
     assert isinstance(out, np.ndarray)
@@ -116,8 +108,7 @@ def test_a_dtype_that_numpy_does_not_pack_is_refused(runtime: Any) -> None:
 
 
 def test_device_arrays_hold_bytes(runtime: Any) -> None:
-    _adds(runtime)
-    kernel = made.kernel(made.add())
+    kernel = made.adder(runtime)
     a, b = DeviceArray((4, 64), "f32"), DeviceArray((4, 64), "f32")
     a.copy_from(np.full((4, 64), 1, np.float32))
     b.copy_from(np.full((4, 64), 2, np.float32))
@@ -207,7 +198,7 @@ def test_a_consumer_in_another_stream_waits(runtime: Any, framework: Any) -> Non
     assert runtime.count("cuStreamWaitEvent") == 0
     out.__dlpack__()
     out.__dlpack__(stream=2)
-    assert [one.stream for one in runtime.calls("cuStreamWaitEvent")] == [1, 2]
+    assert [call.stream for call in runtime.calls("cuStreamWaitEvent")] == [1, 2]
     told = out.__cuda_array_interface__["stream"]
     assert told not in (None, stream)
     assert runtime.calls("cuStreamWaitEvent")[-1].stream == told

@@ -112,7 +112,9 @@ def _compile(kept: Path) -> None:
             sys.executable, "-P", HERE / "programs" / "executables.py", kept, setup.toolchain.ptxas
         ]  # fmt: skip
         for arch in architectures:
-            listed = [variant_to_json(one) for one in VARIANTS if one.target.arch == arch]
+            listed = [
+                variant_to_json(variant) for variant in VARIANTS if variant.target.arch == arch
+            ]
             done = subprocess.run(
                 command,
                 env=dict(setup.environment),
@@ -143,10 +145,11 @@ def test_a_launch_passes_what_the_plan_says_and_what_jax_passes(
     kernel = open_artifact(compiled.artifact)
     for offset in (0, 256, 4096):  # the second and third time tensor maps are copied
         plan = compiled.artifact.plan
-        arrays = [_tensor(framework, one.dtype, one.shape, offset) for one in plan.inputs]
+        arrays = [_tensor(framework, array.dtype, array.shape, offset) for array in plan.inputs]
         trees = {name: tree for name, tree in plan.input_tree.items() if tree is not None}
         results = [
-            _tensor(framework, one.dtype, one.shape, offset) for one in kernel.signature.results
+            _tensor(framework, array.dtype, array.shape, offset)
+            for array in kernel.signature.results
         ]
         runtime.clear_log()
         kernel.into(
@@ -156,11 +159,11 @@ def test_a_launch_passes_what_the_plan_says_and_what_jax_passes(
         ours = runtime.launches
         pointers = [array.pointer for array in (*arrays, *results)]
         _check_plan(compiled.artifact, ours, pointers)
-        assert [one.code for one in ours] == [0] * len(ours)
+        assert [launch.code for launch in ours] == [0] * len(ours)
         if compiled.executable is not None:
             inputs = [array.pointer for array in arrays]
             theirs = _as_jax(compiled.executable, inputs, results, runtime)
-            assert [_passed(one) for one in ours] == theirs
+            assert [_passed(launch) for launch in ours] == theirs
 
 
 def test_a_kernel_may_take_what_its_launch_takes_and_no_more(
@@ -214,7 +217,9 @@ def _check_plan(
 ) -> None:
     """Compare launches with the steps of the plan."""
     plan = artifact.plan
-    places = dict(zip((one.buffer for one in (*plan.inputs, *plan.outputs)), pointers, strict=True))
+    places = dict(
+        zip((array.buffer for array in (*plan.inputs, *plan.outputs)), pointers, strict=True)
+    )
     for step, launch in zip(plan.launches, launches, strict=True):
         for buffer, address in check_launch(step, launch).items():
             assert places.setdefault(buffer, address) == address

@@ -85,8 +85,8 @@ def _blobs_read(kernels: Kernels, watched: _Watched) -> set[tuple[int, int]]:
 def _own_blobs(kernels: Kernels, *candidates: Any) -> set[tuple[int, int]]:
     """Return record, cubin and their bases, as they lie in the file."""
     own = set()
-    for one in candidates:
-        reader, entry = one._bundle.reader, one._entry
+    for candidate in candidates:
+        reader, entry = candidate._bundle.reader, candidate._entry
         for number in (entry.record, *(blob for blob in entry.blobs if blob is not None)):
             step = -1
             while step:
@@ -117,9 +117,12 @@ def test_opening_and_asking_read_the_manifest_only(bundle: Path, watched: _Watch
     kernels = pallasc.open_bundle(bundle)
     variants = kernels["add"].variants
     assert len(variants) == 8
-    assert {one.id for one in variants} >= {"add[n=64]@h100-sxm", "add[n=128]@b200"}
-    assert {(one.target, one.arch) for one in variants} >= {("h200", "sm_90a"), ("b200", "sm_100a")}
-    assert {one.arrays for one in variants} == {
+    assert {candidate.id for candidate in variants} >= {"add[n=64]@h100-sxm", "add[n=128]@b200"}
+    assert {(candidate.target, candidate.arch) for candidate in variants} >= {
+        ("h200", "sm_90a"),
+        ("b200", "sm_100a"),
+    }
+    assert {candidate.arrays for candidate in variants} == {
         (("f32", (4, n)), ("f32", (4, n))) for n in (64, 128)
     }
     assert _blobs_read(kernels, watched) == set()
@@ -146,7 +149,7 @@ def test_a_launch_reads_its_own_record_and_cubin_only(
     kernels = pallasc.open_bundle(many)
     a, b = (framework.tensor("f32[4, 128]") for _ in range(2))
     kernels["add"](a, b)
-    by_id = {one.id: one for one in kernels["add"].variants}
+    by_id = {candidate.id: candidate for candidate in kernels["add"].variants}
     read = _blobs_read(kernels, watched)
     mine = by_id["add[n=128]@h100-sxm"]
     assert mine._read.plan.inputs[0].shape == (4, 128)
@@ -154,7 +157,7 @@ def test_a_launch_reads_its_own_record_and_cubin_only(
     first = kernels["add"].variants[0]
     assert read
     assert read <= _own_blobs(kernels, mine, first)
-    assert {id for id, one in by_id.items() if "_read" in vars(one)} == {mine.id, first.id}
+    assert {id for id, variant in by_id.items() if "_read" in vars(variant)} == {mine.id, first.id}
 
 
 def test_likeness_of_models_is_known_before_cubins_are_read(
@@ -162,7 +165,7 @@ def test_likeness_of_models_is_known_before_cubins_are_read(
 ) -> None:
     kernels = pallasc.open_bundle(_write(tmp_path / "k.pallasc", "h200", "h100-sxm", "h100-pcie"))
     kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-    loaded = [one for one in kernels["add"].variants if one.target == "h100-sxm"]
+    loaded = [candidate for candidate in kernels["add"].variants if candidate.target == "h100-sxm"]
     cubins = {part for part in _own_blobs(kernels, *loaded) if part in watched.parts}
     assert cubins == _own_blobs(kernels, *loaded)
 
@@ -171,9 +174,11 @@ def test_names_and_variants_say_where_they_come_from(bundle: Path) -> None:
     kernels = pallasc.open_bundle(str(bundle))
     assert repr(kernels) == f"<Kernels add from {bundle}>"
     assert kernels.origins == (Origin(str(bundle)),)
-    (one,) = [one for one in kernels["add"].variants if one.id == "add[n=64]@b200"]
-    assert repr(one) == f"<Variant add[n=64]@b200 (sm_100a) from {bundle}>"
-    assert one.origin == Origin(str(bundle))
+    (first,) = [
+        candidate for candidate in kernels["add"].variants if candidate.id == "add[n=64]@b200"
+    ]
+    assert repr(first) == f"<Variant add[n=64]@b200 (sm_100a) from {bundle}>"
+    assert first.origin == Origin(str(bundle))
     assert repr(Kernels()) == "<Kernels none>"
     assert repr(made.kernel(made.add()).variants[0]) == "<Variant made@h100-sxm (sm_90a)>"
 
@@ -219,8 +224,10 @@ def test_each_gpu_gets_the_variant_of_its_architecture(
     kernels = pallasc.open_bundle(path)
     for device in (0, 1, 0, 1, 1, 0):
         _add(kernels, framework, device)
-    assert [one.device for one in runtime.launches] == [0, 1, 0, 1, 1, 0]
-    assert {one.target for one in kernels["add"].variants if "_read" in vars(one)} == {
+    assert [launch.device for launch in runtime.launches] == [0, 1, 0, 1, 1, 0]
+    assert {
+        candidate.target for candidate in kernels["add"].variants if "_read" in vars(candidate)
+    } == {
         "h100-sxm",
         "a100-sxm",
     }
@@ -286,9 +293,11 @@ def test_a_damaged_cubin_is_found_before_it_is_loaded(
     bundle: Path, framework: made.Framework
 ) -> None:
     kernels = pallasc.open_bundle(bundle)
-    one = next(one for one in kernels["add"].variants if one.id == "add[n=64]@h100-sxm")
-    (number,) = one._entry.blobs  # type: ignore[attr-defined]
-    row = one._bundle.reader.row(number)  # type: ignore[attr-defined]
+    kernel = next(
+        candidate for candidate in kernels["add"].variants if candidate.id == "add[n=64]@h100-sxm"
+    )
+    (number,) = kernel._entry.blobs  # type: ignore[attr-defined]
+    row = kernel._bundle.reader.row(number)  # type: ignore[attr-defined]
     with bundle.open("r+b") as file:
         file.seek(row.extent.at + row.extent.size // 2)
         byte = file.read(1)[0]
@@ -333,7 +342,7 @@ def test_many_opens_leave_no_descriptor(bundle: Path, tmp_path: Path) -> None:
         assert len(pallasc.open_bundle(bundle)["add"].variants) == 8
         with pytest.raises(CorruptError):
             pallasc.open_bundle(broken)
-        found = [BundleFile(Origin(str(one)), one) for one in (bundle, broken)]
+        found = [BundleFile(Origin(str(path)), path) for path in (bundle, broken)]
         with pytest.raises(CorruptError):
             Bundles(found, Policy())
     gc.collect()  # a kernel that was asked for refers to itself
@@ -349,7 +358,7 @@ def test_threads_read_a_bundle_at_once(bundle: Path, framework: made.Framework) 
         start.wait()
         kernel = kernels["add"]
         kernel.prepare(*(f"f32[4, {64 * (1 + number % 2)}]",) * 2)
-        found.append((kernel, tuple(one.artifact for one in kernel.variants)))
+        found.append((kernel, tuple(candidate.artifact for candidate in kernel.variants)))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -418,9 +427,9 @@ def test_providers_add_architectures(
     install("mylib", "a100-sxm")
     install("mylib_sm90", "h100-sxm", distribution="mylib-sm90")
     kernels = pallasc.load("mylib")
-    assert [one.provider for one in kernels.origins] == ["mylib", "mylib-sm90 1.0"]
+    assert [kernel.provider for kernel in kernels.origins] == ["mylib", "mylib-sm90 1.0"]
     kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-    assert {one.arch for one in kernels["add"].variants} == {"sm_80", "sm_90a"}
+    assert {candidate.arch for candidate in kernels["add"].variants} == {"sm_80", "sm_90a"}
 
 
 def test_a_missing_provider_is_named_and_no_other_architecture_runs(
@@ -460,8 +469,10 @@ def test_the_same_artifact_in_two_bundles_is_one(install: Callable[..., Path]) -
     install("mylib", "h100-sxm", "a100-sxm")
     install("mylib_sm90", "h100-sxm", distribution="mylib-sm90")
     variants = pallasc.load("mylib")["add"].variants
-    assert [one.id for one in variants] == ["add[n=64]@a100-sxm", "add[n=64]@h100-sxm"]
-    assert {str(one.origin.provider) for one in variants if one.origin} == {"mylib"}
+    assert [candidate.id for candidate in variants] == ["add[n=64]@a100-sxm", "add[n=64]@h100-sxm"]
+    assert {str(candidate.origin.provider) for candidate in variants if candidate.origin} == {
+        "mylib"
+    }
 
 
 def _write_another(path: Path) -> Path:
@@ -490,12 +501,14 @@ def test_development_wins_for_the_architectures_that_it_has(
     developed = _write_another(tmp_path / "built" / "mylib.pallasc")
     monkeypatch.setenv(PATH, str(developed.parent))
     variants = pallasc.load("mylib")["add"].variants
-    assert {(one.id, one.origin.file) for one in variants if one.origin} == {
+    assert {
+        (candidate.id, candidate.origin.file) for candidate in variants if candidate.origin
+    } == {
         ("add[n=64]@h100-sxm", str(developed)),
         ("add[n=64]@b200", str(installed)),
         ("add[n=128]@b200", str(installed)),
     }
-    assert [one.provider for one in pallasc.load("mylib").origins] == [PATH, "mylib"]
+    assert [origin.provider for origin in pallasc.load("mylib").origins] == [PATH, "mylib"]
 
 
 def test_a_bundle_in_a_zip_file_is_launched(

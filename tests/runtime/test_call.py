@@ -29,24 +29,19 @@ def other(framework: Any) -> Iterator[Any]:
     del arrays._by_type[_Other]
 
 
-def _stream(device: int = 0) -> int:
-    with active(get_device(device)) as driver:
-        return int(driver.call("cuStreamCreate", 1, what="a stream"))
-
-
-def _foreign(one: Any) -> _Other:
-    return _Other(one.pointer, one.dtype, one.shape, one.device_number)
+def _foreign(tensor: Any) -> _Other:
+    return _Other(tensor.pointer, tensor.dtype, tensor.shape, tensor.device_number)
 
 
 def _orders(runtime: Any) -> list[tuple[str, int]]:
     names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
-    return [(one.name, one.stream) for one in runtime.calls(*names)]
+    return [(call.name, call.stream) for call in runtime.calls(*names)]
 
 
 def test_the_first_array_says_the_stream_and_other_frameworks_wait_on_both_sides(
     runtime: Any, framework: Any, other: Any
 ) -> None:
-    framework.current_stream, other.current_stream = _stream(), _stream()
+    framework.current_stream, other.current_stream = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
     own, theirs = framework.current_stream, other.current_stream
@@ -62,17 +57,17 @@ def test_the_first_array_says_the_stream_and_other_frameworks_wait_on_both_sides
         ]
     runtime.clear_log()
     kernel.into(_foreign(a), b, out=out)
-    assert [one.stream for one in runtime.launches] == [theirs]
+    assert [launch.stream for launch in runtime.launches] == [theirs]
 
 
 def test_results_of_another_framework_count_too(runtime: Any, framework: Any, other: Any) -> None:
-    framework.current_stream, other.current_stream = _stream(), _stream()
+    framework.current_stream, other.current_stream = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
     kernel.into(a, b, out=out)
     runtime.clear_log()
     kernel.into(a, b, out=_foreign(out))
-    assert [one.stream for one in runtime.launches] == [framework.current_stream]
+    assert [launch.stream for launch in runtime.launches] == [framework.current_stream]
     assert len(_orders(runtime)) == 5
 
 
@@ -81,7 +76,7 @@ def test_frameworks_in_one_stream_wait_for_nothing(
 ) -> None:
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
-    for own, theirs in ((0, 1), (_stream(), None)):
+    for own, theirs in ((0, 1), (made.stream(), None)):
         framework.current_stream = own
         other.current_stream = own if theirs is None else theirs
         kernel.into(a, _foreign(b), out=out)
@@ -91,17 +86,17 @@ def test_frameworks_in_one_stream_wait_for_nothing(
 def test_a_given_stream_is_for_the_caller_to_order(
     runtime: Any, framework: Any, other: Any
 ) -> None:
-    framework.current_stream, other.current_stream, mine = (_stream() for _ in range(3))
+    framework.current_stream, other.current_stream, mine = (made.stream() for _ in range(3))
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     made.kernel(made.add()).into(a, _foreign(b), out=out, stream=mine)
-    assert [one.stream for one in runtime.launches] == [mine]
+    assert [launch.stream for launch in runtime.launches] == [mine]
     assert runtime.count("cuEventRecord") == 0
 
 
 def test_in_a_capture_nothing_waits_for_another_framework(
     runtime: Any, framework: Any, other: Any
 ) -> None:
-    framework.current_stream, other.current_stream = _stream(), _stream()
+    framework.current_stream, other.current_stream = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     kernel = made.kernel(made.add())
     kernel.preload(0)
@@ -122,13 +117,13 @@ def test_a_kernel_without_inputs_follows_the_arrays_for_its_results(
     runtime: Any, framework: Any
 ) -> None:
     runtime.devices("9.0", "9.0")
-    framework.current_stream = _stream(1)
+    framework.current_stream = made.stream(1)
     artifact = made.artifact(made.launch("one", 0), inputs={}, input_tree={})
     kernel = made.kernel(artifact)
     out = framework.tensor("f32[4, 64]", device=1)
     for _ in range(2):
         assert kernel.into(out=out) is out
-    found = [(one.device, one.stream) for one in runtime.launches]
+    found = [(launch.device, launch.stream) for launch in runtime.launches]
     assert found == [(1, framework.current_stream)] * 2
 
 

@@ -41,7 +41,7 @@ def test_a_thread_without_a_context_has_none_after_calls(
         return found
 
     assert set(in_thread(work)) == {0}
-    assert [one.device for one in runtime.launches] == [device] * 8
+    assert [launch.device for launch in runtime.launches] == [device] * 8
 
 
 @pytest.mark.parametrize("checks", [True, False])
@@ -55,7 +55,7 @@ def test_another_device_stays_current(checks: bool, runtime: Any, framework: Any
             kernel.into(a, b, out=out)
             kernel(a, b)
             assert current_context() == before
-    assert {one.device for one in runtime.launches} == {0}
+    assert {launch.device for launch in runtime.launches} == {0}
 
 
 def test_a_launch_that_lacks_a_context_fails_once_for_its_arrays(
@@ -104,7 +104,7 @@ def test_the_stream_of_a_device_that_is_not_current(runtime: Any, framework: Any
     for _ in range(3):
         kernel.into(a, b, out=out, stream=stream)
     assert current_context() == 0
-    assert [one.stream for one in runtime.launches] == [stream] * 6
+    assert [launch.stream for launch in runtime.launches] == [stream] * 6
 
 
 def test_the_context_is_given_back_after_an_error(runtime: Any, framework: Any) -> None:

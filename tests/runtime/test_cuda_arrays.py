@@ -16,25 +16,6 @@ from pallasc.runtime.calls import variants
 TEXT = "f32[4, 64]"
 
 
-@pytest.fixture
-def adds(runtime: Any) -> Any:
-    """Give a kernel that adds."""
-
-    @runtime.kernel("three")
-    def add(launch: Any) -> None:
-        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
-        out[...] = a + b
-
-    return made.kernel(made.add())
-
-
-def _streams(count: int) -> list[int]:
-    from pallasc.runtime.device.devices import active, get_device
-
-    with active(get_device(0)) as driver:
-        return [int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(count)]
-
-
 def test_results_are_device_arrays(adds: Any, framework: Any) -> None:
     a, b = (foreign.CudaArray(framework.tensor(TEXT, values=n)) for n in (1, 2))
     out = foreign.CudaArray(framework.tensor(TEXT))
@@ -67,7 +48,7 @@ def test_later_calls_choose_no_variant_again(
 def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(
     adds: Any, framework: Any, runtime: Any
 ) -> None:
-    one, other = _streams(2)
+    first, other = (made.stream(), made.stream())
     tensors = [framework.tensor(TEXT) for _ in range(3)]
 
     def call(*streams: Any, **options: Any) -> tuple[int, int]:
@@ -82,21 +63,21 @@ def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(
     for _ in range(2):
         assert call(None, None, None) == (0, 0)
         assert call(1, None, 1) == (0, 0)
-        assert call(one, one, None) == (one, 0)
+        assert call(first, first, None) == (first, 0)
         assert call(None, other, other) == (other, 0)
-        assert call(one, other, one) == (one, 2)  # before the launch, and behind it
-        assert call(one, 1, one) == (one, 2)
-        assert call(one, None, other) == (one, 2)
-        assert call(None, None, None, stream=one) == (one, 0)
-        assert call(other, None, None, stream=one) == (one, 2)
-        assert call(None, None, other, stream=one) == (one, 2)
+        assert call(first, other, first) == (first, 2)  # before the launch, and behind it
+        assert call(first, 1, first) == (first, 2)
+        assert call(first, None, other) == (first, 2)
+        assert call(None, None, None, stream=first) == (first, 0)
+        assert call(other, None, None, stream=first) == (first, 2)
+        assert call(None, None, other, stream=first) == (first, 2)
 
 
 def test_a_device_array_that_was_written_on_the_default_stream_is_waited_for(
     adds: Any, runtime: Any
 ) -> None:
     runtime.configure(asynchronous=1)
-    (stream,) = _streams(1)
+    (stream,) = (made.stream(),)
     a, b = DeviceArray((4, 64), "f32"), DeviceArray((4, 64), "f32")
     adds(a, b, stream=stream)
     out = adds(a, b)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import foreign
-import made
 import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.kernel import Kernel
 
 TEXT = "f32[4, 64]"
 
@@ -19,32 +17,6 @@ TEXT = "f32[4, 64]"
 @pytest.fixture
 def cupy(framework: Any, monkeypatch: pytest.MonkeyPatch) -> foreign.Cupy:
     return foreign.install_cupy(framework, monkeypatch)
-
-
-@pytest.fixture
-def adds(runtime: Any) -> Any:
-    """Give a kernel that adds."""
-
-    @runtime.kernel("three")
-    def add(launch: Any) -> None:
-        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
-        out[...] = a + b
-
-    return made.kernel(made.add())
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Count what reaches the slow path."""
-    seen: list[str] = []
-    start = Kernel._start
-
-    def counting(self: Kernel, *args: Any, **named: Any) -> Any:
-        seen.append(self.name)
-        return start(self, *args, **named)
-
-    monkeypatch.setattr(Kernel, "_start", counting)
-    return seen
 
 
 def test_results_are_arrays_of_cupy(cupy: foreign.Cupy, adds: Any, slow: list[str]) -> None:
@@ -66,14 +38,14 @@ def test_a_call_goes_to_the_stream_of_cupy_or_to_its_own(
 
     a, b, out = (cupy.array(TEXT) for _ in range(3))
     with active(get_device(0)) as driver:
-        one, other = (int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(2))
+        first, other = (int(driver.call("cuStreamCreate", 1, what="a stream")) for _ in range(2))
     for _ in range(2):
         cupy.current = 0
         adds.into(a, b, out=out)
-        cupy.current = one
+        cupy.current = first
         adds.into(a, b, out=out)
         adds(a, b, stream=other)
-    assert [launch.stream for launch in runtime.launches] == [0, one, other] * 2
+    assert [launch.stream for launch in runtime.launches] == [0, first, other] * 2
     assert cupy.streams == [other, other]
 
 

@@ -51,7 +51,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def _found(package: str = "mylib") -> list[tuple[str, str]]:
     """Return file name and provider of each bundle, in order."""
-    return [(Path(one.origin.file).name, one.origin.provider) for one in find_bundles(package)]
+    return [
+        (Path(bundle.origin.file).name, bundle.origin.provider) for bundle in find_bundles(package)
+    ]
 
 
 def _develop(monkeypatch: pytest.MonkeyPatch, *items: Path | str) -> None:
@@ -175,14 +177,14 @@ def test_bundles_for_development_come_first(
     (tmp_path / "mylib-b200.pallasc").touch()
     _develop(monkeypatch, tmp_path / "mylib-b200.pallasc", built)
     found = find_bundles("mylib")
-    assert [(Path(one.origin.file).name, one.rank) for one in found] == [
+    assert [(Path(bundle.origin.file).name, bundle.rank) for bundle in found] == [
         ("mylib-b200.pallasc", 0),
         ("mylib-sm90.pallasc", 1),
         ("mylib.pallasc", 1),
         ("x.pallasc", 1),
         ("kernels.pallasc", 2),
     ]
-    assert {one.origin.provider for one in found[:-1]} == {PATH}
+    assert {bundle.origin.provider for bundle in found[:-1]} == {PATH}
 
 
 def test_development_needs_no_installed_package(

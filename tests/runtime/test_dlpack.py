@@ -11,42 +11,23 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.kernel import Kernel
 
 TEXT = "f32[4, 64]"
 VERSIONS = [None, (1, 0), (1, 3)]
 
 
-@pytest.fixture
-def adds(runtime: Any) -> Any:
-    """Give a kernel that adds."""
-
-    @runtime.kernel("three")
-    def add(launch: Any) -> None:
-        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
-        out[...] = a + b
-
-    return made.kernel(made.add())
-
-
 @pytest.mark.parametrize("version", VERSIONS)
-def test_results_are_device_arrays_and_later_calls_are_fast(
-    version: Any, adds: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_device_arrays(version: Any, adds: Any, framework: Any) -> None:
     a, b = (foreign.DlpackArray(framework.tensor(TEXT, values=n), version=version) for n in (1, 2))
-    adds(a, b)
-    monkeypatch.setattr(Kernel, "_start", None)
-    out = adds(a, b)
-    assert isinstance(out, DeviceArray)
-    assert np.frombuffer(out.to_bytes(), np.float32).tolist() == [3] * 256
+    for _ in range(2):
+        out = adds(a, b)
+        assert isinstance(out, DeviceArray)
+        assert np.frombuffer(out.to_bytes(), np.float32).tolist() == [3] * 256
     assert set(a.streams) == {1}
 
 
 def test_a_given_stream_asks_the_producer_for_no_order(adds: Any, framework: Any) -> None:
-    from pallasc.runtime.device.devices import active, get_device
-
-    with active(get_device(0)) as driver:
-        stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
+    stream = made.stream()
     a, b = (foreign.DlpackArray(framework.tensor(TEXT)) for _ in range(2))
     for _ in range(2):
         adds(a, b, stream=stream)

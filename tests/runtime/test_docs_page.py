@@ -62,7 +62,7 @@ def _run(commands: Iterable[list[str]], folder: Path, environment: dict[str, str
 def test_every_command_and_program_of_the_page_runs(tmp_path: Path) -> None:
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
-    commands = [one for one in _commands() if not _needs_torch(one)]
+    commands = [command for command in _commands() if not _needs_torch(command)]
     assert len(commands) == 7
     _run(commands, tmp_path, _environment(control.environment(devices="9.0"), tmp_path))
 
@@ -70,9 +70,9 @@ def test_every_command_and_program_of_the_page_runs(tmp_path: Path) -> None:
 def test_every_program_with_torch_runs(tmp_path: Path) -> None:
     if reason := torch_control.why_not():
         pytest.skip(f"no CUDA tensors here: {reason}")
-    programs = [one for one in _commands() if _needs_torch(one)]
+    programs = [command for command in _commands() if _needs_torch(command)]
     assert len(programs) == 2
-    makes_bundle = [one for one in _commands() if one[0] == "bash"]
+    makes_bundle = [command for command in _commands() if command[0] == "bash"]
     plain = _environment(control.environment(devices="9.0"), tmp_path)
     _run(makes_bundle, tmp_path, plain)
     libraries = tmp_path / "libraries"

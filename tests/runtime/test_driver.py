@@ -54,7 +54,7 @@ def test_an_error_has_name_number_and_text(code: int, runtime: Any) -> None:
 def test_errors_that_stay_are_those_that_cuda_h_says_so_of() -> None:
     from cuda.bindings import driver
 
-    texts = {int(one): " ".join((one.__doc__ or "").split()) for one in driver.CUresult}
+    texts = {int(code): " ".join((code.__doc__ or "").split()) for code in driver.CUresult}
     if not any(texts.values()):
         pytest.skip("this cuda-bindings does not quote cuda.h")
     ends = ("process must be terminated", "context cannot be used")

@@ -9,22 +9,7 @@ import pytest
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError
 from pallasc.runtime.calls.fast_path import parameter_names
-from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Count what reaches the slow path."""
-    seen: list[str] = []
-    start = Kernel._start
-
-    def counting(self: Kernel, *args: Any, **named: Any) -> Any:
-        seen.append(self.name)
-        return start(self, *args, **named)
-
-    monkeypatch.setattr(Kernel, "_start", counting)
-    return seen
 
 
 def _warm(framework: Any, **options: Any) -> tuple[Any, list[Any]]:
@@ -42,17 +27,10 @@ def test_later_calls_are_fast(checks: bool, slow: list[str], runtime: Any, frame
     kernel.into(b=a, a=b, out=out)
     kernel(a, b)
     kernel.into(a, framework.tensor("f32[4, 64]"), out=out)
-    stream = _stream()
+    stream = made.stream()
     kernel.into(a, b, out=out, stream=stream)
     assert slow == []
-    assert [one.stream for one in runtime.launches] == [0, 0, 0, 0, 0, stream]
-
-
-def _stream() -> int:
-    from pallasc.runtime.device.devices import active, get_device
-
-    with active(get_device(0)) as driver:
-        return int(driver.call("cuStreamCreate", 1, what="a stream"))
+    assert [launch.stream for launch in runtime.launches] == [0, 0, 0, 0, 0, stream]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +96,7 @@ def test_the_default_stream_of_a_device_that_is_not_current(runtime: Any, framew
     a, b, out = (framework.tensor("f32[4, 64]", device=1) for _ in range(3))
     for _ in range(3):
         kernel.into(a, b, out=out)
-    assert [one.device for one in runtime.launches] == [0, 1, 1, 1]
+    assert [launch.device for launch in runtime.launches] == [0, 1, 1, 1]
 
 
 def test_a_thread_without_a_context_gets_one(runtime: Any, framework: Any) -> None:
@@ -162,26 +140,26 @@ def test_the_number_of_kept_plans_is_bounded(
         kernel.into(a, b, out=framework.tensor("f32[4, 64]"))
     (route,) = kernel._routes.values()
     assert len(route.plans) <= 5
-    assert len({one.pointer(2) for one in runtime.launches}) == 21
+    assert len({launch.pointer(2) for launch in runtime.launches}) == 21
 
 
 def test_another_framework_still_works(runtime: Any, framework: Any) -> None:
     import numpy as np
 
     kernel, _ = _warm(framework)
-    one = np.ones((4, 64), np.float32)
-    assert kernel(one, one).shape == (4, 64)
-    assert kernel.into(one, one, out=np.empty_like(one)).shape == (4, 64)
+    array = np.ones((4, 64), np.float32)
+    assert kernel(array, array).shape == (4, 64)
+    assert kernel.into(array, array, out=np.empty_like(array)).shape == (4, 64)
 
 
 def test_two_devices_keep_their_own_plans_for_one_address(runtime: Any, framework: Any) -> None:
     """An address may be freed on one device and turn up on another."""
     runtime.devices("9.0", "9.0")
     kernel, (a, b, out) = _warm(framework)
-    for one in (a, b, out):
-        one.device_number = 1
+    for first in (a, b, out):
+        first.device_number = 1
     kernel.into(a, b, out=out)
-    assert [one.device for one in runtime.launches] == [0, 1]
+    assert [launch.device for launch in runtime.launches] == [0, 1]
 
 
 def test_names_that_are_no_identifiers_are_replaced() -> None:
@@ -193,11 +171,11 @@ def test_names_that_are_no_identifiers_are_replaced() -> None:
 
 def test_hostile_names_do_not_become_code(runtime: Any, framework: Any) -> None:
     names = ["a): raise SystemExit\ndef f(", "_MISSING"]
-    one = made.artifact(
+    artifact = made.artifact(
         made.launch("three", 0, 1, 2),
         inputs=dict.fromkeys(names, "f32[4, 64]"),
     )
-    kernel = made.kernel(one)
+    kernel = made.kernel(artifact)
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     for _ in range(2):
         kernel(a, b)
@@ -207,10 +185,10 @@ def test_hostile_names_do_not_become_code(runtime: Any, framework: Any) -> None:
 
 def test_an_array_called_like_a_name_of_the_code_works(runtime: Any, framework: Any) -> None:
     for names in (["type", "not_"], ["None_", "len"], ["out", "stream"], ["list", "tuple"]):
-        one = made.artifact(
+        artifact = made.artifact(
             made.launch("three", 0, 1, 2), inputs=dict.fromkeys(names, "f32[4, 64]")
         )
-        kernel = made.kernel(one)
+        kernel = made.kernel(artifact)
         a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
         for _ in range(2):
             kernel.into(a, b, out=out)
@@ -260,9 +238,9 @@ def test_kernels_with_temporaries_are_fast_too(
         kernel(a, b)
     assert slow == []
     # The framework allocates temporaries in its current stream, so another goes the slow way.
-    kernel.into(a, b, out=out, stream=_stream())
+    kernel.into(a, b, out=out, stream=made.stream())
     assert slow == ["made"]
-    tensors = {one.pointer: one for one in framework.kept}
+    tensors = {array.pointer: array for array in framework.kept}
     for launch in runtime.launches:
         assert tensors[launch.pointer(2)].shape == (512,)
 
@@ -324,7 +302,7 @@ def test_an_unchecked_launch_on_another_device_goes_there(runtime: Any, framewor
     for _ in range(3):
         kernel.into(a, b, out=out)
         kernel(a, b)
-    assert {one.device for one in runtime.launches} == {1}
+    assert {launch.device for launch in runtime.launches} == {1}
 
 
 def test_conjugated_arrays_go_the_slow_way(runtime: Any, framework: Any, slow: list[str]) -> None:
@@ -396,7 +374,7 @@ def test_frameworks_count_the_writes_to_arrays_of_the_caller(
     for _ in range(2):
         framework.written.clear()
         kernel(a, b)
-        assert all(one not in (a, b) for one in framework.written)
+        assert all(array not in (a, b) for array in framework.written)
 
 
 def test_a_write_counts_also_where_a_later_step_fails(runtime: Any, framework: Any) -> None:

@@ -56,14 +56,14 @@ def launches(runtime: Any) -> Any:
 
 
 def _made(order: int = 1) -> list[Any]:
-    return [(name, params, one()) for name, params, one in VARIANTS[::order]]
+    return [(name, params, make()) for name, params, make in VARIANTS[::order]]
 
 
 @pytest.fixture(params=["artifacts", "other order", "bundle"])
 def fused(launches: Any, request: Any, tmp_path: Path) -> Any:
     if request.param == "bundle":
         path = tmp_path / "fused.pallasc"
-        write_bundle(path, [item_of(*one) for one in _made()], level=3)
+        write_bundle(path, [item_of(*variant) for variant in _made()], level=3)
         return open_bundle(path)["fused"]
     return Kernels(_made(-1 if request.param == "other order" else 1))["fused"]
 
@@ -91,12 +91,12 @@ def arrays(framework: Any, request: Any, monkeypatch: Any) -> Arrays:
         cupy = foreign.install_cupy(framework, monkeypatch)
         return Arrays(
             framework,
-            lambda one: cupy.array(TEXT, values=one.numpy()),
-            lambda one: one.tensor.numpy(),
+            lambda work: cupy.array(TEXT, values=work.numpy()),
+            lambda work: work.tensor.numpy(),
         )
     ways: dict[str, tuple[Any, Any]] = {
-        "tensor": (lambda one: one, lambda one: one.numpy()),
-        "numpy": (lambda one: one.numpy().copy(), lambda one: one),
+        "tensor": (lambda tensor: tensor, lambda tensor: tensor.numpy()),
+        "numpy": (lambda tensor: tensor.numpy().copy(), lambda array: array),
         "cuda array": (foreign.CudaArray, _bytes),
         "dlpack": (foreign.DlpackArray, _bytes),
     }
@@ -148,7 +148,7 @@ def test_variants_are_prepared_and_listed(fused: Any) -> None:
     fused.prepare("f32[4, 64]", None, "f32[4, 64]")
     fused.prepare("f32[4, 64]", "f32[4, 64]", "f32[4, 64]")
     fused.preload()
-    assert sorted(one.id for one in fused.variants) == [
+    assert sorted(candidate.id for candidate in fused.variants) == [
         "fused[bias=f32[4, 64]]@h100-sxm",
         "fused[bias=null]@h100-sxm",
     ]
@@ -201,18 +201,18 @@ def test_lists_of_different_lengths_and_mappings_of_other_keys(
             )
         ]  # fmt: skip
 
-    one, other, third = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
+    first, other, third = (framework.tensor(TEXT, values=value) for value in (1, 2, 3))
     lists = Kernels(variant([0, 1, 2], [0, 1]))["sums"]
     dicts = Kernels(
         variant({"dict": {"a": 0, "b": 1, "c": 2}}, {"dict": {"a": 0, "d": 1, "n": None}})
     )["sums"]
     for _ in range(2):
-        assert (lists([one, other]).numpy() == 3).all()
-        assert (lists([one, other, third]).numpy() == 1 + 20 + 3).all()
-        assert (dicts({"a": one, "d": other, "n": None}).numpy() == 3).all()
-        assert (dicts({"a": one, "b": other, "c": third}).numpy() == 1 + 20 + 3).all()
+        assert (lists([first, other]).numpy() == 3).all()
+        assert (lists([first, other, third]).numpy() == 1 + 20 + 3).all()
+        assert (dicts({"a": first, "d": other, "n": None}).numpy() == 3).all()
+        assert (dicts({"a": first, "b": other, "c": third}).numpy() == 1 + 20 + 3).all()
     with pytest.raises(ArgumentError) as caught:
-        lists([one])
+        lists([first])
     assert caught.value.message == (
         "no variant of sums takes these arguments:\n"
         "  sums[tree=0]@h100-sxm: sums: x must be a list or tuple of 3.\n"
@@ -224,7 +224,7 @@ def _renamed(artifact: Any, paths: list[str]) -> Any:
     """Return an artifact whose inputs have these paths."""
     plan = dict(artifact.record["plan"])
     plan["inputs"] = [
-        {**one, "path": path} for one, path in zip(plan["inputs"], paths, strict=True)
+        {**array, "path": path} for array, path in zip(plan["inputs"], paths, strict=True)
     ]
     return made.Artifact({**artifact.record, "plan": plan}, artifact.blob)
 
@@ -241,8 +241,8 @@ def test_where_structures_look_alike_dtypes_and_shapes_choose(
         )),
     ]  # fmt: skip
     pair = Kernels([(n, p, _renamed(a, ["x.0", "x.1"])) for n, p, a in variants])["pair"]
-    one = framework.tensor(TEXT, values=1)
-    assert (pair([one, one]).numpy() == 2).all()
+    array = framework.tensor(TEXT, values=1)
+    assert (pair([array, array]).numpy() == 2).all()
     assert pair([framework.tensor(other)] * 2).dtype == "i32"
     with pytest.raises(
         ArgumentError, match=r"pair has no variant for f32\[1, 64\], f32\[1, 64\]\.$"
@@ -255,8 +255,8 @@ def test_where_structures_look_alike_dtypes_and_shapes_choose(
     ]
     alike = Kernels(same)["pair"]
     with pytest.raises(SelectionError, match="2 variants of pair fit"):
-        alike([one, one])
-    assert (alike([one, one], kind="list").numpy() == 2).all()
+        alike([array, array])
+    assert (alike([array, array], kind="list").numpy() == 2).all()
 
 
 def test_an_operator_has_an_optional_tensor(

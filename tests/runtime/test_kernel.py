@@ -56,12 +56,12 @@ def test_arrays_go_by_name_too(runtime: Any, framework: Any) -> None:
 
 
 def test_names_in_sorted_order_do_not_change_positions(runtime: Any, framework: Any) -> None:
-    one = made.artifact(
+    artifact = made.artifact(
         made.launch("three", 0, 1, 2),
         inputs={"x": "f32[4, 64]", "b": "f32[4, 64]"},
         input_tree={"b": 1, "none": None, "x": 0},
     )
-    kernel = made.kernel(one)
+    kernel = made.kernel(artifact)
     x, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
     for _ in range(2):
         kernel.into(x, b, out=out)
@@ -70,8 +70,8 @@ def test_names_in_sorted_order_do_not_change_positions(runtime: Any, framework: 
 
 
 def test_an_updated_input_comes_back_itself(runtime: Any, framework: Any) -> None:
-    one = made.artifact(made.launch("two", 0, 1), outputs=["b"])
-    kernel = made.kernel(one)
+    artifact = made.artifact(made.launch("two", 0, 1), outputs=["b"])
+    kernel = made.kernel(artifact)
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     for _ in range(2):
         assert kernel(a, b) is b
@@ -79,14 +79,14 @@ def test_an_updated_input_comes_back_itself(runtime: Any, framework: Any) -> Non
         assert kernel.into(a, b, out=b) is b
     with pytest.raises(ArgumentError, match="updated in place"):
         kernel.into(a, b, out=a)
-    assert {(one.pointer(0), one.pointer(1)) for one in runtime.launches} == {
+    assert {(launch.pointer(0), launch.pointer(1)) for launch in runtime.launches} == {
         (a.pointer, b.pointer)
     }
 
 
 def test_several_results_come_as_a_tuple(runtime: Any, framework: Any) -> None:
-    one = made.artifact(made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "i8[16]"])
-    kernel = made.kernel(one)
+    artifact = made.artifact(made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "i8[16]"])
+    kernel = made.kernel(artifact)
     a, b, c = (framework.tensor("f32[4, 64]") for _ in range(3))
     d = framework.tensor("i8[16]")
     for _ in range(2):
@@ -116,20 +116,20 @@ def test_an_output_given_twice_is_one_array(runtime: Any, framework: Any) -> Non
 
 
 def test_pytrees_go_in_and_out(runtime: Any, framework: Any) -> None:
-    one = made.artifact(
+    artifact = made.artifact(
         made.launch("four", 0, 1, 2, 3),
         outputs=["f32[4, 64]", "f32[2]"],
         input_tree={"cache": {"dict": {"b": 1, "list": [0, None]}}},
         output_tree={"dict": {"rest": [1], "sum": 0}},
     )
-    kernel = made.kernel(one)
+    kernel = made.kernel(artifact)
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     for _ in range(2):
         out = kernel({"list": (a, None), "b": b})
         assert out["sum"].shape == (4, 64)
         assert out["rest"][0].shape == (2,)
         assert kernel.into({"list": [a, None], "b": b}, out=out) is out
-    assert {(one.pointer(0), one.pointer(1)) for one in runtime.launches} == {
+    assert {(launch.pointer(0), launch.pointer(1)) for launch in runtime.launches} == {
         (a.pointer, b.pointer)
     }
     with pytest.raises(ArgumentError, match=r"made: cache must be a mapping with the keys"):
@@ -165,8 +165,8 @@ def test_steps_run_in_order(runtime: Any, framework: Any) -> None:
 
 def test_constants_are_uploaded_once_for_a_device(runtime: Any, framework: Any) -> None:
     data = np.arange(256, dtype=np.float32).tobytes()
-    one = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[data])
-    kernel = made.kernel(one)
+    artifact = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[data])
+    kernel = made.kernel(artifact)
 
     @runtime.kernel("four")
     def copy(launch: Any) -> None:
@@ -179,12 +179,12 @@ def test_constants_are_uploaded_once_for_a_device(runtime: Any, framework: Any) 
 
 
 def test_arrays_of_size_zero_may_lie_anywhere(runtime: Any, framework: Any) -> None:
-    one = made.artifact(
+    artifact = made.artifact(
         Fill(buffer=0, offset=0, size=0),
         inputs={"a": "f32[0, 64]"},
         outputs=["f32[0]"],
     )
-    kernel = made.kernel(one)
+    kernel = made.kernel(artifact)
     a = framework.tensor("f32[0, 64]")
     a.pointer = 3
     for _ in range(2):
@@ -221,7 +221,7 @@ def test_a_parameter_by_name_chooses_the_variant(runtime: Any, framework: Any) -
         with pytest.raises(SelectionError, match="Say which, by name: tile=64"):
             kernel(a, b)
     assert kernel.variant(tile=64) is kernel.variant(tile=64)
-    assert [one.params["m"] for one in kernel.variant(tile=64).variants] == [4, 8]
+    assert [candidate.params["m"] for candidate in kernel.variant(tile=64).variants] == [4, 8]
 
 
 def test_unchecked_launches_the_same(runtime: Any, framework: Any) -> None:
@@ -292,8 +292,8 @@ def test_an_artifact_is_called_as_its_first_kernel(runtime: Any) -> None:
 
 
 def test_an_entry_of_the_store_is_opened(runtime: Any, framework: Any, tmp_path: Path) -> None:
-    one, key = made.add(), 32 * "ab"
-    Store(tmp_path).put_artifact(key, one.record, one.blobs())
+    first, key = made.add(), 32 * "ab"
+    Store(tmp_path).put_artifact(key, first.record, first.blobs())
     entry = artifact_of_action(Store(tmp_path), key)
     assert entry is not None
     _adds(runtime)
@@ -330,8 +330,8 @@ def test_what_is_updated_in_place_may_not_be_another_argument(runtime: Any, fram
 
 
 def test_variants_that_differ_in_a_type_only_are_several(runtime: Any, framework: Any) -> None:
-    one, other = (made.kernel(made.add(), t=value).variants[0] for value in (1, True))
-    kernel = Kernel("made", [one, other])
+    first, other = (made.kernel(made.add(), t=value).variants[0] for value in (1, True))
+    kernel = Kernel("made", [first, other])
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     with pytest.raises(SelectionError, match="2 variants of made fit") as caught:
         kernel(a, b)

@@ -46,7 +46,9 @@ def test_the_steps_of_loading_come_in_order(runtime: Any) -> None:
     device = get_device(0)
     (launch,) = artifact.plan.launches
     ready_function(open_driver(), artifact, launch, device)
-    names = [one.name for one in runtime.calls() if one.name.startswith(("cuLib", "cuK", "cuFunc"))]
+    names = [
+        call.name for call in runtime.calls() if call.name.startswith(("cuLib", "cuK", "cuFunc"))
+    ]
     assert list(dict.fromkeys(names)) == [
         "cuLibraryLoadData",
         "cuLibraryGetKernel",

@@ -30,7 +30,7 @@ def test_temporary_memory_is_freed_in_the_order_of_its_stream(runtime: Any) -> N
     with temporary(device, 1000, 0, "memory") as address:
         assert runtime.allocation(address)
     assert runtime.live() == before
-    assert [one.name for one in runtime.calls("cuMemAllocAsync", "cuMemFreeAsync")] == [
+    assert [call.name for call in runtime.calls("cuMemAllocAsync", "cuMemFreeAsync")] == [
         "cuMemAllocAsync", "cuMemFreeAsync",
     ]  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_without_pools_a_stream_has_a_workspace_that_grows(runtime: Any) -> None
             found.append(address)
     assert found[0] == found[1]
     assert found[2] == found[3]
-    with temporary(device, 10, _stream(), "memory") as address:
+    with temporary(device, 10, made.stream(), "memory") as address:
         assert address not in found
     assert runtime.count("cuMemAllocAsync") == 0
 
@@ -120,7 +120,7 @@ def test_uploaded_bytes_lie_on_the_device(runtime: Any) -> None:
 
     address = upload(get_device(0), "digest", b"constant", "a constant")
     names = ["cuStreamCreate", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"]
-    assert [one.name for one in runtime.calls(*names)] == names
+    assert [call.name for call in runtime.calls(*names)] == names
     assert ctypes.string_at(address, 8) == b"constant"
     assert upload(get_device(0), "none", b"", "nothing")
 
@@ -137,8 +137,8 @@ def test_equal_constants_lie_on_a_device_once(runtime: Any) -> None:
 def test_artifacts_share_their_constants(runtime: Any, framework: Any) -> None:
     a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
     for _ in range(3):
-        one = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[b"1234"])
-        made.kernel(one)(a, b)
+        artifact = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[b"1234"])
+        made.kernel(artifact)(a, b)
     assert len({launch.pointer(3) for launch in runtime.launches}) == 1
     assert runtime.count("cuMemcpyHtoDAsync_v2") == 1
 
@@ -166,19 +166,12 @@ def test_temporaries_come_from_the_framework_where_it_has_a_pool(
     assert runtime.count("cuMemFreeAsync") == 1
 
 
-def _stream() -> int:
-    from pallasc.runtime.device.devices import active
-
-    with active(get_device(0)) as driver:
-        return int(driver.call("cuStreamCreate", 1, what="a stream"))
-
-
 def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_its_workspace(runtime: Any) -> None:
     from pallasc.runtime.device.devices import active
 
     runtime.configure(asynchronous=1, reuse_streams=1)
     device = _without_pools(get_device(0))
-    first = _stream()
+    first = made.stream()
     with temporary(device, 100, first, "memory"):
         pass
     with temporary(device, 100, first, "memory"):
@@ -186,15 +179,15 @@ def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_its_workspace(runt
     assert runtime.count("cuStreamWaitEvent") == 0
     with active(device) as driver:
         driver.call("cuStreamDestroy", first, what="a stream")
-    assert _stream() == first
+    assert made.stream() == first
     with temporary(device, 100, first, "memory"):
-        assert [one.stream for one in runtime.calls("cuStreamWaitEvent")] == [first]
+        assert [call.stream for call in runtime.calls("cuStreamWaitEvent")] == [first]
 
 
 def test_a_graph_has_a_workspace_of_its_own(runtime: Any) -> None:
     from pallasc.runtime.device.devices import active
 
-    device, stream = _without_pools(get_device(0)), _stream()
+    device, stream = _without_pools(get_device(0)), made.stream()
     found = []
     with temporary(device, 100, stream, "memory") as address:
         found.append(address)

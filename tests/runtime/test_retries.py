@@ -32,11 +32,6 @@ def _twice(runtime: Any, *more: Any) -> tuple[Any, dict[str, int]]:
     return made.kernel(made.artifact(*steps, outputs=["b"])), ran
 
 
-def _stream() -> int:
-    with active(get_device(0)) as driver:
-        return int(driver.call("cuStreamCreate", 1, what="a stream"))
-
-
 @pytest.mark.parametrize("code", [201, 400])
 @pytest.mark.parametrize("is_warm", [True, False])
 def test_a_second_step_that_is_refused_does_not_repeat_the_first(
@@ -44,7 +39,7 @@ def test_a_second_step_that_is_refused_does_not_repeat_the_first(
 ) -> None:
     kernel, ran = _twice(runtime)
     a, b = (framework.tensor(TEXT, values=1) for _ in range(2))
-    stream = _stream()
+    stream = made.stream()
     if is_warm:
         with active(get_device(0)):
             kernel(a, b, stream=stream)
@@ -73,7 +68,7 @@ def test_in_the_context_that_is_right_nothing_is_tried_again(
 def test_a_fill_without_a_context_goes_on_behind_the_launch(runtime: Any, framework: Any) -> None:
     kernel, ran = _twice(runtime, made.launch("two", 0, 1), Fill(0, 0, 1024))
     a, b = (framework.tensor(TEXT, values=1) for _ in range(2))
-    stream = _stream()
+    stream = made.stream()
     with active(get_device(0)):
         kernel(a, b, stream=stream)
     runtime.clear_log()
@@ -81,7 +76,7 @@ def test_a_fill_without_a_context_goes_on_behind_the_launch(runtime: Any, framew
     in_thread(lambda: kernel(a, b, stream=stream))
     assert (b.numpy()[0, 0], ran["two"]) == (4, 2)
     names = ("cuLaunchKernelEx", "cuMemsetD8Async")
-    assert [(one.name, one.code) for one in runtime.calls(*names)] == [
+    assert [(call.name, call.code) for call in runtime.calls(*names)] == [
         ("cuLaunchKernelEx", 0), ("cuMemsetD8Async", 201), ("cuMemsetD8Async", 0),
     ]  # fmt: skip
 
@@ -129,14 +124,14 @@ def test_default_streams_of_two_contexts_wait_for_each_other(
         names = ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuEventRecord", "cuStreamWaitEvent")
         handle = stream or 0
         steps, context = [], [own]
-        for one in runtime.calls(*names, "cuLaunchKernelEx"):
-            if one.name == "cuCtxPushCurrent_v2":
-                context.append(one.values[0])
-            elif one.name == "cuCtxPopCurrent_v2":
+        for call in runtime.calls(*names, "cuLaunchKernelEx"):
+            if call.name == "cuCtxPushCurrent_v2":
+                context.append(call.values[0])
+            elif call.name == "cuCtxPopCurrent_v2":
                 context.pop()
-            elif one.code == 0:
-                assert one.stream == handle
-                steps.append((one.name, context[-1]))
+            elif call.code == 0:
+                assert call.stream == handle
+                steps.append((call.name, context[-1]))
         at = steps.index(("cuLaunchKernelEx", primary))
         assert steps[at - 2 : at + 3] == [
             ("cuEventRecord", own), ("cuStreamWaitEvent", primary), ("cuLaunchKernelEx", primary),

@@ -20,7 +20,7 @@ def _route(*targets: str) -> Route:
 
 def _key(framework: Any, device: int = 0, stream: int = 0) -> tuple[int, ...]:
     rows = [framework.tensor("f32[4, 64]", device=device) for _ in range(3)]
-    return (stream, device, *(one.pointer for one in rows))
+    return (stream, device, *(array.pointer for array in rows))
 
 
 def _captured_stream() -> int:
@@ -36,7 +36,7 @@ def test_each_device_gets_the_variant_for_it(runtime: Any, framework: Any) -> No
     route = _route("h100-sxm", "b200")
     for device in (0, 1):
         route.launch(_key(framework, device))
-    assert [one.device for one in runtime.launches] == [0, 1]
+    assert [launch.device for launch in runtime.launches] == [0, 1]
     assert "b200" in route.program(1).name
     assert "h100-sxm" in route.program(0).name
 

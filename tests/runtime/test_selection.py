@@ -140,8 +140,8 @@ def test_blocks_that_all_ran_at_a_time_must_do_so_here(
     grid: tuple[int, int, int], smem: int, sms: int, fits: bool
 ) -> None:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
-    one = Candidate("sum", {}, made.artifact(step, code=b"none"))
-    assert (refusal(one, _device(sm_count=sms), None, {}) is None) == fits
+    candidate = Candidate("sum", {}, made.artifact(step, code=b"none"))
+    assert (refusal(candidate, _device(sm_count=sms), None, {}) is None) == fits
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_each_architecture_has_its_most_blocks(target: str, blocks: int) -> None
 
 def test_parameters_pick_by_value_and_type() -> None:
     candidates = [_candidate(params={"n": value}) for value in (1, True, "1")]
-    for one, value in zip(candidates, (1, True, "1"), strict=True):
-        assert select(candidates, _device(), params={"n": value}) is one
+    for candidate, value in zip(candidates, (1, True, "1"), strict=True):
+        assert select(candidates, _device(), params={"n": value}) is candidate
     with pytest.raises(SelectionError, match=r"its n is 1, not 1\.0"):
         select(candidates, _device(), params={"n": 1.0})
     with pytest.raises(SelectionError, match="it has no parameter m"):
@@ -197,7 +197,7 @@ def test_variants_that_cannot_run_here_leave_no_doubt() -> None:
 def test_each_point_has_one_fitting_candidate() -> None:
     ones = [_candidate(name, params={"n": n}) for n in (1, 2) for name in ("h200", "h100-sxm")]
     found = fitting_candidates(ones, _device())
-    assert [(one.params["n"], one.artifact.target["name"]) for one in found] == [
+    assert [(variant.params["n"], variant.artifact.target["name"]) for variant in found] == [
         (1, "h100-sxm"),
         (2, "h100-sxm"),
     ]

@@ -20,8 +20,8 @@ def _signature(**changes: Any) -> Signature:
 def test_outputs_know_where_they_come_from() -> None:
     signature = _signature(outputs=["f32[4, 64]", "b", "i8[4]"])
     assert signature.sources == (("result", 0), ("input", 1), ("result", 1))
-    assert [one.path for one in signature.results] == ["out.0", "out.2"]
-    assert [one.path for one in signature.passed] == ["a", "b", "out.0", "out.2"]
+    assert [array.path for array in signature.results] == ["out.0", "out.2"]
+    assert [array.path for array in signature.passed] == ["a", "b", "out.0", "out.2"]
     assert signature.sizes_bytes == (1024, 1024, 1024, 4)
 
 

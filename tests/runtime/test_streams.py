@@ -11,7 +11,6 @@ import pytest
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.device.streams import stream_handle
 
 
@@ -63,11 +62,6 @@ def test_what_is_no_stream_is_refused(stream: Any) -> None:
         stream_handle(stream)
 
 
-def _new_stream() -> int:
-    with active(get_device(0)) as driver:
-        return int(driver.call("cuStreamCreate", 1, what="a stream"))
-
-
 class _Foreign:
     """An array with `__cuda_array_interface__` and a stream."""
 
@@ -85,14 +79,14 @@ class _Interface(_Foreign):
 def test_the_launch_goes_into_the_stream_of_the_first_array_and_waits_for_others(
     runtime: Any, framework: Any
 ) -> None:
-    first, second = _new_stream(), _new_stream()
+    first, second = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
     kernel = made.kernel(made.add())
     kernel.into(_Interface(a, first), _Interface(b, second), out=_Interface(out, None))
     (launch,) = runtime.launches
     assert launch.stream == first
     names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
-    assert [(one.name, one.stream) for one in runtime.calls(*names)] == [
+    assert [(call.name, call.stream) for call in runtime.calls(*names)] == [
         ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
         ("cuEventRecord", first), ("cuStreamWaitEvent", second),
     ]  # fmt: skip
@@ -103,7 +97,7 @@ def test_the_launch_goes_into_the_stream_of_the_first_array_and_waits_for_others
 def test_out_of_another_stream_is_ordered_on_both_sides(
     is_given: bool, runtime: Any, framework: Any
 ) -> None:
-    first, second = _new_stream(), _new_stream()
+    first, second = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
     kernel = made.kernel(made.add())
     options = {"stream": first} if is_given else {}
@@ -113,24 +107,24 @@ def test_out_of_another_stream_is_ordered_on_both_sides(
             _Interface(a, first), _Interface(b, None), out=_Interface(out, second), **options
         )
         names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
-        assert [(one.name, one.stream) for one in runtime.calls(*names)] == [
+        assert [(call.name, call.stream) for call in runtime.calls(*names)] == [
             ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
             ("cuEventRecord", first), ("cuStreamWaitEvent", second),
         ]  # fmt: skip
 
 
 def test_a_given_stream_waits_for_all_producers(runtime: Any, framework: Any) -> None:
-    first, mine = _new_stream(), _new_stream()
+    first, mine = made.stream(), made.stream()
     a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
     kernel = made.kernel(made.add())
     kernel.into(_Interface(a, first), _Interface(b, mine), out=_Interface(out, None), stream=mine)
-    assert [one.stream for one in runtime.launches] == [mine]
-    assert [one.stream for one in runtime.calls("cuStreamWaitEvent")] == [mine, first]
+    assert [launch.stream for launch in runtime.launches] == [mine]
+    assert [call.stream for call in runtime.calls("cuStreamWaitEvent")] == [mine, first]
 
 
 def test_device_arrays_keep_the_order_of_their_streams(runtime: Any) -> None:
     runtime.configure(asynchronous=1)
-    first, second = _new_stream(), _new_stream()
+    first, second = made.stream(), made.stream()
     a, b = (DeviceArray((4, 64), "f32") for _ in range(2))
     adds = made.kernel(made.add())
     total = adds(a, b, stream=first)
@@ -169,7 +163,7 @@ class _Nameless(_Producer):
 
 @pytest.mark.parametrize("kind", [_Producer, _Nameless])
 def test_a_dlpack_producer_is_asked_for_the_stream_of_the_launch(runtime: Any, kind: Any) -> None:
-    mine = _new_stream()
+    mine = made.stream()
     a, b = (kind(DeviceArray((4, 64), "f32")) for _ in range(2))
     kernel = made.kernel(made.add())
     kernel(a, b)

@@ -20,11 +20,6 @@ from pallasc.runtime.device.devices import active, get_device
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 
 
-def _stream(flags: int = 1) -> int:
-    with active(get_device(0)) as driver:
-        return int(driver.call("cuStreamCreate", flags, what="a stream"))
-
-
 def _destroy(stream: int) -> None:
     with active(get_device(0)) as driver:
         driver.call("cuStreamDestroy", stream, what="a stream")
@@ -32,15 +27,6 @@ def _destroy(stream: int) -> None:
 
 def _arrays(count: int) -> list[DeviceArray]:
     return [DeviceArray((4, 64), "f32") for _ in range(count)]
-
-
-def _adds(runtime: Any) -> Any:
-    @runtime.kernel("three")
-    def add(launch: Any) -> None:
-        a, b, out = (launch.array(n, "float32", (4, 64)) for n in range(3))
-        out[...] = a + b
-
-    return made.kernel(made.add())
 
 
 def _of_add(launch: Any) -> tuple[list[int], list[int]]:
@@ -52,8 +38,8 @@ def _of_add(launch: Any) -> tuple[list[int], list[int]]:
 def test_no_two_uses_of_an_array_race(handles: str, seed: int, runtime: Any) -> None:
     runtime.configure(asynchronous=1, reuse_streams=handles == "used again")
     chance = random.Random(seed)
-    kernel, arrays = _adds(runtime), _arrays(5)
-    streams = [_stream() for _ in range(3)]
+    kernel, arrays = made.adder(runtime), _arrays(5)
+    streams = [made.stream() for _ in range(3)]
     ones = np.ones((4, 64), np.float32)
     for _ in range(60):
         choice = chance.random()
@@ -69,31 +55,31 @@ def test_no_two_uses_of_an_array_race(handles: str, seed: int, runtime: Any) -> 
         else:
             place = chance.randrange(len(streams))
             _destroy(streams[place])
-            streams[place] = _stream()
+            streams[place] = made.stream()
     assert races(runtime, _of_add) == []
 
 
 def test_the_oracle_sees_a_race(runtime: Any, framework: Any) -> None:
     kernel = made.kernel(made.add())
     a, b, c, d = (framework.tensor("f32[4, 64]") for _ in range(4))
-    kernel.into(a, b, out=c, stream=_stream())
-    kernel.into(a, b, out=d, stream=_stream())
+    kernel.into(a, b, out=c, stream=made.stream())
+    kernel.into(a, b, out=d, stream=made.stream())
     assert races(runtime, _of_add) == []
-    kernel.into(a, c, out=d, stream=_stream())
+    kernel.into(a, c, out=d, stream=made.stream())
     assert len(races(runtime, _of_add)) == 2
 
 
 def test_what_a_destroyed_stream_wrote_stays_in_reach(runtime: Any) -> None:
     runtime.configure(asynchronous=1)
-    kernel, (a, b, out) = _adds(runtime), _arrays(3)
-    for one in (a, b):
-        one.copy_from(np.ones((4, 64), np.float32))
-    first = _stream()
+    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
+    for array in (a, b):
+        array.copy_from(np.ones((4, 64), np.float32))
+    first = made.stream()
     for _ in range(2):
         kernel.into(a, b, out=out, stream=first)
     _destroy(first)
     kernel.into(out, b, out=a)
-    kernel.into(out, b, out=a, stream=_stream())
+    kernel.into(out, b, out=a, stream=made.stream())
     out.__dlpack__()
     assert out.__cuda_array_interface__["stream"] is not None
     assert np.frombuffer(out.to_bytes(), np.float32)[0] == 2
@@ -103,11 +89,11 @@ def test_what_a_destroyed_stream_wrote_stays_in_reach(runtime: Any) -> None:
 
 def test_a_new_stream_with_the_handle_of_an_old_one_waits_for_it(runtime: Any) -> None:
     runtime.configure(asynchronous=1, reuse_streams=1)
-    kernel, (a, b, out) = _adds(runtime), _arrays(3)
-    first = _stream()
+    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
+    first = made.stream()
     kernel.into(a, b, out=out, stream=first)
     _destroy(first)
-    second = _stream()
+    second = made.stream()
     assert second == first
     before = runtime.count("cuStreamWaitEvent")
     kernel.into(out, b, out=a, stream=second)
@@ -119,7 +105,7 @@ def test_what_failed_in_its_second_step_counts_as_a_use(runtime: Any) -> None:
     steps = (made.launch("two", 0, 1), made.launch("one", 0))
     kernel = made.kernel(made.artifact(*steps, outputs=["b"]))
     a, b = _arrays(2)
-    first, second = _stream(), _stream()
+    first, second = made.stream(), made.stream()
     for _ in range(2):
         runtime.fault("cuLaunchKernelEx", 701, nth=2)
         with pytest.raises(Exception, match="step 1 of"):
@@ -131,9 +117,9 @@ def test_what_failed_in_its_second_step_counts_as_a_use(runtime: Any) -> None:
 
 
 def test_reads_that_are_over_are_forgotten(runtime: Any) -> None:
-    kernel, (a, b) = _adds(runtime), _arrays(2)
+    kernel, (a, b) = made.adder(runtime), _arrays(2)
     for _ in range(50):
-        stream = _stream()
+        stream = made.stream()
         kernel.into(a, b, out=_arrays(1)[0], stream=stream)
         _destroy(stream)
     assert len(a.uses._reads) <= 16
@@ -155,13 +141,13 @@ def test_one_launch_is_noted_once_for_an_array_that_it_reads_and_writes(runtime:
 def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
     runtime.clear_log()
     work()
-    return [one.name for one in runtime.calls()]
+    return [call.name for call in runtime.calls()]
 
 
 def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> None:
     inputs = dict.fromkeys("abc", "f32[4, 64]")
     kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))
-    (a, b, c, out), stream = _arrays(4), _stream()
+    (a, b, c, out), stream = _arrays(4), made.stream()
 
     def default() -> None:
         kernel.into(a, b, c, out=out)
@@ -181,7 +167,7 @@ def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> Non
             "cuCtxGetCurrent", "cuStreamGetId", "cuLaunchKernelEx",
             "cuCtxGetCurrent", "cuStreamIsCapturing", "cuEventRecord",
         ]  # fmt: skip
-    changes = [one for one in _names(runtime, given) if one.startswith("cuCtxP")]
+    changes = [name for name in _names(runtime, given) if name.startswith("cuCtxP")]
     assert changes == ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"] * 2
 
 
@@ -189,8 +175,8 @@ def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> Non
 
 
 def _numpy(runtime: Any) -> None:
-    one = np.ones((4, 64), np.float32)
-    assert (_adds(runtime)(one, one) == 2).all()
+    array = np.ones((4, 64), np.float32)
+    assert (made.adder(runtime)(array, array) == 2).all()
 
 
 def _fills(runtime: Any) -> None:
@@ -199,15 +185,15 @@ def _fills(runtime: Any) -> None:
 
 
 def _reads(runtime: Any) -> None:
-    kernel, (a, b, out) = _adds(runtime), _arrays(3)
-    kernel.into(a, b, out=out, stream=_stream())
+    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
+    kernel.into(a, b, out=out, stream=made.stream())
     assert len(out.to_bytes()) == 1024
 
 
 def _exports(runtime: Any) -> None:
-    kernel, (a, b, out) = _adds(runtime), _arrays(3)
-    kernel.into(a, b, out=out, stream=_stream())
-    out.__dlpack__(stream=_stream())
+    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
+    kernel.into(a, b, out=out, stream=made.stream())
+    out.__dlpack__(stream=made.stream())
     assert out.__cuda_array_interface__["shape"] == (4, 64)
 
 
@@ -221,7 +207,7 @@ def test_captures_of_other_threads_go_on(
     runtime.configure(asynchronous=1)
     if not is_first:
         in_thread(lambda: work(runtime))
-    stream = _stream(flags)
+    stream = made.stream(flags=flags)
     with active(get_device(0)) as driver:
         kind = driver.bindings.CUstreamCaptureMode(mode)
         driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
@@ -231,34 +217,34 @@ def test_captures_of_other_threads_go_on(
 
 
 def test_arrays_of_numpy_are_no_part_of_the_stream_that_is_captured(runtime: Any) -> None:
-    kernel, one = _adds(runtime), np.ones((4, 64), np.float32)
-    stream = _stream()
-    assert (kernel(one, one, stream=stream) == 2).all()
+    kernel, first = made.adder(runtime), np.ones((4, 64), np.float32)
+    stream = made.stream()
+    assert (kernel(first, first, stream=stream) == 2).all()
     assert runtime.launches[-1].stream == stream
     with active(get_device(0)) as driver:
         kind = driver.bindings.CUstreamCaptureMode(GLOBAL)
         driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
         with pytest.raises(ArgumentError, match="is being captured, and arrays of numpy are"):
-            kernel(one, one, stream=stream)
+            kernel(first, first, stream=stream)
         driver.call("cuStreamEndCapture", stream, what="a capture")
 
 
 def test_copies_that_may_still_run_are_waited_for_when_a_later_one_fails(runtime: Any) -> None:
-    kernel, one = _adds(runtime), np.ones((4, 64), np.float32)
-    kernel(one, one)
+    kernel, first = made.adder(runtime), np.ones((4, 64), np.float32)
+    kernel(first, first)
     runtime.clear_log()
     runtime.fault("cuMemcpyHtoDAsync_v2", 1, nth=2)
     with pytest.raises(Exception, match="an input of made cannot be copied"):
-        kernel(one, one)
-    names = [one.name for one in runtime.calls("cuMemcpyHtoDAsync_v2", "cuStreamSynchronize")]
+        kernel(first, first)
+    names = [call.name for call in runtime.calls("cuMemcpyHtoDAsync_v2", "cuStreamSynchronize")]
     assert names == ["cuMemcpyHtoDAsync_v2"] * 2 + ["cuStreamSynchronize"]
 
 
 def test_a_capture_cannot_wait_for_what_is_not_over(runtime: Any) -> None:
     runtime.configure(asynchronous=1)
-    kernel, (a, b, out) = _adds(runtime), _arrays(3)
-    kernel.into(a, b, out=out, stream=_stream())
-    stream = _stream()
+    kernel, (a, b, out) = made.adder(runtime), _arrays(3)
+    kernel.into(a, b, out=out, stream=made.stream())
+    stream = made.stream()
     with active(get_device(0)) as driver:
         kind = driver.bindings.CUstreamCaptureMode(GLOBAL)
         driver.call("cuStreamBeginCapture", stream, kind, what="a capture")

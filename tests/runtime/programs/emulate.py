@@ -85,9 +85,11 @@ def emulate(artifact: Artifact, function: Callable[..., Any]) -> Callable[[Any],
 
     def run(launch: Any) -> None:
         found = check_launch(step, launch)
-        inputs = [view(found[one.buffer], one.dtype, one.shape) for one in artifact.plan.inputs]
+        inputs = [
+            view(found[array.buffer], array.dtype, array.shape) for array in artifact.plan.inputs
+        ]
         results = function(*inputs)
-        for one, result in zip(artifact.plan.outputs, results, strict=True):
-            view(found[one.buffer], one.dtype, one.shape)[...] = result
+        for array, result in zip(artifact.plan.outputs, results, strict=True):
+            view(found[array.buffer], array.dtype, array.shape)[...] = result
 
     return run

@@ -56,8 +56,8 @@ def result(text: str) -> Any:
 def transforms(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
     """Return what comes of loops, donated and repeated arrays, and a derivative of the user's."""
 
-    def first(one: Any) -> float:
-        return float(np.asarray(one)[0, 0])
+    def first(array: Any) -> float:
+        return float(np.asarray(array)[0, 0])
 
     @jax.custom_vjp
     def total(x: Any, y: Any) -> Any:
@@ -75,7 +75,7 @@ def transforms(kernel: Any, a: Any, b: Any) -> dict[str, Any]:
         "loop": first(jax.lax.fori_loop(0, 3, lambda _, x: kernel(x, b)[0], a)),
         "map": jax.lax.map(lambda x: kernel(x, b)[0], jnp.stack([a, b]))[:, 0, 0].tolist(),
         "derivative": first(jax.grad(lambda x: total(x, b).sum())(a)),
-        "shapes": [one.shape for one in jax.eval_shape(kernel, a, b)],
+        "shapes": [array.shape for array in jax.eval_shape(kernel, a, b)],
         "no elements": made.kernel(empty)(jnp.zeros((0, 64), jnp.float32), b).shape,
         "nothing by position": none(a, b, None).shape,
     }
@@ -104,7 +104,7 @@ def temporaries(driver: Any, a: Any, b: Any) -> dict[str, Any]:
 def on_the_device(driver: Any, kernel: Any) -> list[Any]:
     """Run the callback as XLA does on a GPU; return what it passed, and what it allocated."""
     tensors = [made.install().tensor(text) for text in ("f32[4, 64]",) * 3 + ("u8[512]",)]
-    buffers = [foreign.DlpackArray(one) for one in tensors]
+    buffers = [foreign.DlpackArray(array) for array in tensors]
     before = driver.count("cuMemAllocAsync")
     context = types.SimpleNamespace(stream=0)
     taken = kernel.variants[0].arrays
@@ -150,18 +150,18 @@ def nodes(a: Any, b: Any) -> dict[str, Any]:
         "node": "QArray", "children": [0, 1], "keys": ["qvalue", "scale"], "static": "(0)",
     }  # fmt: skip
     opaque = {"node": "Opaque", "children": [0, None, 1], "keys": ["0", "1", "2"]}
-    one = made.kernel(made.add(input_tree={"w": quantised}))
+    kernel = made.kernel(made.add(input_tree={"w": quantised}))
     other = made.kernel(made.add(input_tree={"w": [opaque]}))
     plain = {name: np.asarray(array) for name, array in (("qvalue", a), ("scale", b))}
-    arguments = [(one, QArray(a, b)), (one, (a, b)), (one, {"scale": b, "qvalue": a}),
+    arguments = [(kernel, QArray(a, b)), (kernel, (a, b)), (kernel, {"scale": b, "qvalue": a}),
                  (other, [Opaque(a, None, b)])]  # fmt: skip
     return {
         "inside": [float(jax.jit(lambda w, k=k: k(w))(w)[0, 0]) for k, w in arguments],
         "outside": [float(k(w)[0, 0]) for k, w in arguments],
-        "of numpy": float(one(QArray(**plain))[0, 0]),
-        "other static data": message(lambda: one(QArray(a, b, axis=1))),
-        "other type": message(lambda: one(Opaque(a, b))),
-        "an array": message(lambda: one(a)),
+        "of numpy": float(kernel(QArray(**plain))[0, 0]),
+        "other static data": message(lambda: kernel(QArray(a, b, axis=1))),
+        "other type": message(lambda: kernel(Opaque(a, b))),
+        "an array": message(lambda: kernel(a)),
         "other parts": message(lambda: other([Opaque(a, b)])),
         "a part too many": message(lambda: other([Opaque(a, b, b)])),
     }
@@ -182,7 +182,7 @@ def laid_out(driver: Any) -> list[bool]:
     values = np.arange(256, dtype=np.float32).reshape(4, 64)
     x = jnp.asarray(values)
     made_by = (kernel(x, x), jax.jit(kernel)(x, x), jax.jit(lambda w: kernel(x, w.T))(x.T))
-    return [bool((np.asarray(one) == 2 * values).all()) for one in made_by]
+    return [bool((np.asarray(array) == 2 * values).all()) for array in made_by]
 
 
 def optional(driver: Any, a: Any, b: Any) -> list[list[float]]:
@@ -220,7 +220,7 @@ def main() -> None:
     report: dict[str, Any] = {}
     for name, function in (("inside", jax.jit(lambda x, y: kernel(x, y))), ("outside", kernel)):
         first, updated, again = function(a, b)
-        report[name] = [float(np.asarray(one)[0, 0]) for one in (first, updated, again, a, b)]
+        report[name] = [float(np.asarray(array)[0, 0]) for array in (first, updated, again, a, b)]
     count = driver.count("cuLaunchKernelEx")
     kernel(a, b)
     report["one launch a call"] = driver.count("cuLaunchKernelEx") - count

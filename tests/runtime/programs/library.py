@@ -110,16 +110,16 @@ def random_inputs(artifact: Artifact) -> list[Any]:
     """Return an array of small numbers for each input."""
     generator = np.random.default_rng(7)
     return [
-        generator.integers(-4, 5, one.shape).astype(numpy_dtype(one.dtype))
-        for one in artifact.plan.inputs
+        generator.integers(-4, 5, array.shape).astype(numpy_dtype(array.dtype))
+        for array in artifact.plan.inputs
     ]
 
 
 def _any_outputs(artifact: Artifact) -> list[Any]:
     generator = np.random.default_rng(11)
     return [
-        generator.integers(-4, 5, one.shape).astype(numpy_dtype(one.dtype))
-        for one in artifact.plan.outputs
+        generator.integers(-4, 5, array.shape).astype(numpy_dtype(array.dtype))
+        for array in artifact.plan.outputs
     ]
 
 
@@ -136,14 +136,14 @@ def compute(reference: Any, inputs: list[Any], static: Any) -> list[Any]:
 
     known = inspect.signature(reference).parameters
     chosen = {name: value for name, value in static.items() if name in known}
-    return [np.asarray(one) for one in leaves(reference(*map(jnp.asarray, inputs), **chosen))]
+    return [np.asarray(array) for array in leaves(reference(*map(jnp.asarray, inputs), **chosen))]
 
 
 def same(got: Any, wanted: list[Any]) -> bool:
     """Tell whether results are byte for byte what they should be."""
     return all(
-        np.asarray(one).tobytes() == other.tobytes()
-        for one, other in zip(leaves(got), wanted, strict=True)
+        np.asarray(array).tobytes() == other.tobytes()
+        for array, other in zip(leaves(got), wanted, strict=True)
     )
 
 
@@ -171,20 +171,20 @@ def run(name: str, artifact: Artifact, inputs: list[Any], wanted: list[Any]) -> 
     kernel = made.kernel(artifact)
     plan = artifact.plan
     found = {"numpy": same(kernel(*inputs), wanted)}
-    out = [np.zeros(one.shape, numpy_dtype(one.dtype)) for one in plan.outputs]
+    out = [np.zeros(array.shape, numpy_dtype(array.dtype)) for array in plan.outputs]
     found["numpy into"] = same(kernel.into(*inputs, out=out[0]), wanted)
     out_array = _cuda_arrays(kernel, plan, inputs)
     found["cuda array interface"] = out_array is None or same(out_array, wanted)
     found["dlpack"] = same(_by_dlpack(kernel, plan, inputs), wanted)
     moved = [Offset(array, 256 * (n + 1)) for n, array in enumerate(inputs)]
     target = Offset(out[0], 768)
-    tensors = [one.tensor(bound.dtype) for one, bound in zip(moved, plan.inputs, strict=True)]
+    tensors = [array.tensor(bound.dtype) for array, bound in zip(moved, plan.inputs, strict=True)]
     for _ in range(2):
         kernel.into(*tensors, out=target.tensor(plan.outputs[0].dtype))
     raw = np.frombuffer(target.memory.to_bytes(), np.uint8)
     held = raw[768 : 768 + target.nbytes].tobytes() == wanted[0].tobytes()
     found["offsets"] = held and not raw[:768].any() and not raw[768 + target.nbytes :].any()
-    arrays = [jnp.asarray(one) for one in inputs]
+    arrays = [jnp.asarray(array) for array in inputs]
     found["jax inside jit"] = same(jax.jit(lambda *a: kernel(*a))(*arrays), wanted)
     found["jax outside jit"] = same(kernel(*arrays), wanted)
     return found
@@ -202,19 +202,19 @@ def _read(held: Any) -> Any:
 
 def _cuda_arrays(kernel: Any, plan: Any, inputs: list[Any]) -> Any:
     """Call twice with what has `__cuda_array_interface__` only, None where a dtype has no name."""
-    held = [_device_array(a, one.dtype) for a, one in zip(inputs, plan.inputs, strict=True)]
-    if not all(hasattr(one, "__cuda_array_interface__") for one in held):
+    held = [_device_array(a, array.dtype) for a, array in zip(inputs, plan.inputs, strict=True)]
+    if not all(hasattr(array, "__cuda_array_interface__") for array in held):
         return None
-    tensors = [made.Tensor(one.pointer, one.dtype, one.shape) for one in held]
-    arrays = [foreign.CudaArray(one) for one in tensors]
+    tensors = [made.Tensor(array.pointer, array.dtype, array.shape) for array in held]
+    arrays = [foreign.CudaArray(array) for array in tensors]
     return [_read(kernel(*arrays)) for _ in range(2)][1]
 
 
 def _by_dlpack(kernel: Any, plan: Any, inputs: list[Any]) -> Any:
     """Call twice with what has `__dlpack__` only."""
-    held = [_device_array(a, one.dtype) for a, one in zip(inputs, plan.inputs, strict=True)]
-    tensors = [made.Tensor(one.pointer, one.dtype, one.shape) for one in held]
-    arrays = [foreign.DlpackArray(one) for one in tensors]
+    held = [_device_array(a, array.dtype) for a, array in zip(inputs, plan.inputs, strict=True)]
+    tensors = [made.Tensor(array.pointer, array.dtype, array.shape) for array in held]
+    arrays = [foreign.DlpackArray(array) for array in tensors]
     return [_read(kernel(*arrays)) for _ in range(2)][1]
 
 

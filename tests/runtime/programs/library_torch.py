@@ -59,8 +59,8 @@ def device(inputs: list[bytes], outputs: list[bytes], artifact: Artifact) -> Any
         for number, (got, right) in enumerate(zip(arrays, inputs, strict=True)):
             assert got.tobytes() == right, f"input {number} has other bytes"
         return [
-            np.frombuffer(data, numpy_dtype(one.dtype)).reshape(one.shape)
-            for data, one in zip(outputs, artifact.plan.outputs, strict=True)
+            np.frombuffer(data, numpy_dtype(array.dtype)).reshape(array.shape)
+            for data, array in zip(outputs, artifact.plan.outputs, strict=True)
         ]
 
     return run
@@ -73,8 +73,8 @@ def run(name: str, folder: Path, driver: Any) -> dict[str, bool]:
     kernel = made.kernel(artifact)
     (result,) = artifact.plan.outputs
     tensors = [
-        upload(data, one.dtype, one.shape)
-        for data, one in zip(inputs, artifact.plan.inputs, strict=True)
+        upload(data, array.dtype, array.shape)
+        for data, array in zip(inputs, artifact.plan.inputs, strict=True)
     ]
     wanted = outputs[0]
 

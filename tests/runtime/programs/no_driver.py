@@ -30,19 +30,19 @@ def message(work: Callable[[], Any]) -> str:
 
 def of_numpy(kernel: Any, several: Any) -> dict[str, Callable[[], Any]]:
     """Return calls with arrays of numpy."""
-    one = np.ones((4, 64), np.float32)
-    locked = one.copy()
+    array = np.ones((4, 64), np.float32)
+    locked = array.copy()
     locked.flags.writeable = False
     return {
-        "right": lambda: kernel(one, one),
-        "dtype": lambda: kernel(one, one.astype(np.float64)),
-        "shape": lambda: kernel(one[:2], one),
-        "gaps": lambda: kernel(np.ones((64, 4), np.float32).T, one),
-        "out's shape": lambda: kernel.into(one, one, out=one[:2].copy()),
-        "out read-only": lambda: kernel.into(one, one, out=locked),
-        "out missing": lambda: kernel.into(one, one),
-        "none of several": lambda: several(one[:1], one),
-        "one of several": lambda: several(one, one),
+        "right": lambda: kernel(array, array),
+        "dtype": lambda: kernel(array, array.astype(np.float64)),
+        "shape": lambda: kernel(array[:2], array),
+        "gaps": lambda: kernel(np.ones((64, 4), np.float32).T, array),
+        "out's shape": lambda: kernel.into(array, array, out=array[:2].copy()),
+        "out read-only": lambda: kernel.into(array, array, out=locked),
+        "out missing": lambda: kernel.into(array, array),
+        "none of several": lambda: several(array[:1], array),
+        "one of several": lambda: several(array, array),
         "prepare": lambda: kernel.prepare("f32[4, 64]", "f32[4, 32]"),
         "prepare right": lambda: kernel.prepare("f32[4, 64]", "f32[4, 64]"),
     }
@@ -53,13 +53,13 @@ def of_jax(kernel: Any) -> dict[str, Callable[[], Any]]:
     import jax
     import jax.numpy as jnp
 
-    one = jnp.ones((4, 64), jnp.float32)
+    array = jnp.ones((4, 64), jnp.float32)
     return {
-        "JAX, right": lambda: kernel(one, one),
-        "JAX, dtype": lambda: kernel(one, one.astype(jnp.float16)),
-        "JAX, shape": lambda: kernel(one[:2], one),
-        "JAX, shape inside jit": lambda: jax.jit(lambda x: kernel(x[:2], x))(one),
-        "JAX, shapes alone": lambda: jax.eval_shape(lambda x: kernel(x, x), one),
+        "JAX, right": lambda: kernel(array, array),
+        "JAX, dtype": lambda: kernel(array, array.astype(jnp.float16)),
+        "JAX, shape": lambda: kernel(array[:2], array),
+        "JAX, shape inside jit": lambda: jax.jit(lambda x: kernel(x[:2], x))(array),
+        "JAX, shapes alone": lambda: jax.eval_shape(lambda x: kernel(x, x), array),
     }
 
 

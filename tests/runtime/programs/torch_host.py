@@ -98,11 +98,11 @@ def works(driver: standin.Standin) -> dict[str, Any]:
     for _ in range(2):
         out = (tensor(0), b := tensor(2), tensor(0))
         assert kernel.into(a, b, out=out) is out
-        found["into"] = [first(one) for one in out]
+        found["into"] = [first(array) for array in out]
     total, difference = operator(a, b := tensor(2))
     found["operator"] = [first(total), first(b), first(difference)]
     meta = operator(a.to("meta"), a.to("meta"))
-    found["meta"] = [[str(one.device), *one.shape] for one in meta]
+    found["meta"] = [[str(array.device), *array.shape] for array in meta]
     adds = _adds(driver)
     adding = adds.torch_operator("host::compiled")
     compiled = torch.compile(lambda x, y: adding(x, y), backend="aot_eager", fullgraph=True)

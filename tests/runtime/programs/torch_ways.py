@@ -19,8 +19,8 @@ def tensor(value: float, *, device: int = 0) -> Any:
     return torch.full((4, 64), value, dtype=torch.float32).to(f"cuda:{device}")
 
 
-def first(one: Any) -> float:
-    return float(one.detach().cpu()[0, 0])
+def first(array: Any) -> float:
+    return float(array.detach().cpu()[0, 0])
 
 
 def adds(driver: Any) -> Any:
@@ -68,7 +68,7 @@ def works(driver: Any) -> dict[str, Any]:
         return total, difference, y
 
     compiled = torch.compile(wrapped, backend="aot_eager", fullgraph=True)
-    found["operator that updates"] = [first(one) for one in compiled(a, tensor(2))]
+    found["operator that updates"] = [first(array) for array in compiled(a, tensor(2))]
     with torch.cuda.device(1):
         found["current device elsewhere"] = first(kernel(a, b))
     found["dlpack there and back"] = _through_dlpack(kernel, a, b)
@@ -86,10 +86,10 @@ def _versions(kernel: Any, updating: Any, a: Any, b: Any) -> list[int]:
     """Return by how much calls move the version counters of what they write, and of an input."""
     out, updated = tensor(0), tensor(2)
     found = []
-    for one in (kernel, kernel.unchecked):
+    for variant in (kernel, kernel.unchecked):
         for _ in range(2):  # slow, then through generated code
             before = out._version, a._version
-            one.into(a, b, out=out)
+            variant.into(a, b, out=out)
             found += [out._version - before[0], a._version - before[1]]
     for _ in range(2):
         before = updated._version
@@ -208,7 +208,7 @@ def _streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[bool]:
         with torch.cuda.stream(side):
             kernel(a, b)
             kernel.into(a, b, out=torch.empty_like(a))
-        found += [one.stream == side.cuda_stream for one in driver.launches[-2:]]
+        found += [launch.stream == side.cuda_stream for launch in driver.launches[-2:]]
         kernel(a, b)
         found.append(driver.launches[-1].stream == 0)
     return found
@@ -238,10 +238,10 @@ def refusals(driver: Any) -> dict[str, str]:
     whole = torch.empty(4 * 64 + 1, device="cuda")
     operator = kernel.torch_operator("standin::refusing")
     updating = updates(driver).torch_operator("standin::refusing_updates")
-    one = made.kernel(
+    scalar = made.kernel(
         made.artifact(made.launch("two", 0, 1), inputs={"a": "f32[1]"}, outputs=["f32[1]"])
     )
-    one(torch.ones(1, device="cuda"))
+    scalar(torch.ones(1, device="cuda"))
     imaginary = torch.ones(1, dtype=torch.complex64).cuda().conj().imag
     assert imaginary.is_neg()
     assert imaginary.is_contiguous()
@@ -257,7 +257,7 @@ def refusals(driver: Any) -> dict[str, str]:
         "misaligned": message(lambda: kernel(whole[1:].view(4, 64), b)).split(" starts at ")[0],
         "overlap": message(lambda: kernel.into(a, b, out=a)),
         "operator name": message(lambda: kernel.torch_operator("adds")),
-        "negated": message(lambda: one(imaginary)),
+        "negated": message(lambda: scalar(imaginary)),
         "compressed": message(lambda: kernel(torch.eye(4).to_sparse_csr(), b)),
         "nested": message(
             lambda: kernel(torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), b)
