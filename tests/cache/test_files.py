@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable
@@ -58,21 +57,6 @@ def test_a_temporary_file_is_removed_when_its_user_fails(tmp_path: Path, folders
 
 
 def test_publish_first_does_not_touch_what_is_there(tmp_path: Path, folders: Folders) -> None:
-    with files.temporary(folders, b"first") as place:
-        assert files.publish_first(folders, place, "a/name")
-    with files.temporary(folders, b"second") as place:
-        assert not files.publish_first(folders, place, "a/name")
-    assert (tmp_path / "a" / "name").read_bytes() == b"first"
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV])
-def test_publish_first_does_not_touch_what_is_there_without_links_either(
-    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refuse(*_: object, **options: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "link", refuse)
     with files.temporary(folders, b"first") as place:
         assert files.publish_first(folders, place, "a/name")
     with files.temporary(folders, b"second") as place:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +15,6 @@ from pallasc.cache.about import About
 from pallasc.cache.index import MIGRATIONS, Index, open_index
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
-from pallasc.cache.uses import Session
 
 Publish = Callable[..., str]
 
@@ -142,14 +138,6 @@ def test_an_index_with_more_than_tables_is_thrown_away(filled: Store, extra: str
         assert "more than tables" in index.notes[0]
 
 
-def test_an_index_that_was_not_sealed_is_thrown_away(filled: Store) -> None:
-    connection = sqlite3.connect(filled.folder / "index.sqlite")
-    with contextlib.closing(connection):
-        connection.execute("DELETE FROM artifacts")
-        connection.commit()
-    assert known(filled) == KEYS
-
-
 @pytest.mark.parametrize("version", [len(MIGRATIONS) + 1, -1])
 def test_an_index_of_another_schema_is_thrown_away(filled: Store, version: int) -> None:
     with open_index(filled) as index:
@@ -254,13 +242,6 @@ def test_a_write_that_fails_changes_nothing(filled: Store) -> None:
         assert index.read("SELECT count(*) FROM artifacts") == [(3,)]
 
 
-def test_the_hits_of_an_index_that_is_lost_are_lost_and_the_rest_is_not(filled: Store) -> None:
-    with Session(filled) as session:
-        session.hit(KEYS[0], about=About("matmul"))
-    (filled.folder / "index.sqlite").write_bytes(b"damage")
-    assert known(filled) == KEYS
-
-
 def test_an_index_closes_twice(filled: Store) -> None:
     with open_index(filled) as index:
         assert isinstance(index, Index)
@@ -272,11 +253,6 @@ def test_an_index_closes_twice(filled: Store) -> None:
 def test_the_index_lies_where_the_grammar_says(filled: Store) -> None:
     names = {path.name for path in filled.folder.iterdir() if path.is_file()}
     assert names == {"index.sqlite", "index.seal"}
-
-
-def test_the_path_of_the_index_is_below_the_version(store: Store) -> None:
-    with open_index(store) as index:
-        assert index.path == Path(store.root / "v1" / "index.sqlite")
 
 
 def test_records_of_strangers_are_taken_as_they_are_and_their_manifests_checked(

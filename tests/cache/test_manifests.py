@@ -111,7 +111,7 @@ def test_other_forged_records_stop_nobody(store: Store, where: str, body: str) -
     place.parent.mkdir(exist_ok=True)
     place.write_bytes(forged(kind.get(where, "uses"), name, body))
     assert stats(store).entries == 1
-    assert [one.key for one in pins(store)] == [KEY]
+    assert [pinned.key for pinned in pins(store)] == [KEY]
     assert prune(store).records == 0
     assert verify(store, repair=True).ok
     assert verify(store).ok

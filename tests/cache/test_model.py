@@ -116,8 +116,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self._check_pruned(pruned, left, expected)
         assert pruned.excess_bytes == max(0, expected - size)
         if pruned.excess_bytes:
-            assert sum(one.bytes for one in pruned.plan.kept) == expected
-            told = [(one.reason, one.records) for one in pruned.plan.kept]
+            assert sum(retained.bytes for retained in pruned.plan.kept) == expected
+            told = [(retained.reason, retained.records) for retained in pruned.plan.kept]
             held = [("pinned", len(self.pinned & left)), ("in use", len(in_use - self.pinned))]
             assert told == [(reason, records) for reason, records in held if records]
 
@@ -160,8 +160,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
             data[random.Random(seed).randrange(len(data))] ^= 1
             place.write_bytes(data)
             os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
-            for one in {number} if area != "ptx" else {number % 10, number % 10 + 10}:
-                self.used.pop(one, None)
+            for owner in {number} if area != "ptx" else {number % 10, number % 10 + 10}:
+                self.used.pop(owner, None)
 
     @rule(numbers=st.sets(NUMBERS, min_size=1))
     def pin(self, numbers: set[int]) -> None:

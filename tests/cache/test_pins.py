@@ -57,13 +57,6 @@ def test_what_is_not_in_the_store_cannot_be_pinned(store: Store) -> None:
         pin(store, "KEY")
 
 
-def test_a_damaged_pin_still_holds(store: Store, publish: Publish) -> None:
-    pin(store, publish(KEY, used_s=1), label="release")
-    (store.folder / "pins" / KEY).write_bytes(b"")
-    assert pins(store) == [Pin(KEY)]
-    assert held_by_pins(store) == {KEY}
-
-
 def test_a_pin_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("in the way")
     with pytest.raises(ToolError, match="cannot be pinned: Not a directory"):

@@ -127,7 +127,7 @@ def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it
     assert not required().believes("manifest", NAME, signed)
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
     assert required().believes("manifest", NAME, signed)
-    assert [one["key"][:5] for one in required().signed("manifest", NAME, BODY)["signed"]] == [
+    assert [entry["key"][:5] for entry in required().signed("manifest", NAME, BODY)["signed"]] == [
         "hmac-"
     ]
 

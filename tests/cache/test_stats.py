@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import pytest
-
 from pallasc.cache.about import About
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
@@ -15,7 +13,6 @@ from pallasc.cache.upkeep.pins import pin
 from pallasc.cache.upkeep.prune import prune
 from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.uses import Session
-from pallasc.errors import SpecError
 
 Publish = Callable[..., str]
 
@@ -58,10 +55,10 @@ def test_artifacts_are_listed_the_last_used_first(store: Store, publish: Publish
     publish(KEY, used_s=1000)
     publish(OTHER, used_s=2000)
     store.put_manifest("00" * 32, Manifest(action=KEY))
-    assert [one.key for one in artifacts(store)] == [OTHER, KEY]
-    (one,) = artifacts(store, key_prefix="ab")
-    assert (one.key, one.last_use, one.requests) == (KEY, 1000.0, ("00" * 32,))
-    assert json.loads(json.dumps(one.to_json()))["key"] == KEY
+    assert [listed.key for listed in artifacts(store)] == [OTHER, KEY]
+    (listed,) = artifacts(store, key_prefix="ab")
+    assert (listed.key, listed.last_use, listed.requests) == (KEY, 1000.0, ("00" * 32,))
+    assert json.loads(json.dumps(listed.to_json()))["key"] == KEY
 
 
 def test_artifacts_are_found_by_the_name_of_their_kernel(store: Store, publish: Publish) -> None:
@@ -70,20 +67,12 @@ def test_artifacts_are_found_by_the_name_of_their_kernel(store: Store, publish: 
     with Session(store) as session:
         session.made(KEY, seconds=1.0, about=About("matmul", "h100-sxm", {"m": 1}))
         session.hit(KEY, about=About("gemm", "h100-sxm", {}))
-    assert [one.key for one in artifacts(store, name="gemm")] == [KEY]
+    assert [listed.key for listed in artifacts(store, name="gemm")] == [KEY]
     assert [about.name for about in artifacts(store, name="matmul")[0].variants] == [
         "gemm",
         "matmul",
     ]
     assert artifacts(store, name="softmax") == []
-
-
-def test_a_wrong_size_in_the_environment_is_told(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PALLASC_CACHE_SIZE", "ten")
-    with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE"):
-        stats(store)
 
 
 def test_stores_of_other_versions_are_named_and_left_alone(store: Store, publish: Publish) -> None:

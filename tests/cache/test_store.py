@@ -17,7 +17,7 @@ from pallasc.cache import files
 from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import PutResult, Store, default_root
-from pallasc.errors import CorruptError, PallascError, ToolError
+from pallasc.errors import CorruptError, ToolError
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -44,9 +44,6 @@ def refuse(number: int) -> Callable[..., Any]:
         raise OSError(number, os.strerror(number))
 
     return call
-
-
-# ---- hits and misses
 
 
 def test_an_artifact_comes_back_as_it_was_put(store: Store) -> None:
@@ -135,9 +132,6 @@ def test_a_wrong_key_is_an_error_and_not_a_miss(store: Store, key: str) -> None:
             call()
 
 
-# ---- the first writer wins
-
-
 def test_an_equal_second_artifact_existed(store: Store) -> None:
     first = put(store)
     assert put(store) == PutResult(stored=True, digest=first.digest, existed=True)
@@ -182,9 +176,6 @@ def test_the_record_is_published_after_every_blob(
     monkeypatch.setattr(Folders, "sync", note)
     put(store)
     assert order == ["cas", "cas", "ac"]
-
-
-# ---- damage
 
 
 def test_a_corrupt_blob_is_put_away_with_the_reason_and_heals(store: Store) -> None:
@@ -291,9 +282,6 @@ def _put_with(read: Any, put_blob: Any) -> Any:
             return put_blob(store, data)
 
     return put_really
-
-
-# ---- a disk that fails
 
 
 @pytest.mark.parametrize(
@@ -440,9 +428,6 @@ def test_each_warning_goes_to_the_callers_function_too(tmp_path: Path) -> None:
     assert told == store.warnings != []
 
 
-# ---- sharing
-
-
 @pytest.fixture
 def umask() -> Iterator[Callable[[int], int]]:
     """Let a test set the umask."""
@@ -464,20 +449,6 @@ def test_the_umask_decides_who_may_read_and_write(
     for path in store.root.rglob("*"):
         wanted = folder_mode if path.is_dir() else file_mode
         assert stat.S_IMODE(path.stat().st_mode) == wanted, path
-
-
-def test_new_folders_take_the_group_of_a_setgid_store(
-    store: Store, umask: Callable[[int], int]
-) -> None:
-    umask(0o002)
-    store.root.mkdir()
-    store.root.chmod(0o2775)
-    put(store)
-    folders = [path for path in store.root.rglob("*") if path.is_dir()]
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o2775 for path in folders)
-
-
-# ---- where the store lies
 
 
 @pytest.mark.parametrize(
@@ -510,8 +481,3 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(ToolError, match="Set PALLASC_CACHE_DIR"):
         default_root()
-
-
-def test_a_wrong_key_is_an_error_of_pallasc() -> None:
-    assert issubclass(CorruptError, PallascError)
-    assert CorruptError.exit_code == 5

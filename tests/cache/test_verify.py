@@ -41,7 +41,7 @@ def filled(store: Store, publish: Publish) -> Store:
 
 
 def kinds(verified: Verified) -> list[tuple[str, str]]:
-    return [(one.kind, one.path.partition("/")[0]) for one in verified.findings]
+    return [(finding.kind, finding.path.partition("/")[0]) for finding in verified.findings]
 
 
 def test_a_sound_store_has_no_findings(filled: Store) -> None:
@@ -221,7 +221,7 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
     with monkeypatch.context() as patch:
         patch.setattr(files, "read", refuse)
         found = verify(filled, repair=True)
-    assert [(one.kind, one.reason) for one in found.findings] == [
+    assert [(finding.kind, finding.reason) for finding in found.findings] == [
         ("unreadable", "cannot be read: Input/output error")
     ] * 3
     assert not found.ok
@@ -281,7 +281,7 @@ def test_a_record_that_names_another_assembler_than_the_cubin_is_reported(
         artifact = {"toolchain": {"ptxas": told}, "kernels": [{"name": "k", "cubin": "c"}]}
         assert store.put_artifact(key, artifact, {"c": cubin}).stored
     found = verify(store)
-    assert [(one.kind, one.path, one.reason) for one in found.findings] == [
+    assert [(finding.kind, finding.path, finding.reason) for finding in found.findings] == [
         (
             "corrupt",
             format.relative_path(format.ARTIFACTS, OTHER),

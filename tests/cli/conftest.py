@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -139,3 +139,17 @@ def pretended() -> ModuleType:
 def paper() -> Any:
     """Return the model of a terminal; it takes a number of columns."""
     return _load("paper").Paper
+
+
+@pytest.fixture(scope="session")
+def standin_gpu() -> ModuleType:
+    """Return the module that plugs the stand-in driver in."""
+    return _load("standin_gpu")
+
+
+@pytest.fixture
+def gpu(standin_gpu: Any) -> Iterator[Any]:
+    """Give a GPU of the stand-in's on which each launch takes 20 µs."""
+    with standin_gpu.plugged_in() as driver:
+        driver.configure(kernel_ns=20_000)
+        yield driver

@@ -75,8 +75,8 @@ def test_variants_are_selected_by_name_parameter_and_target(
     run: RunCommand, built: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "some.pallasc"
-    one = ("-k", "add and dtype=bf16", "--target", "h100-sxm", "--frozen")
-    assert run("bundle", "create", *built.arguments, *one, "-o", path).code == 0
+    options = ("-k", "add and dtype=bf16", "--target", "h100-sxm", "--frozen")
+    assert run("bundle", "create", *built.arguments, *options, "-o", path).code == 0
     with open_bundle(path) as opened:
         assert [entry.id for entry in opened.entries()] == ["add[m=1024,dtype=bf16]@h100-sxm"]
     other = run("bundle", "create", *built.arguments, "-k", "nothing", "-o", path)
@@ -92,7 +92,7 @@ def test_one_bundle_for_each_target(
     result = run("bundle", "create", *built.arguments, "-o", path, "--split-by", by)
     written = path.with_name(f"kernels-{name}.pallasc")
     assert result.err == f"wrote {written}: 2 variants, {written.stat().st_size:,} bytes\n"
-    assert [one.name for one in path.parent.iterdir()] == [written.name]
+    assert [file.name for file in path.parent.iterdir()] == [written.name]
     assert written.read_bytes() == bundle.read_bytes()
 
 
@@ -129,7 +129,9 @@ def test_a_dirty_tree_is_said(run: RunCommand, built: Any, tmp_path: Path) -> No
     assert ", and files differed from it" in shown
     assert "differs       kernels.yaml" in shown
     found = json.loads(run("bundle", "audit", path, "--json").out)["findings"]
-    assert [one["severity"] for one in found if one["kind"] == "provenance"] == ["warning"]
+    assert [finding["severity"] for finding in found if finding["kind"] == "provenance"] == [
+        "warning"
+    ]
 
 
 def test_what_kernels_import_and_open_must_be_in_the_commit(
@@ -256,7 +258,7 @@ def test_a_bundle_and_a_lock_file_are_compared(
     del lines[place]
     lock.write_text("".join(lines))
     data = json.loads(run("bundle", "verify", bundle, "--lock", lock, "--json").out)
-    assert [(one["severity"], one["message"]) for one in data["findings"]] == [
+    assert [(finding["severity"], finding["message"]) for finding in data["findings"]] == [
         ("error", "the lock file does not name it")
     ]
     nothing = run("bundle", "verify", bundle, "--lock", tmp_path / "none.lock")

@@ -57,7 +57,7 @@ def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
     data = json.loads(run("bundle", "show", bundle, "--json").out)
     assert (data["digest"], data["root"], data["bytes"]) == (digest, root, bundle.stat().st_size)
     assert data["kernels"] == {"norm": 4, "scale": 4}
-    assert [(one["target"], one["variants"]) for one in data["targets"]] == [
+    assert [(target["target"], target["variants"]) for target in data["targets"]] == [
         ("b200", 4),
         ("h100-sxm", 4),
     ]
@@ -171,12 +171,12 @@ def test_merging_keeps_what_was_kept(run: RunCommand, tmp_path: Path) -> None:
 
 
 def test_a_choice_may_be_in_one_of_the_bundles_alone(run: RunCommand, tmp_path: Path) -> None:
-    one = _write(tmp_path / "one", make_items(1, names=("one",)))
+    first = _write(tmp_path / "one", make_items(1, names=("one",)))
     other = _write(tmp_path / "other", make_items(1, names=("other",), targets=("b200",)))
     merged = tmp_path / "merged"
-    assert run("bundle", "merge", one, other, "-o", merged, "--target", "b200").code == 0
+    assert run("bundle", "merge", first, other, "-o", merged, "--target", "b200").code == 0
     assert merged.read_bytes() == other.read_bytes()
-    none = run("bundle", "merge", one, other, "-o", tmp_path / "no", "--target", "thor")
+    none = run("bundle", "merge", first, other, "-o", tmp_path / "no", "--target", "thor")
     assert (none.code, (tmp_path / "no").exists()) == (2, False)
 
 
@@ -217,7 +217,9 @@ def test_a_damaged_bundle_is_not_merged(run: RunCommand, bundle: Path, tmp_path:
 def _audit(run: RunCommand, path: Path, *options: str) -> tuple[int, set[tuple[str, str, str]]]:
     result = run("bundle", "audit", path, *options, "--json")
     found = json.loads(result.out)["findings"]
-    return result.code, {(one["severity"], one["kind"], one["subject"]) for one in found}
+    return result.code, {
+        (finding["severity"], finding["kind"], finding["subject"]) for finding in found
+    }
 
 
 def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None:
@@ -272,7 +274,7 @@ def test_limits_that_are_kept_find_nothing(run: RunCommand, bundle: Path) -> Non
     options = ("--target", "sm_90a", "--target", "b200", "--budget", "1MiB", "--spills", "0")
     more = ("--variant-budget", "1MiB", "--driver", "13.0")
     code, found = _audit(run, bundle, *options, *more)
-    assert {one[:2] for one in found} == {("warning", "signature"), ("note", "driver")}
+    assert {finding[:2] for finding in found} == {("warning", "signature"), ("note", "driver")}
     assert code == 0
 
 

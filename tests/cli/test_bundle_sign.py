@@ -125,8 +125,8 @@ def test_several_may_sign(run: RunCommand, key: Path, signed: Path, tmp_path: Pa
     other = tmp_path / "other.key"
     assert run("bundle", "keygen", other).code == 0
     assert run("bundle", "sign", signed, "--key", other).code == 0
-    for one in (key, other):
-        assert run("bundle", "verify", signed, "--key", _public(one)).code == 0
+    for trusted in (key, other):
+        assert run("bundle", "verify", signed, "--key", _public(trusted)).code == 0
     both = run("bundle", "verify", signed, "--key", _public(key), "--key", _public(other))
     assert len(both.out.splitlines()) == 3
 

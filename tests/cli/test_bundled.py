@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
-import standin_gpu
-
-sys.path.pop(0)
 
 RunCommand = Callable[..., Any]
 
@@ -21,12 +15,10 @@ F32 = "add[m=1024,dtype=f32]@h100-sxm"
 
 
 @pytest.fixture
-def gpu() -> Iterator[Any]:
-    """Give a GPU of the stand-in's whose kernel adds and takes 20 µs."""
-    with standin_gpu.plugged_in() as driver:
-        driver.configure(kernel_ns=20_000)
-        driver.kernel("*")(standin_gpu.add_kernel())
-        yield driver
+def gpu(gpu: Any, standin_gpu: Any) -> Any:
+    """Return the GPU with a kernel that adds."""
+    gpu.kernel("*")(standin_gpu.add_kernel())
+    return gpu
 
 
 @pytest.fixture
@@ -75,7 +67,9 @@ def test_several_points_of_a_bundle_are_told_apart(gpu: Any, run: RunCommand, bu
     assert '-k "dtype=' in result.err
 
 
-def test_a_bundle_for_another_gpu_is_refused(gpu: Any, run: RunCommand, bundle: Path) -> None:
+def test_a_bundle_for_another_gpu_is_refused(
+    gpu: Any, standin_gpu: Any, run: RunCommand, bundle: Path
+) -> None:
     gpu.devices("8.0")
     standin_gpu.made.forget()
     result = run("run", bundle, "-k", "dtype=f32")

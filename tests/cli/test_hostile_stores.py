@@ -121,8 +121,8 @@ def test_every_command_refuses_it_and_touches_nothing(
         told = run("cache", "verify", "--store", root, "--json")
         assert told.code == 5
         (found,) = (
-            one for one in json.loads(told.out)["findings"]
-            if (one["kind"], one["path"]) == ("foreign", area)
+            finding for finding in json.loads(told.out)["findings"]
+            if (finding["kind"], finding["path"]) == ("foreign", area)
         )  # fmt: skip
         assert found["reason"] == f"{kind} lies where a folder of the store should"
         told = run("cache", "verify", "--repair", "--store", root)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +15,6 @@ from pallasc.cli.launching.profile_trace import TraceFile, decode_profile, earli
 from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, Profile
-
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
-import standin_gpu
-
-sys.path.pop(0)
 
 PROFILE = Profile(launch=0, buffer=1, words=16, traces=2, names=("Init", "load", "store"))
 
@@ -77,7 +71,7 @@ NESTED = [(0, 100), (1, 110), (1 | EXIT, 130), (0 | EXIT, 150)]
 
 def test_regions_come_in_the_order_in_which_they_were_entered() -> None:
     traces = decode_profile(PROFILE, 1, _trace(5, 1000, NESTED) + IDLE)
-    assert [(one.block, one.number, one.sm, one.start_ns) for one in traces] == [
+    assert [(trace.block, trace.number, trace.sm, trace.start_ns) for trace in traces] == [
         (0, 0, 5, 1000), (0, 1, 0, 0),
     ]  # fmt: skip
     assert [(r.name, r.start, r.end) for r in traces[0].regions] == [
@@ -183,11 +177,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def gpu() -> Iterator[Any]:
-    """Give a GPU of the stand-in's whose kernel adds one and writes what it measured."""
-    with standin_gpu.plugged_in() as driver:
-        driver.kernel("*")(_profiled)
-        yield driver
+def gpu(gpu: Any) -> Any:
+    """Return the GPU with a kernel that adds one and writes what it measured."""
+    gpu.kernel("*")(_profiled)
+    return gpu
 
 
 def _profiled(launch: Any) -> None:

@@ -87,7 +87,7 @@ def test_what_a_spec_prints_is_told_beside_json(run: Callable[..., Any], tmp_pat
     for _ in range(2):  # executed, and then remembered
         result = run("list", path, "--store", tmp_path / "store", "--json")
         assert result.err == f"warning: while {path} was read: stdout: {{}}\n"
-        assert [one["name"] for one in json.loads(result.out)["variants"]] == ["k"]
+        assert [row["name"] for row in json.loads(result.out)["variants"]] == ["k"]
 
 
 SHARED = """\
@@ -124,7 +124,7 @@ def test_a_folder_means_both_kinds_and_an_added_variant_costs_only_itself(
         declared.write_text("import pallasc\n" + "\n".join(calls) + "\n")
         result = run("build", folder, "--store", tmp_path / "store", "--json")
         assert result.code == 0, result.err
-        return {one["name"]: one["status"] for one in json.loads(result.out)["variants"]}
+        return {row["name"]: row["status"] for row in json.loads(result.out)["variants"]}
 
     assert build("k", [1, 2]) == {"k1": "compiled", "k2": "compiled", "plain": "compiled"}
     assert build("k", [1, 2, 4]) == {

@@ -133,10 +133,10 @@ def test_json_has_every_warning_and_every_kernel_of_xla(report: Any) -> None:
 def test_junit_has_them_as_properties_and_as_output(report: Any) -> None:
     cases = list(ElementTree.fromstring(junit_xml(report, Path("/"))).iter("testcase"))
     properties = [
-        {one.get("name"): one.get("value") for one in case.iter("property")} for case in cases
+        {item.get("name"): item.get("value") for item in case.iter("property")} for case in cases
     ]
-    assert [one.get("warnings") for one in properties] == ["2", "3", None, None]
-    assert [one["pallas_kernels"] for one in properties] == ["1", "1", "1", "0"]
+    assert [named.get("warnings") for named in properties] == ["2", "3", None, None]
+    assert [named["pallas_kernels"] for named in properties] == ["1", "1", "1", "0"]
     assert properties[2]["xla_kernels"] == "copy, add"
     assert cases[0].findtext("system-err") == "k.py:4: UserWarning: cache miss: 100 % (2 times)"
     assert cases[2].find("system-err") is None

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "programs"))
-import standin_gpu
-
-sys.path.pop(0)
 
 RunCommand = Callable[..., Any]
 
@@ -42,11 +36,10 @@ def failing_reference(x, y):
 
 
 @pytest.fixture
-def gpu() -> Iterator[Any]:
-    """Give a GPU of the stand-in's whose kernel adds."""
-    with standin_gpu.plugged_in() as driver:
-        driver.kernel("*")(standin_gpu.add_kernel())
-        yield driver
+def gpu(gpu: Any, standin_gpu: Any) -> Any:
+    """Return the GPU with a kernel that adds."""
+    gpu.kernel("*")(standin_gpu.add_kernel())
+    return gpu
 
 
 @pytest.fixture
@@ -99,12 +92,12 @@ def test_all_points_are_launched_and_reported_as_json(gpu: Any, launch: RunComma
     assert report["device"] == {
         "ordinal": 0, "name": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "driver": "13.0",
     }  # fmt: skip
-    assert [one["id"] for one in report["results"]] == [F32, BF16]
-    one = report["results"][1]
+    assert [row["id"] for row in report["results"]] == [F32, BF16]
+    row = report["results"][1]
     shape = [1024, 4096]
-    assert one["inputs"][0] == {"path": "x", "dtype": "bf16", "shape": shape, "file": None}
-    assert (one["seed"], one["same"]) == (3, True)
-    (output,) = one["outputs"]
+    assert row["inputs"][0] == {"path": "x", "dtype": "bf16", "shape": shape, "file": None}
+    assert (row["seed"], row["same"]) == (3, True)
+    (output,) = row["outputs"]
     eps = 4 * float(ml_dtypes.finfo(ml_dtypes.bfloat16).eps)
     assert output["compared"] == {
         "count": 1024 * 4096, "mismatches": 0, "rtol": eps, "atol": eps, "max_abs": 0.0,
@@ -115,7 +108,9 @@ def test_all_points_are_launched_and_reported_as_json(gpu: Any, launch: RunComma
     assert output["sha256"] == hashlib.sha256(right.tobytes()).hexdigest()
 
 
-def test_a_difference_is_located_and_ends_with_1(gpu: Any, launch: RunCommand) -> None:
+def test_a_difference_is_located_and_ends_with_1(
+    gpu: Any, standin_gpu: Any, launch: RunCommand
+) -> None:
     def spoil(out: Any) -> None:
         out[3, 5:7] += np.float32(0.5)
 
@@ -314,7 +309,12 @@ def test_the_memory_of_the_gpu_is_given_back(gpu: Any, launch: RunCommand) -> No
 
 
 def test_neither_numpy_nor_jax_is_loaded_by_a_launch(
-    gpu: Any, built: Any, process: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpu: Any,
+    standin_gpu: Any,
+    built: Any,
+    process: RunCommand,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in standin_gpu.standin.environment().items():
         monkeypatch.setenv(name, value)

@@ -91,8 +91,13 @@ def says(store: Store) -> dict[str, Any]:
     for name in ("quarantined", "warnings"):
         figures.pop(name)
     listed = {
-        one.key: (one.bytes, one.last_use, one.compile_s, [about.name for about in one.variants])
-        for one in artifacts(store)
+        item.key: (
+            item.bytes,
+            item.last_use,
+            item.compile_s,
+            [about.name for about in item.variants],
+        )
+        for item in artifacts(store)
     }
     return {"figures": figures, "listed": listed, "hits": stats(store).totals.hits}
 

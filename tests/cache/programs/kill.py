@@ -48,7 +48,11 @@ def left_over(store: Store) -> list[str]:
     folders = [store.folder / name for name in ("tmp", "leases", "locks", "uses")]
     again = prune(store, limits=TIDY, dry_run=True)
     return [
-        *(f"{path.relative_to(store.folder)} is left" for one in folders for path in one.glob("*")),
+        *(
+            f"{path.relative_to(store.folder)} is left"
+            for folder in folders
+            for path in folder.glob("*")
+        ),
         *(f"blob {name} is left" for name in again.plan.orphans),
         *again.warnings,
     ]

@@ -86,13 +86,13 @@ def count(entries: int, hits: int) -> Step:
 def pin(store: Store) -> list[str]:
     """Pin what the other one published."""
     pins.pin(store, key(1), label="release")
-    return differing("pins", [one.label for one in pins.pins(store)], ["release"])
+    return differing("pins", [pin.label for pin in pins.pins(store)], ["release"])
 
 
 def pin_again_and_unpin(store: Store) -> list[str]:
     """Change the other one's pin, and remove it."""
     pins.pin(store, key(1), label="mine")
-    return differing("removed", [one.label for one in pins.unpin(store, "mine")], ["mine"])
+    return differing("removed", [pin.label for pin in pins.unpin(store, "mine")], ["mine"])
 
 
 def spoil(store: Store) -> None:
