@@ -29,6 +29,7 @@ _MOST_BYTES = 16 * 2**20
 """Size of a module that is looked into; names in larger ones are left to the import."""
 
 _DYNAMIC = frozenset(("globals", "setattr", "exec", "locals", "vars"))
+"""Functions that may bind names which reading does not show."""
 _ENUMS = frozenset(("object", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
 """Base classes that give a class no attribute that one would name."""
 
@@ -83,7 +84,8 @@ def check_entry(entry: Entry, base_dir: str) -> None:
     Raises:
         SpecError: the file, the module or the name does not exist; the hint has the nearest one.
     """
-    path = _check_file(entry, base_dir) if entry.is_file else _find_module(entry.source, base_dir)
+    find = _existing if entry.is_file else _find_module
+    path = find(entry.source, base_dir)
     if path is not None:
         _check_name(entry, path)
 
@@ -105,10 +107,6 @@ def _normal_path(text: str) -> str:
             f"{show(text)} is not a relative path.", hint="Paths are relative to the spec's folder."
         )
     return posixpath.normpath(text)
-
-
-def _check_file(entry: Entry, base_dir: str) -> Path:
-    return _existing(entry.source, base_dir)
 
 
 def _existing(relative: str, base_dir: str) -> Path:
@@ -268,10 +266,4 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _is_dynamic(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id in (
-        "globals",
-        "setattr",
-        "exec",
-        "locals",
-        "vars",
-    )
+    return isinstance(call.func, ast.Name) and call.func.id in _DYNAMIC

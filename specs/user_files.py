@@ -86,7 +86,7 @@ def replace_file(
             with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # or a crash after the rename may leave it empty
             with suppress(FileNotFoundError):
                 temporary.chmod(stat.S_IMODE(place.stat().st_mode))
             temporary.replace(place)

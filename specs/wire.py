@@ -6,7 +6,7 @@ Mappings keep their order, so do not sort the keys of the text. Nothing of this 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pallasc.errors import Location
@@ -18,27 +18,21 @@ from pallasc.specs.spec import Budget, Row, Spec, Tolerance, Variant, plain_args
 def spec_to_json(spec: Spec) -> dict[str, object]:
     """Return a spec as plain data."""
     return {
-        "name": spec.name,
-        "entry": spec.entry,
-        "args": spec.args,
-        "static": spec.static,
+        **_fields(spec),
         "matrix": [[name, list(values)] for name, values in spec.matrix.items()],
         "rows": [[list(row.values.items()), location_to_json(row.location)] for row in spec.rows],
-        "table": spec.table,
         "include": [list(point.items()) for point in spec.include],
         "exclude": [list(point.items()) for point in spec.exclude],
-        "targets": list(spec.targets),
         "models": {name: asdict(model) for name, model in spec.models.items()},
-        "reference": spec.reference,
-        "tolerance": spec.tolerance,
-        "budget": spec.budget,
-        "files": list(spec.files),
-        "env": list(spec.env),
         "mesh": [list(axis) for axis in spec.mesh.items()],
         "location": location_to_json(spec.location),
-        "base_dir": spec.base_dir,
         "locations": {path: location_to_json(place) for path, place in spec.locations.items()},
     }
+
+
+def _fields(item: Spec | Variant) -> dict[str, object]:
+    """Return all fields; those that JSON can hold as they are stay."""
+    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def spec_from_json(data: Mapping[str, Any]) -> Spec:
@@ -63,20 +57,12 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
 def variant_to_json(variant: Variant) -> dict[str, object]:
     """Return a variant as plain data."""
     return {
-        "name": variant.name,
-        "params": [list(pair) for pair in variant.params],
+        **_fields(variant),
         "target": asdict(variant.target),
-        "entry": variant.entry,
         "args": plain_args(variant.args, in_order=True),
-        "static": variant.static,
-        "reference": variant.reference,
         "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
         "budget": asdict(variant.budget),
-        "files": list(variant.files),
-        "env": list(variant.env),
-        "mesh": [list(axis) for axis in variant.mesh],
         "location": location_to_json(variant.location),
-        "base_dir": variant.base_dir,
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from pallasc.errors import CorruptError
@@ -90,12 +89,7 @@ class Naming:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if isinstance(error, CorruptError) and not isinstance(error, _NamedError):
             message = f"{self._name} is damaged: {error.message}."
             raise _NamedError(message, hint=error.hint) from error

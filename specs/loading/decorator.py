@@ -113,22 +113,7 @@ def kernel(
         SpecError: when the function is decorated while its file is being collected, and a field
             is wrong.
     """
-    fields: dict[str, object] = {
-        "name": name,
-        "args": args,
-        "static": static,
-        "matrix": matrix,
-        "include": include,
-        "exclude": exclude,
-        "targets": targets,
-        "reference": reference,
-        "tolerance": tolerance,
-        "budget": budget,
-        "files": files,
-        "env": env,
-        "mesh": mesh,
-    }
-    fields = {key: value for key, value in fields.items() if value is not None}
+    fields = {key: value for key, value in locals().items() if value is not None}
     collection = _collections[-1] if _collections else None
     line = _line_in(collection.file, sys._getframe(1)) if collection else None
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from pallasc.errors import SpecError
@@ -150,19 +150,13 @@ def _quoted(term: str) -> str:
     return f'{key}{equals}"{value}"' if equals else f'"{term}"'
 
 
-@dataclass(slots=True)
 class _Parser:
     """A recursive descent over the tokens of one expression."""
 
-    text: str
-    tokens: list[str]
-    terms: list[str]
-    depth: int
-
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = _TOKEN.findall(text) if len(text) <= _LONGEST else []
-        self.terms = []
+        self.tokens: list[str] = _TOKEN.findall(text) if len(text) <= _LONGEST else []
+        self.terms: list[str] = []
         self.depth = 0
 
     def parse(self) -> Predicate:

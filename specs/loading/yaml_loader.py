@@ -56,7 +56,7 @@ def load_yaml(file: str | Path) -> list[Spec]:
     Raises:
         SpecError: the file is missing or wrong.
     """
-    return _read_file(read_document(str(file)), _folder(str(file)))
+    return _read_file(read_document(str(file)), str(Path(file).resolve().parent))
 
 
 def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -> list[Spec]:
@@ -71,10 +71,6 @@ def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -
         SpecError: the text is wrong.
     """
     return _read_file(parse_document(text, file), str(Path(base_dir).resolve()))
-
-
-def _folder(file: str) -> str:
-    return str(Path(file).resolve().parent)
 
 
 def _load(file: str, collect_python: PythonCollector | None) -> list[Spec]:

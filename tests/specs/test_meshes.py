@@ -11,7 +11,6 @@ from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.meshes import checked_mesh
-from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
 
 SPEC = """\
 schema: 1
@@ -45,14 +44,6 @@ def test_the_order_of_axes_and_their_sizes_are_part_of_a_request() -> None:
     ]
     assert len(set(requests)) == 4
     assert "mesh" not in json.loads(requests[0])
-
-
-def test_a_mesh_survives_the_way_to_another_process() -> None:
-    (spec,) = parse_yaml(_spec('mesh: {y: "{n}", x: 4}', "matrix: {n: [2]}"))
-    back = spec_from_json(json.loads(json.dumps(spec_to_json(spec))))
-    assert (back, list(back.mesh)) == (spec, ["y", "x"])
-    (variant,) = expand([spec])
-    assert variant_from_json(json.loads(json.dumps(variant_to_json(variant)))) == variant
 
 
 @pytest.mark.parametrize(

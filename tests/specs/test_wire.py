@@ -27,6 +27,8 @@ kernels:
     targets: [mine, sm_80]
     tolerance: {rtol: 1.0e-3}
     budget: {registers: "{m}"}
+    mesh: {y: "{m}", x: 4}
+    env: [KERNEL_TILE]
     reference: json:dumps
 """
 
@@ -43,6 +45,7 @@ def test_a_spec_survives_json(specs: list[Spec]) -> None:
         assert back == spec
         assert back.locations == spec.locations
         assert list(back.matrix) == list(spec.matrix)
+        assert list(back.mesh) == list(spec.mesh)
 
 
 def test_a_variant_survives_json(specs: list[Spec]) -> None:
