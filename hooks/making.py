@@ -160,8 +160,6 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
         kind = getattr(event, "kind", None)
         if kind in ("compiled", "failed"):
             say(f"[{event.done}/{event.total}] {kind} {event.variant.id}")  # type: ignore[union-attr]
-        from pallasc.specs.plain_text import printable
-
         result = getattr(event, "result", None)
         if result is not None:
             for diagnostic in result.diagnostics[:_SHOWN]:

@@ -61,33 +61,20 @@ __all__ = [
 ]
 
 _MODULE_OF = {
-    "ArgumentError": "pallasc.errors",
     "Artifact": "pallasc.specs.artifacts.artifact",
-    "BudgetError": "pallasc.errors",
-    "Call": "pallasc.specs.loading.decorator",
-    "CheckError": "pallasc.errors",
-    "CompileError": "pallasc.errors",
-    "CorruptError": "pallasc.errors",
-    "DeviceError": "pallasc.errors",
-    "DriverError": "pallasc.errors",
     "Kernel": "pallasc.runtime.kernel",
-    "Kernels": "pallasc.runtime.opening",
-    "Location": "pallasc.errors",
-    "NotCachedError": "pallasc.errors",
-    "OutOfMemoryError": "pallasc.errors",
-    "PallascError": "pallasc.errors",
-    "Ref": "pallasc.specs.loading.decorator",
-    "SelectionError": "pallasc.errors",
-    "SpecError": "pallasc.errors",
-    "ToolError": "pallasc.errors",
-    "UnsupportedError": "pallasc.errors",
     "compile": "pallasc.compiler.api",
-    "declare": "pallasc.specs.loading.decorator",
-    "kernel": "pallasc.specs.loading.decorator",
-    "load": "pallasc.runtime.opening",
-    "open_artifact": "pallasc.runtime.opening",
-    "open_bundle": "pallasc.runtime.opening",
-}
+    **dict.fromkeys(("Call", "Ref", "declare", "kernel"), "pallasc.specs.loading.decorator"),
+    **dict.fromkeys(("Kernels", "load", "open_artifact", "open_bundle"), "pallasc.runtime.opening"),
+    **dict.fromkeys(
+        (
+            "ArgumentError", "BudgetError", "CheckError", "CompileError", "CorruptError",
+            "DeviceError", "DriverError", "Location", "NotCachedError", "OutOfMemoryError",
+            "PallascError", "SelectionError", "SpecError", "ToolError", "UnsupportedError",
+        ),
+        "pallasc.errors",
+    ),
+}  # fmt: skip
 
 
 def _installed_version() -> str:

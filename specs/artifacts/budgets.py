@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pallasc.errors import BudgetError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Budget
 
-_MEASURES: tuple[tuple[str, str, Callable[[KernelResources], int | None]], ...] = (
-    ("registers", "registers", lambda kernel: kernel.registers),
-    ("spill_bytes", "spill bytes", lambda kernel: kernel.spill_bytes),
-    ("stack_bytes", "stack bytes", lambda kernel: kernel.stack_bytes),
-    ("smem_bytes", "shared memory bytes", lambda kernel: kernel.smem_bytes),
-)
-
-
+# Fields that a budget and the resources of a kernel have in common, and words for them.
+_MEASURES = {
+    "registers": "registers",
+    "spill_bytes": "spill bytes",
+    "stack_bytes": "stack bytes",
+    "smem_bytes": "shared memory bytes",
+}
 _UNLIMITED = Budget()
 
 
@@ -23,10 +20,10 @@ def check_budget(artifact: Artifact, budget: Budget) -> BudgetError | None:
     """Return the error for the first limit that the artifact exceeds, None if there is none."""
     if budget == _UNLIMITED:
         return None
-    for field, words, measure in _MEASURES:
+    for field, words in _MEASURES.items():
         limit = getattr(budget, field)
         for kernel in artifact.kernels if limit is not None else ():
-            value = measure(kernel)
+            value = getattr(kernel, field)
             if value is None:
                 return BudgetError(f"{kernel.name}: {words} are not known; the budget is {limit}")
             if value > limit:

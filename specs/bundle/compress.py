@@ -113,7 +113,10 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     try:
         decompressor = _small_decompressor() if small else _decompressor(size, dictionary)
         content = decompressor.decompress(
-            _MAGIC + stored, max_output_size=size, allow_extra_data=False
+            # zstd passes over bytes behind a frame unless told not to.
+            _MAGIC + stored,
+            max_output_size=size,
+            allow_extra_data=False,
         )
     except (zstd.ZstdError, MemoryError) as error:
         raise CorruptError(f"{len(stored)} bytes cannot be decompressed: {error}") from error

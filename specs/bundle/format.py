@@ -91,6 +91,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.errors import CorruptError
 
@@ -124,8 +125,7 @@ _DIGEST_BYTES = 32
 HEAD_BYTES = _HEAD.size + _DIGEST_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """A part of the file: where it begins, and its size in bytes."""
 
     at: int
@@ -176,10 +176,8 @@ def pack_head(head: Head) -> bytes:
         head.minor,
         HEAD_BYTES,
         head.body_end,
-        head.catalog.at,
-        head.catalog.size,
-        head.provenance.at,
-        head.provenance.size,
+        *head.catalog,
+        *head.provenance,
         head.content,
         head.catalog_digest,
         head.provenance_digest,
@@ -230,8 +228,8 @@ def _unpack(covered: bytes, root: bytes) -> Head:
         minor=minor,
         head_bytes=head_bytes,
         body_end=end,
-        catalog=Extent(places[0], places[1]),
-        provenance=Extent(places[2], places[3]),
+        catalog=Extent(*places[:2]),
+        provenance=Extent(*places[2:]),
         content=content,
         catalog_digest=catalog,
         provenance_digest=provenance,

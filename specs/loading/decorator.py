@@ -113,6 +113,7 @@ def kernel(
         SpecError: when the function is decorated while its file is being collected, and a field
             is wrong.
     """
+    # These are the arguments: nothing else is bound yet.
     fields = {key: value for key, value in locals().items() if value is not None}
     collection = _collections[-1] if _collections else None
     line = _line_in(collection.file, sys._getframe(1)) if collection else None
