@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.output import echo, refusing
 from pallasc.errors import SpecError
 
 SPEC = """\
@@ -99,9 +99,7 @@ def command(folder: Path) -> None:
 
 def _write(files: dict[Path, str]) -> None:
     for path, text in files.items():
-        try:
+        with refusing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
-        except OSError as error:
-            raise SpecError(f"{path} cannot be written: {error.strerror}.") from error

@@ -13,7 +13,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option
 from pallasc.cli.bundle.options import files_argument
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.output import echo, refusing
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey
@@ -127,19 +127,16 @@ def _create(path: Path, data: bytes, mode: int) -> None:
     """
     from pallasc.errors import SpecError
 
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with refusing(path, hint="Give another path."):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError as error:
+            raise SpecError(
+                f"{path} is there already, and keys are never replaced.", hint="Give another name."
+            ) from error
         with open(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
             file.write(data)
-    except FileExistsError as error:
-        raise SpecError(
-            f"{path} is there already, and keys are never replaced.", hint="Give another name."
-        ) from error
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be written: {error.strerror}.", hint="Give another path."
-        ) from error
 
 
 def _read_key(file: str) -> Ed25519PrivateKey:
@@ -148,19 +145,13 @@ def _read_key(file: str) -> Ed25519PrivateKey:
     Raises:
         SpecError: it cannot be read, or is not a private key.
     """
-    from pallasc.errors import SpecError
     from pallasc.specs.bundle.signature import parse_private_key
 
     if file == _STDIN:
         return parse_private_key(sys.stdin.buffer.read(), "standard input", _password())
-    try:
+    with refusing(file, hint="Give a key that pallasc bundle keygen made.", doing="read"):
         data = Path(file).read_bytes()
         mode = Path(file).stat().st_mode
-    except OSError as error:
-        raise SpecError(
-            f"{file} cannot be read: {error.strerror}.",
-            hint="Give a key that pallasc bundle keygen made.",
-        ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         echo(f"warning: others can read {file}; run: chmod 600 {file}", err=True)
     return parse_private_key(data, file, _password())

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pallasc.cli.terminal.output import refusing
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import parse_dtype
 
@@ -54,7 +55,9 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
         SpecError: the file cannot be read, or is not a .npy file.
         ArgumentError: it holds another array.
     """
-    array = parse_npy(_bytes_of(path), str(path))
+    with refusing(path, doing="read"):
+        data = path.read_bytes()
+    array = parse_npy(data, str(path))
     taken = f"{dtype}{list(shape)}"
     descr = array.descr.replace("|", "<")
     accepted = {name.replace("|", "<") for name in descriptions(dtype)}
@@ -103,13 +106,6 @@ def descriptions(dtype: str) -> tuple[str, ...]:
     kind = "i" if dtype.startswith("i") else "u"
     names = f"{order}{kind}{size}", f"{order}V{size}"
     return (*names, "|f1") if dtype.startswith("f8") else names
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def parse_npy(data: bytes, name: str) -> Npy:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cli.launching.operands import Operands, Value, make_inputs
-from pallasc.cli.terminal.output import echo
-from pallasc.errors import CheckError, SpecError
+from pallasc.cli.terminal.output import echo, refusing
+from pallasc.errors import CheckError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
@@ -136,13 +136,9 @@ def _write(folder: Path, value: Value) -> Path:
 
     array = value.binding
     path = folder / f"{file_name(array.path)}.npy"
-    try:
+    with refusing(path, hint="Give --output another path."):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(npy_bytes(array.dtype, array.shape, value.data))
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be written: {error.strerror}.", hint="Give --output another path."
-        ) from error
     echo(f"wrote {path}", err=True)
     return path
 

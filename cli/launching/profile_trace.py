@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallasc.cli.terminal.output import refusing
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
 
@@ -218,10 +219,5 @@ class TraceFile:
         import json
 
         text = json.dumps({"displayTimeUnit": "ns", "traceEvents": self.events()})
-        try:
+        with refusing(self.path, hint="Give --profile another path."):
             self.path.write_text(text)
-        except OSError as error:
-            raise SpecError(
-                f"{self.path} cannot be written: {error.strerror}.",
-                hint="Give --profile another path.",
-            ) from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallasc.cli.terminal.output import refusing
 from pallasc.errors import Location, SpecError
 
 if TYPE_CHECKING:
@@ -48,10 +49,8 @@ class Request:
             name = self.variants[0].id if len(self.variants) == 1 else self.variants[0].name
             check_names(files, paths, name)
         for file in files.values():
-            try:
+            with refusing(file, doing="read"):
                 file.stat()
-            except OSError as error:
-                raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
 
     def _paths(self) -> list[str] | None:
         """Return the names of all inputs, None where only compiling will tell."""

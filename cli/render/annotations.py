@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pallasc.cli.render.remarks import holds_no_kernel
+from pallasc.cli.render.remarks import holds_no_kernel, names
 from pallasc.cli.render.result_text import output_tail, spill_bytes
 from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.workspace import relative_file, workspace_root
@@ -122,7 +122,7 @@ def _by_text(
 def _warning(warning: Diagnostic, results: Sequence[VariantResult], root: Path) -> Annotation:
     kernel = results[0].variant
     place = _place([warning.place(kernel.base_dir), kernel.location], root)
-    message = f"{warning.text}\nVariants: {_names(results)}"
+    message = f"{warning.text}\nVariants: {names(results)}"
     return Annotation("warning", f"{kernel.name}: {warning.kind}", message, *place)
 
 
@@ -135,7 +135,7 @@ def _no_kernels(results: Sequence[VariantResult], root: Path) -> list[Annotation
         Annotation(
             "warning",
             f"{own[0].variant.name} holds no Pallas Mosaic GPU kernel",
-            f"XLA wrote the code of: {_names(own)}",
+            f"XLA wrote the code of: {names(own)}",
             *_place([place], root),
         )
         for place, own in groups.items()
@@ -146,7 +146,7 @@ def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
     first = results[0]
     parts = [str(first.error or ""), *output_tail(first)]
     if len(results) > 1:
-        parts.append(_each(results) if _differ(results) else f"Variants: {_names(results)}")
+        parts.append(_each(results) if _differ(results) else f"Variants: {names(results)}")
     more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
     own = first.error.location if first.error else None
     place = _place([own, first.variant.location], root)
@@ -177,16 +177,10 @@ def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:
     return Annotation(
         "warning",
         f"{kernel.name} spills registers",
-        f"up to {count(worst, 'byte')} a thread: {_names(results)}\n"
+        f"up to {count(worst, 'byte')} a thread: {names(results)}\n"
         "If that is intended, allow it in the spec with a budget for spill_bytes.",
         *_place([kernel.location], root),
     )
-
-
-def _names(results: Sequence[VariantResult]) -> str:
-    named = ", ".join(result.variant.id for result in results[:_NAMED])
-    more = len(results) - _NAMED
-    return f"{named} and {more:,} more" if more > 0 else named
 
 
 def _place(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cli.terminal.output import echo, echo_command
-from pallasc.errors import PallascError, SpecError
+from pallasc.cli.terminal.output import echo, echo_command, refusing
+from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
@@ -42,15 +42,10 @@ class Outputs:
     def _check_junit(self) -> None:
         if self.junit is None or (self.junit.exists() and not self.junit.is_file()):
             return
-        try:
+        with refusing(self.junit, hint="Give --junit another path."):
             self.junit.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.junit.parent):
                 pass
-        except OSError as error:
-            raise SpecError(
-                f"{self.junit} cannot be written: {error.strerror}.",
-                hint="Give --junit another path.",
-            ) from error
 
     def write(self, report: Report, reproduction: Reproduction | None) -> None:
         """Write a report.

@@ -27,8 +27,8 @@ from xml.etree import ElementTree
 
 from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.report_rows import junit_properties
+from pallasc.cli.terminal.output import refusing
 from pallasc.cli.terminal.workspace import relative_file, workspace_root
-from pallasc.errors import SpecError
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
@@ -64,14 +64,10 @@ def write_junit(
     from pallasc.specs.user_files import replace_file
 
     data = junit_xml(report, workspace_root(environment), error)
-    try:
+    with refusing(path, hint="Give --junit another path."):
         if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
             path.write_bytes(data)
             return
-    except OSError as fault:
-        raise SpecError(
-            f"{path} cannot be written: {fault.strerror}.", hint="Give --junit another path."
-        ) from fault
     replace_file(path, data)
 
 

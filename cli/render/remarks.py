@@ -65,7 +65,7 @@ def _without_kernel(results: Sequence[VariantResult]) -> list[str]:
     verb, whose = ("holds", "its") if len(matching) == 1 else ("hold", "their")
     return [
         f"warning: {count(len(matching), 'variant')} {verb} no Pallas Mosaic GPU kernel, XLA wrote "
-        f"{whose} code: {_names(matching)}"
+        f"{whose} code: {names(matching)}"
     ]
 
 
@@ -105,11 +105,12 @@ def _shown(results: Sequence[VariantResult]) -> list[str]:
     lines = []
     for text, matching in groups.items():
         lines += [f"  {line}".rstrip() for line in printable(text).splitlines()]
-        lines.append(f"    {count(len(matching), 'variant')}: {_names(matching)}")
+        lines.append(f"    {count(len(matching), 'variant')}: {names(matching)}")
     return ["warnings:", *lines] if lines else []
 
 
-def _names(results: Sequence[VariantResult]) -> str:
+def names(results: Sequence[VariantResult]) -> str:
+    """Return the ids of the first few results, and how many more there are."""
     named = ", ".join(one_line(result.variant.id) for result in results[:_NAMED])
     more = len(results) - _NAMED
     return f"{named} and {more:,} more" if more > 0 else named

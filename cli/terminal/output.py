@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -65,6 +66,21 @@ def table(
 def count(number: int, noun: str) -> str:
     """Return `1 variant` or `1,024 variants`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+@contextmanager
+def refusing(
+    path: Path | str, *, hint: str | None = None, doing: str = "written"
+) -> Iterator[None]:
+    """Make an error of the file system the user's mistake, about the file that was named.
+
+    Raises:
+        SpecError: in place of that error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SpecError(f"{path} cannot be {doing}: {error.strerror}.", hint=hint) from error
 
 
 def write_text(path: Path, text: str) -> None:
