@@ -1,8 +1,9 @@
 """Manifests: what each field may be, checked where one is read or written.
 
-Every field may be missing, and no other may be there: a store may come from strangers, so whoever
-reads a manifest that passed needs to check nothing but what is missing. What the fields mean is
-said in `manifest.py` and `recalled.py` of `compiler/inputs`, and in `compiler/builds/collect.py`.
+All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
+readers of a checked manifest only have to handle missing fields. What the fields mean is documented
+in `manifest.py` and `remembered_toolchain.py` of `compiler/inputs`, and in
+`compiler/builds/collect.py`.
 """
 
 from __future__ import annotations

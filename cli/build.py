@@ -180,8 +180,8 @@ def command(
             report = replace(report, errors=tuple(reading.errors))
             _print_explanations(report, progress)
             if reproduce and not report.exit_code:
-                from pallasc.compiler.builds.reproduce import judged
                 from pallasc.compiler.builds.reproduce import reproduce as compile_twice
+                from pallasc.compiler.builds.reproduce import with_reproduction
 
                 progress.say(f"compiling {min(reproduce, len(variants))} twice more, to compare")
                 stored = {r.variant.id: r.artifact for r in report.results if r.artifact}
@@ -193,7 +193,7 @@ def command(
                     options=how,
                     on_event=progress,
                 )
-                report = judged(report, reproduction)
+                report = with_reproduction(report, reproduction)
         if reproduction is not None:
             _print_reproduction(reproduction, report)
         print_notes(report, store)

@@ -27,7 +27,7 @@ from pallasc.cli.terminal.output import echo
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.relock import Updated
+    from pallasc.compiler.builds.relock import LockUpdate
     from pallasc.specs.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -184,7 +184,7 @@ class _Run:
         self._tell(updated.changes, updated.toolchain, written=written)
         return 0
 
-    def _incomplete(self, updated: Updated) -> int:
+    def _incomplete(self, updated: LockUpdate) -> int:
         from pallasc.cli.render.summary import summary
 
         echo(summary(updated.report), err=True)

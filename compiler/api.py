@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.builds.arrays import array_tree, as_written, with_calls_made
+from pallasc.compiler.builds.arrays import array_tree, to_notation, with_calls_resolved
 from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.errors import SpecError, ToolError
@@ -112,14 +112,14 @@ def _compile_here(
     digests = _digests(_store_root())
     record = setup.record(digests)
     digests.save()
-    given = [with_calls_made(item, str(Path.cwd())) for item in args]
+    given = [with_calls_resolved(item, str(Path.cwd())) for item in args]
     job = Job(function, given, static, target, mesh)
 
     def run(tools: Tools) -> Artifact:
         if store is not None:
-            from pallasc.compiler.builds.compile_stored import compile_kept
+            from pallasc.compiler.builds.compile_stored import compile_with_store
 
-            return compile_kept(job, setup, store, tools)
+            return compile_with_store(job, setup, store, tools)
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)
         return Artifact(result, blobs.__getitem__)
 
@@ -190,7 +190,7 @@ def _compile_isolated(
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
 
-    notation = [as_written(item, f"array {index}") for index, item in enumerate(args)]
+    notation = [to_notation(item, f"array {index}") for index, item in enumerate(args)]
     spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))
     variant = replace(expand([spec])[0], target=target)
     report = build([variant], store=store or Store(), options=Options(jobs=1, ptxas=ptxas))

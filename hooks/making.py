@@ -18,7 +18,7 @@ from pallasc.hooks.sources import lock_file
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.bundling import Made
+    from pallasc.compiler.builds.bundling import BundleResult
     from pallasc.compiler.builds.report import Event, Report, Tick
 
 Say = Callable[[str], None]
@@ -168,7 +168,7 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
     return tell
 
 
-def _check(made: Made, setting: Setting) -> None:
+def _check(made: BundleResult, setting: Setting) -> None:
     """Raise where variants have failed."""
     report = made.report
     if not report.exit_code:

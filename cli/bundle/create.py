@@ -26,7 +26,7 @@ from pallasc.cli.bundle.options import output_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.bundling import Made, Source, SplitBy
+    from pallasc.compiler.builds.bundling import BundleResult, Source, SplitBy
 
 
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
@@ -145,7 +145,7 @@ def command(
     return 0
 
 
-def _tell(made: Made) -> None:
+def _tell(made: BundleResult) -> None:
     from pallasc.cli.terminal.output import count
     from pallasc.specs.bundle.provenance import differing
 
@@ -156,7 +156,7 @@ def _tell(made: Made) -> None:
         echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
 
 
-def _json(made: Made) -> dict[str, object]:
+def _json(made: BundleResult) -> dict[str, object]:
     from dataclasses import asdict
 
     return {

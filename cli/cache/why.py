@@ -44,12 +44,12 @@ def command(
     from pallasc.cli.arguments.selection import load_variants
     from pallasc.cli.render.why_text import explanation_text
     from pallasc.cli.terminal.output import json_text
-    from pallasc.compiler.inputs.recalled import prepare_or_recall
+    from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
     from pallasc.compiler.inputs.why import explain_variants
 
     store = opened(store_root)
     variants = load_variants(specs, store=store, **options)
-    with prepare_or_recall(store) as setup:
+    with installed_or_remembered(store) as setup:
         context = setup.context(store)
         explanations = explain_variants(variants, context, store, setup.versions_now)
         notes = setup.notes(context)

@@ -17,7 +17,7 @@ from pallasc.errors import CheckError
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
     from pallasc.cli.launching.profile_trace import TraceFile
-    from pallasc.compiler.builds.reference import Launched
+    from pallasc.compiler.builds.reference import LaunchFiles
     from pallasc.runtime.device.devices import Device
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
@@ -169,7 +169,7 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
     launched: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
 
-        def launch(number: int) -> Launched:
+        def launch(number: int) -> LaunchFiles:
             outcome = launched[number] = launcher.launch(chosen[number])
             files = _hand_over(outcome, Path(folder))
             outcome.forget_bytes()
@@ -184,9 +184,9 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
             yield number, outcome
 
 
-def _hand_over(outcome: Outcome, folder: Path) -> Launched:
+def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
     """Write the arrays for the process that compares, over those of the launch before."""
-    from pallasc.compiler.builds.reference import ArrayFile, Launched
+    from pallasc.compiler.builds.reference import ArrayFile, LaunchFiles
 
     def write(kind: str, values: Sequence[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):
@@ -194,7 +194,7 @@ def _hand_over(outcome: Outcome, folder: Path) -> Launched:
             yield ArrayFile(value.binding, f"{kind}{number}")
 
     inputs, outputs = write("input", outcome.inputs), write("output", outcome.outputs)
-    return Launched(folder, tuple(inputs), tuple(outputs))
+    return LaunchFiles(folder, tuple(inputs), tuple(outputs))
 
 
 def check(outcomes: Sequence[Outcome]) -> None:

@@ -104,7 +104,7 @@ def _array(item: Any, what: str) -> ArraySpec:
     return array
 
 
-def with_calls_made(tree: Any, base_dir: str) -> Any:
+def with_calls_resolved(tree: Any, base_dir: str) -> Any:
     """Return a tree for this process: each `Call` becomes the node that it gives.
 
     Raises:
@@ -116,24 +116,24 @@ def with_calls_made(tree: Any, base_dir: str) -> Any:
         function = (
             import_function(target, base_dir, called="$call") if isinstance(target, str) else target
         )
-        held = {key: with_calls_made(item, base_dir) for key, item in tree.arguments.items()}
+        held = {key: with_calls_resolved(item, base_dir) for key, item in tree.arguments.items()}
         return BuiltNode(called, function, held)
     if isinstance(tree, Ref):
         if not isinstance(tree.target, str):
             return tree.target
         return import_entry(tree.target, base_dir, called="$ref")
     if isinstance(tree, Node):
-        children = [with_calls_made(item, base_dir) for item in tree.children]
+        children = [with_calls_resolved(item, base_dir) for item in tree.children]
         return dataclasses.replace(tree, children=children)
     if isinstance(tree, dict):
-        return type(tree)((key, with_calls_made(item, base_dir)) for key, item in tree.items())
+        return type(tree)((key, with_calls_resolved(item, base_dir)) for key, item in tree.items())
     if isinstance(tree, list | tuple):
-        made = [with_calls_made(item, base_dir) for item in tree]
+        made = [with_calls_resolved(item, base_dir) for item in tree]
         return type(tree)(*made) if hasattr(tree, "_fields") else type(tree)(made)
     return tree
 
 
-def as_written(tree: Any, what: str) -> Any:
+def to_notation(tree: Any, what: str) -> Any:
     """Return a tree as a spec writes it, for another process.
 
     Raises:
@@ -143,17 +143,19 @@ def as_written(tree: Any, what: str) -> Any:
         return str(tree)
     if isinstance(tree, Call):
         held = tree.arguments.items()
-        return Call(tree.target, **{key: as_written(value, f"{what}.{key}") for key, value in held})
+        return Call(
+            tree.target, **{key: to_notation(value, f"{what}.{key}") for key, value in held}
+        )
     if hasattr(tree, "_fields"):
-        return Call(type(tree), **{k: as_written(getattr(tree, k), what) for k in tree._fields})
+        return Call(type(tree), **{k: to_notation(getattr(tree, k), what) for k in tree._fields})
     if isinstance(tree, Node):
         return _call_of(tree, what)
     if type(tree) is tuple:
-        return {"$tuple": [as_written(item, what) for item in tree]}
+        return {"$tuple": [to_notation(item, what) for item in tree]}
     if isinstance(tree, list):
-        return [as_written(item, what) for item in tree]
+        return [to_notation(item, what) for item in tree]
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {key: as_written(item, f"{what}.{key}") for key, item in tree.items()}
+        return {key: to_notation(item, f"{what}.{key}") for key, item in tree.items()}
     if isinstance(tree, Mapping):
         raise _cannot_travel(what, tree)
     return tree
@@ -175,7 +177,7 @@ def _call_of(node: Node, what: str) -> Call:
     if not set(by_name) <= set(fields):
         raise _cannot_travel(what, value)
     held = {
-        name: as_written(by_name[name], f"{what}.{name}")
+        name: to_notation(by_name[name], f"{what}.{name}")
         if name in by_name
         else getattr(value, name)
         for name in fields

@@ -22,7 +22,7 @@ Outcome = Literal["same", "different", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditResult:
     """One variant compiled again.
 
     Attributes:
@@ -61,7 +61,7 @@ def audit(
     seed: int = 0,
     jobs: int | None = None,
     ptxas: Path | None = None,
-) -> list[Audited]:
+) -> list[AuditResult]:
     """Compile variants that the store has into an empty store, and compare.
 
     Args:
@@ -93,12 +93,12 @@ def audit(
         ]
 
 
-def _compare(name: str, stored: Artifact, result: VariantResult) -> Audited:
+def _compare(name: str, stored: Artifact, result: VariantResult) -> AuditResult:
     if result.artifact is None:
-        return Audited(name, "failed", stored.digest, error=str(result.error))
+        return AuditResult(name, "failed", stored.digest, error=str(result.error))
     parts = differing_parts(stored, result.artifact)
     outcome: Outcome = "different" if parts else "same"
-    return Audited(name, outcome, stored.digest, result.artifact.digest, parts)
+    return AuditResult(name, outcome, stored.digest, result.artifact.digest, parts)
 
 
 def differing_parts(first: Artifact, second: Artifact) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.state import Miss, Run, ticking
-from pallasc.compiler.inputs.lookup import Found, Lookup, not_believed
+from pallasc.compiler.inputs.lookup import Lookup, LookupResult, untrusted_entry
 from pallasc.compiler.inputs.request import Request, about
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
@@ -31,7 +31,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.limits import Limits
-    from pallasc.compiler.inputs.recalled import Recalled
+    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.pool import Pool
 
@@ -119,7 +119,7 @@ def _run(run: Run) -> None:
             if run.misses and run.may_compile():
                 workers.compile(lookup, session)
             if any(result.status in _MADE for result in run.results.values()):
-                from pallasc.compiler.inputs.recalled import remember
+                from pallasc.compiler.inputs.remembered_toolchain import remember
 
                 remember(run.store, context.identity, setup.versions_now())
         run.notes += setup.notes(context)
@@ -129,7 +129,7 @@ def _run(run: Run) -> None:
         tidy(run.store, limits=limits or _limits())
 
 
-def _prepared(run: Run) -> Setup | Recalled | None:
+def _prepared(run: Run) -> Setup | RememberedToolchain | None:
     """Return the toolchain; where none is installed, one that the store was filled with.
 
     There is None of both where nothing is to be compiled, and nothing can be found either.
@@ -141,15 +141,18 @@ def _prepared(run: Run) -> Setup | Recalled | None:
     options = run.options
     if options.ptxas is not None or is_compiler_installed():
         return prepare(options.ptxas)
-    from pallasc.compiler.inputs.recalled import recall, recalled
+    from pallasc.compiler.inputs.remembered_toolchain import (
+        choose_remembered,
+        remembered_toolchains,
+    )
 
-    known = recalled(run.store)
+    known = remembered_toolchains(run.store)
     if options.compiles and not known:
         return prepare()
     run.has_compiler = False
     if not known:
         return None
-    return recall(run.store, options.locked.lock if options.locked else None)
+    return choose_remembered(run.store, options.locked.lock if options.locked else None)
 
 
 class Workers:
@@ -161,7 +164,7 @@ class Workers:
         stack: ends them.
     """
 
-    def __init__(self, run: Run, setup: Setup | Recalled, stack: ExitStack) -> None:
+    def __init__(self, run: Run, setup: Setup | RememberedToolchain, stack: ExitStack) -> None:
         self._run, self._setup, self._stack = run, setup, stack
         self._pool: Pool | None = None
 
@@ -288,7 +291,7 @@ def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
     return from_json(manifest.diagnostics)
 
 
-def _missing(run: Run, index: int, request: Request, found: Found) -> None:
+def _missing(run: Run, index: int, request: Request, found: LookupResult) -> None:
     """Note a miss; settle it where nothing may be compiled."""
     miss = run.misses.setdefault(request.folder_key, Miss(request, found.reason, []))
     miss.indices.append(index)
@@ -298,10 +301,10 @@ def _missing(run: Run, index: int, request: Request, found: Found) -> None:
 def _nothing_known(run: Run) -> None:
     """Settle all variants of a build that compiles nothing, where no key can be told."""
     for index in range(len(run.variants)):
-        _not_compiled(run, index, Found(why=_NO_TOOLCHAIN))
+        _not_compiled(run, index, LookupResult(why=_NO_TOOLCHAIN))
 
 
-def _not_compiled(run: Run, index: int, found: Found) -> None:
+def _not_compiled(run: Run, index: int, found: LookupResult) -> None:
     """Settle a miss where nothing may be compiled, or nothing can be."""
     variant, reason = run.variants[index], found.reason
     if run.options.frozen:
@@ -310,8 +313,8 @@ def _not_compiled(run: Run, index: int, found: Found) -> None:
             location=variant.location,
             hint="--frozen compiles nothing: build it without, or restore the store.",
         )
-        if found.doubted:
-            error = not_believed(variant, reason)
+        if found.untrusted:
+            error = untrusted_entry(variant, reason)
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
     elif not run.options.compiles:
         run.settle(index, VariantResult(variant, "missing", reason=reason))
@@ -324,7 +327,7 @@ def _not_compiled(run: Run, index: int, found: Found) -> None:
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=missing))
 
 
-def _explain(run: Run, lookup: Lookup, setup: Setup | Recalled) -> None:
+def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
     """Put what has changed since the nearest entry of the store into the reasons of the misses."""
     from pallasc.compiler.inputs.why import explain_variants
 

@@ -28,7 +28,7 @@ SplitBy = Literal["target", "arch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenBundle:
     """A bundle that was written.
 
     Attributes:
@@ -47,7 +47,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BundleResult:
     """What became of it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Made:
     """
 
     report: Report
-    bundles: tuple[Written, ...] = ()
+    bundles: tuple[WrittenBundle, ...] = ()
     provenance: tuple[Provenance, ...] = ()
 
 
@@ -76,7 +76,7 @@ def make_bundle(
     provenance: Sequence[Provenance] | None = None,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-) -> Made:
+) -> BundleResult:
     """Write the selected variants into a bundle; all of them or nothing.
 
     Args:
@@ -121,7 +121,7 @@ def make_bundle(
         on_event=on_event,
     )
     if report.exit_code:
-        return Made(report)
+        return BundleResult(report)
     groups = _groups(report.results, place, split_by)
     if provenance is None:
         from pallasc.compiler.builds.files_read import files_read
@@ -137,7 +137,7 @@ def make_bundle(
     pack = partial(
         build_bundle, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
     )
-    return Made(report, _write(groups, pack), tuple(provenance))
+    return BundleResult(report, _write(groups, pack), tuple(provenance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,9 @@ def _groups(
     ]
 
 
-def _write(groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]) -> tuple[Written, ...]:
+def _write(
+    groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]
+) -> tuple[WrittenBundle, ...]:
     """Write all bundles; none before all of them are made."""
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
@@ -176,7 +178,7 @@ def _write(groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]) -> tup
         replace_file(group.path, data)
         ids = tuple(result.variant.id for result in group.results)
         with open_bundle(data) as bundle:
-            written.append(Written(group.path, group.target, ids, len(data), bundle.digest))
+            written.append(WrittenBundle(group.path, group.target, ids, len(data), bundle.digest))
     return tuple(written)
 
 

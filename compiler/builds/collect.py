@@ -27,7 +27,7 @@ from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.withheld import Withheld
+from pallasc.compiler.builds.hidden_inputs import HiddenInputs
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.inputs.manifest import make_manifest
 from pallasc.compiler.toolchain.environment import (
@@ -104,7 +104,7 @@ class SpecReader:
     frozen: bool = False
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
-    _withheld: Withheld = field(default_factory=Withheld)
+    _withheld: HiddenInputs = field(default_factory=HiddenInputs)
 
     def specs(self, paths: Sequence[str]) -> list[Spec]:
         """Return the specs that files and folders declare.
@@ -189,9 +189,9 @@ class SpecReader:
         """
         yield key, None
         if not is_compiler_installed():
-            from pallasc.compiler.inputs.recalled import recalled
+            from pallasc.compiler.inputs.remembered_toolchain import remembered_toolchains
 
-            for toolchain in recalled(self.store):
+            for toolchain in remembered_toolchains(self.store):
                 yield _key(path, digests, of_project, toolchain.jax), set()
 
     def _remember(

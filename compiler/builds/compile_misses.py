@@ -100,7 +100,7 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
             fields=request_fields(variant, lookup.context),
             data=data_digests(variant, lookup.context.digests),
             env=declared,
-            believed=lookup.believed(miss.request),
+            trusted_records=lookup.trusted_records(miss.request),
         )
 
     return Task(label, (variant.target.arch, folders, tuple(declared.items())), request)

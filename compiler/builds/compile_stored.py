@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _CACHES = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
 
 
-def compile_kept(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact:
+def compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact:
     """Return the artifact of a job from a store, which has it from then on.
 
     Raises:

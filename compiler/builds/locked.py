@@ -39,7 +39,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import NOT_COMPILED, VariantResult
-from pallasc.compiler.inputs.lookup import Found, Lookup, artifact_of_action, not_believed
+from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry
 from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.components import package_components
@@ -59,7 +59,7 @@ from pallasc.specs.lock import (
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.inputs.recalled import Recalled
+    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.toolchain.setup import Setup
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
@@ -114,7 +114,7 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
     return Locked(str(place), lock, frozen)
 
 
-def require_toolchain(locked: Locked, setup: Setup | Recalled, context: Context) -> None:
+def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, context: Context) -> None:
     """Check that the lock was made with this toolchain.
 
     Raises:
@@ -150,7 +150,7 @@ class LockedLookup:
         self.unchecked = 0
         """Variants that were taken by the lock's action key alone."""
 
-    def find(self, variant: Variant, request: Request) -> Found:
+    def find(self, variant: Variant, request: Request) -> LookupResult:
         """Look a variant up; where the build is frozen and has a lock, a miss is an error.
 
         Args:
@@ -173,9 +173,9 @@ class LockedLookup:
             self._reasons[variant.id] = found.reason
         if not self._frozen:
             return found
-        if found.doubted or (self._store.trust.required and not self._has_manifest(request)):
+        if found.untrusted or (self._store.trust.required and not self._has_manifest(request)):
             # The lock names it, but says nothing of who compiled it.
-            raise not_believed(variant, found.reason if found.doubted else NOT_SIGNED)
+            raise untrusted_entry(variant, found.reason if found.untrusted else NOT_SIGNED)
         return self._by_action_key(variant, request, entry)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
@@ -232,7 +232,7 @@ class LockedLookup:
     def _has_manifest(self, request: Request) -> bool:
         return any(self._store.get_manifest(key) for key in request.keys)
 
-    def _by_action_key(self, variant: Variant, request: Request, entry: Entry) -> Found:
+    def _by_action_key(self, variant: Variant, request: Request, entry: Entry) -> LookupResult:
         """Take what the lock names, where nothing tells that it is out of date."""
         reason = self._reasons.get(variant.id, "")
         if not reason and request.key != entry.request:
@@ -251,7 +251,7 @@ class LockedLookup:
             )
         self.unchecked += 1
         said = [diagnostic.to_json() for diagnostic in stored_for_action(self._store, entry.action)]
-        return Found(entry.action, artifact, manifest=Manifest(diagnostics=said))
+        return LookupResult(entry.action, artifact, manifest=Manifest(diagnostics=said))
 
     def _why(self, result: VariantResult, entry: Entry) -> str:
         """Say why a variant has another action key than its entry, as far as the store knows."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pallasc import __version__
 from pallasc.compiler.builds.files_read import NOTHING_READ, FilesRead
-from pallasc.compiler.builds.recorded_commit import Recorded, find_recorded
+from pallasc.compiler.builds.recorded_commit import SdistRecord, find_recorded
 from pallasc.compiler.builds.repository import Differences, Repository, find_repository
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.provenance import MOST_CHANGED, Provenance
@@ -30,7 +30,7 @@ _UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "tabl
 class _Group:
     """Spec files of one repository, or of none."""
 
-    repository: Repository | Recorded | None
+    repository: Repository | SdistRecord | None
     files: dict[Path, list[Spec]] = field(default_factory=dict)
 
 
@@ -73,7 +73,7 @@ def _groups(specs: Sequence[Spec]) -> list[_Group]:
     repositories = {folder: find_repository(folder) for folder in {f.parent for f in files}}
     groups: dict[Path | None, _Group] = {}
     for file, declared in files.items():
-        repository: Repository | Recorded | None = repositories[file.parent]
+        repository: Repository | SdistRecord | None = repositories[file.parent]
         if repository is None or not repository.own([file]):
             repository = find_recorded(file)
         root = repository.root if repository else None

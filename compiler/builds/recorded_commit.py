@@ -30,7 +30,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class SdistRecord:
     """An unpacked sdist that knows its commit.
 
     Attributes:
@@ -107,7 +107,7 @@ def record_text(root: Path, files: Iterable[str]) -> bytes | None:
     return json.dumps(data, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def find_recorded(file: Path) -> Recorded | None:
+def find_recorded(file: Path) -> SdistRecord | None:
     """Return the unpacked sdist that a source belongs to, None where there is none.
 
     Raises:
@@ -120,7 +120,7 @@ def find_recorded(file: Path) -> Recorded | None:
     return None
 
 
-def _read(root: Path) -> Recorded | None:
+def _read(root: Path) -> SdistRecord | None:
     path = root / RECORD
     try:
         text = path.read_bytes()
@@ -138,14 +138,14 @@ def _read(root: Path) -> Recorded | None:
         ) from error
 
 
-def _parse(root: Path, data: Any) -> Recorded:
+def _parse(root: Path, data: Any) -> SdistRecord:
     folder = PurePosixPath(data["folder"])
     if data["schema"] != _SCHEMA or folder.is_absolute() or ".." in folder.parts:
         raise ValueError("another schema or folder")
     if not _COMMIT.fullmatch(data["commit"]) or data["dirty"] not in (True, False, None):
         raise ValueError("no commit")
     files = {str(name): str(digest) for name, digest in data["files"].items()}
-    return Recorded(root, data["commit"], data["dirty"], folder, files)
+    return SdistRecord(root, data["commit"], data["dirty"], folder, files)
 
 
 def _digest(path: Path) -> str:

@@ -31,7 +31,7 @@ class ArrayFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchFiles:
     """The arrays that a launch took and gave, in files of a folder."""
 
     folder: Path
@@ -53,11 +53,11 @@ class Compare(Request):
     op: ClassVar[str] = "compare"
     reply: ClassVar[type[Reply]] = Compared
     variant: Variant
-    launched: Launched
+    launched: LaunchFiles
     env: Mapping[str, str | None] = field(default_factory=dict)
 
 
-Launch = Callable[[int], Launched]
+Launch = Callable[[int], LaunchFiles]
 """Launches the variant of a number."""
 
 

@@ -21,7 +21,7 @@ from pallasc.compiler.builds.compare import (
     settle_tolerance,
 )
 from pallasc.compiler.builds.reference import ArrayFile, Compare, Compared
-from pallasc.compiler.inputs.seclusion import admit, enter
+from pallasc.compiler.inputs.isolation import enter, expose_variables
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
 from pallasc.compiler.lowering.trees import abstract, bind
@@ -55,7 +55,7 @@ def _compare(request: Compare) -> list[dict[str, Any]]:
         SpecError: the reference cannot be run, or gives something else than the kernel.
     """
     variant, launched = request.variant, request.launched
-    admit(request.env)
+    expose_variables(request.env)
     enter(variant.base_dir)
     inputs = {file.array.path: _read(launched.folder, file) for file in launched.inputs}
     outputs = launched.outputs

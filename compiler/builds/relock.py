@@ -17,7 +17,7 @@ from pallasc.compiler.builds.locked import (
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.inputs.recalled import prepare_or_recall
+from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
@@ -29,7 +29,7 @@ _NOT_DETERMINISTIC = "the same action key gave another artifact"
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class LockCheck:
     """How variants differ from a lock, and what the user should know of the comparison."""
 
     changes: tuple[Change, ...]
@@ -37,7 +37,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Updated:
+class LockUpdate:
     """What an update gives.
 
     Attributes:
@@ -65,7 +65,7 @@ def check_lock(
     whole: bool,
     store: Store,
     ptxas: Path | None = None,
-) -> Checked:
+) -> LockCheck:
     """Compare variants with a lock without compiling anything.
 
     Args:
@@ -82,7 +82,7 @@ def check_lock(
     """
     lock = locked.lock
     entries = lock.variants if lock else {}
-    with prepare_or_recall(store, ptxas=ptxas, lock=lock) as setup:
+    with installed_or_remembered(store, ptxas=ptxas, lock=lock) as setup:
         context = setup.context(store)
         require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
@@ -95,7 +95,7 @@ def check_lock(
         gone = entries.keys() - {variant.id for variant in variants}
         changes += [Change("dropped", name, entries[name]) for name in gone]
     changes.sort(key=lambda change: change.variant)
-    return Checked(tuple(changes), notes)
+    return LockCheck(tuple(changes), notes)
 
 
 def _check(
@@ -127,7 +127,7 @@ def update_lock(
     store: Store,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-) -> Updated:
+) -> LockUpdate:
     """Build variants, and return the lock with their entries; nothing is written.
 
     Args:
@@ -159,12 +159,12 @@ def update_lock(
     report = build(variants, store=store, options=options, on_event=on_event)
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
-        return Updated(old, (), tuple(apart), report)
+        return LockUpdate(old, (), tuple(apart), report)
     new = merged(old, Lock(toolchain, entries), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if apart else {r.variant.id: r.reason for r in report.results}
     told = tuple(_with_reason(change, reasons) for change in changes)
-    return Updated(new, told, tuple(apart), report)
+    return LockUpdate(new, told, tuple(apart), report)
 
 
 def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[str, Entry]:

@@ -40,7 +40,7 @@ class VariantResult:
         printed: what tracing and lowering printed, packed (`printed.unpack`).
         manifest_key: of the manifest that says what was read, "" where that is not known.
         diagnostics: what was said while it was traced, lowered and compiled, now or then.
-        missed: what its code asked for and did not get to see (`withheld`).
+        missed: what its code asked for and did not get to see (`hidden_inputs`).
     """
 
     variant: Variant

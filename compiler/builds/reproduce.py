@@ -32,7 +32,7 @@ _LONGEST_VALUE = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduced:
+class ReproduceResult:
     """One variant compiled twice.
 
     Attributes:
@@ -61,7 +61,7 @@ class Reproduced:
 class Reproduction:
     """The results, in the order of the variants, and whether somebody stopped it."""
 
-    results: tuple[Reproduced, ...]
+    results: tuple[ReproduceResult, ...]
     interrupted: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Reproduction:
         return 0 if all(result.outcome == "same" for result in self.results) else 1
 
 
-def judged(report: Report, found: Reproduction) -> Report:
+def with_reproduction(report: Report, found: Reproduction) -> Report:
     """Return a build's report in which what did not come out twice alike has failed."""
     wrong = {result.variant: result for result in found.results if result.outcome != "same"}
     results = tuple(
@@ -84,7 +84,7 @@ def judged(report: Report, found: Reproduction) -> Report:
     return replace(report, results=results, interrupted=report.interrupted or found.interrupted)
 
 
-def _fault(wrong: Reproduced, result: VariantResult) -> CheckError:
+def _fault(wrong: ReproduceResult, result: VariantResult) -> CheckError:
     if wrong.outcome == "different":
         listed = "".join(f"\n  {difference}" for difference in wrong.differences)
         message = f"compiled twice, it gave different bytes:{listed}"
@@ -154,7 +154,9 @@ def _empty_store(root: Path, known: Store) -> Store:
     return store
 
 
-def _compared(first: VariantResult, second: VariantResult, stored: Artifact | None) -> Reproduced:
+def _compared(
+    first: VariantResult, second: VariantResult, stored: Artifact | None
+) -> ReproduceResult:
     name, error = first.variant.id, first.error or second.error
     digests = _digest(first.artifact), _digest(second.artifact)
     if first.artifact is not None and second.artifact is not None:
@@ -162,10 +164,10 @@ def _compared(first: VariantResult, second: VariantResult, stored: Artifact | No
         if not found and stored is not None:
             found = tuple(islice(differences(stored, first.artifact), _MOST_DIFFERENCES))
         outcome: Outcome = "different" if found else "same"
-        return Reproduced(name, outcome, *digests, found, stored=_digest(stored))
+        return ReproduceResult(name, outcome, *digests, found, stored=_digest(stored))
     if error is None:
-        return Reproduced(name, "skipped")
-    return Reproduced(name, "failed", *digests, error=str(error))
+        return ReproduceResult(name, "skipped")
+    return ReproduceResult(name, "failed", *digests, error=str(error))
 
 
 def _digest(artifact: Artifact | None) -> str | None:

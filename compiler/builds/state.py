@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.hidden_inputs import HiddenInputs, diagnostics_of
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
-from pallasc.compiler.builds.withheld import Withheld, diagnostics_of
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
@@ -20,7 +20,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
-    from pallasc.compiler.inputs.recalled import Recalled
+    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.setup import Setup
 
@@ -77,13 +77,13 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[str, Miss] = {}
         self.notes: list[str] = []
-        self.withheld = Withheld()
+        self.withheld = HiddenInputs()
         self.explanations: dict[str, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
         self._failed = False
 
-    def hold(self, lookup: Lookup, setup: Setup | Recalled) -> None:
+    def hold(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
         """Hold the build to its lock, if it has one.
 
         Raises:

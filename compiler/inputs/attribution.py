@@ -131,7 +131,7 @@ def say(module: str, what: str) -> None:
     of_module(module).unseen.add(f"{module} {what}")
 
 
-class Asked:
+class RecordingFunction:
     """A function that records who calls it; like those of C, it becomes no method of a class."""
 
     def __init__(self, plain: Callable[..., Any], note: Note) -> None:
@@ -151,8 +151,8 @@ def watch(place: Any, name: str, note: Note) -> None:
     plain = getattr(place, name, None)
     if plain is None:
         return
-    asked = Asked(plain, note)
-    setattr(place, name, asked)
-    for known in _SETS:
-        if plain in known:
-            known.add(asked)
+    recording = RecordingFunction(plain, note)
+    setattr(place, name, recording)
+    for functions in _SETS:  # `os` tells by membership which functions take `dir_fd` and the like
+        if plain in functions:
+            functions.add(recording)

@@ -35,7 +35,7 @@ from pallasc.specs.loading.modules import module_name
 _LIBRARY = "pallasc.specs.library"
 
 edges: dict[str, set[str]] = {}
-asked_in_vain: dict[str, set[str]] = {}
+failed_imports: dict[str, set[str]] = {}
 loaded: dict[str, ModuleType] = {}
 """Modules that were imported, or made from a spec; they need not be in `sys.modules` any more."""
 
@@ -131,7 +131,7 @@ def _is_namespace(name: str) -> bool:
 def _asked_for(names: Iterable[str]) -> set[str]:
     """Return what the user's own modules among these asked for in vain."""
     own = (name for name in names if not is_installed(_file(_module(name))))
-    return {asked for name in own for asked in asked_in_vain.get(name, ())}
+    return {asked for name in own for asked in failed_imports.get(name, ())}
 
 
 def _add_reads(found: Sources, names: Iterable[str], base_dir: str) -> None:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from pallasc.compiler.inputs.attribution import say
-from pallasc.compiler.inputs.closure import asked_in_vain, edges, loaded
+from pallasc.compiler.inputs.closure import edges, failed_imports, loaded
 from pallasc.compiler.inputs.recorders import record_reads
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, module_of
 
@@ -59,7 +59,7 @@ def record_imports() -> None:
         if result is None:
             full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
             importer = module_of(sys._getframe(1).f_globals)
-            asked_in_vain.setdefault(importer, set()).add(full)
+            failed_imports.setdefault(importer, set()).add(full)
         return result
 
     def recording_module_from_spec(spec: Any) -> Any:
@@ -108,7 +108,7 @@ def _missing(importer: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if error.name:
-            asked_in_vain.setdefault(importer, set()).add(error.name)
+            failed_imports.setdefault(importer, set()).add(error.name)
         raise
 
 
@@ -118,7 +118,7 @@ def _record_missing(importer: str, items: Sequence[str], full: str) -> None:
     if items and module is not None and not importer.startswith(_UNRECORDED):
         missing = {f"{full}.{item}" for item in items if not hasattr(module, item)}
         if missing:
-            asked_in_vain.setdefault(importer, set()).update(missing)
+            failed_imports.setdefault(importer, set()).update(missing)
 
 
 def _on_behalf_of() -> str:

@@ -29,7 +29,7 @@ _NEVER = "never compiled with this spec and toolchain"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """The answer to a request: an artifact and its action key, or why there is none.
 
     Attributes:
@@ -39,7 +39,7 @@ class Found:
         change: the source that is no longer what it was, if that is why.
         manifest_key: the key of the manifest that led to it.
         manifest: that manifest.
-        doubted: the store has an entry, and nobody who is trusted signed it.
+        untrusted: the store has an entry, and nobody who is trusted signed it.
     """
 
     action_key: str | None = None
@@ -48,7 +48,7 @@ class Found:
     change: SourceChange | None = None
     manifest_key: str = ""
     manifest: Manifest = field(default_factory=Manifest)
-    doubted: bool = False
+    untrusted: bool = False
 
     @property
     def reason(self) -> str:
@@ -70,9 +70,9 @@ class Lookup:
         self._store = store
         self._changes: dict[tuple[str, Place], SourceChange | None] = {}
 
-    def find(self, request: Request) -> Found:
+    def find(self, request: Request) -> LookupResult:
         """Look a request up without compiling or importing anything."""
-        missed: Found | None = None
+        missed: LookupResult | None = None
         for key in request.keys:
             manifest = self._store.find_manifest(key)
             if manifest is None:
@@ -81,14 +81,14 @@ class Lookup:
             if found.artifact is not None:
                 return found
             missed = missed or found
-            missed = replace(missed, doubted=missed.doubted or found.doubted)
-        return missed or Found(why=_NEVER)
+            missed = replace(missed, untrusted=missed.untrusted or found.untrusted)
+        return missed or LookupResult(why=_NEVER)
 
     def current(self, place: Place) -> CurrentSources:
         """Return the sources of a place as they are now."""
         return CurrentSources(place, self.context.digests, self.context.unchecked)
 
-    def believed(self, request: Request) -> dict[str, str] | None:
+    def trusted_records(self, request: Request) -> dict[str, str] | None:
         """Return digests of records by action key that trusted keys vouch for; None for all.
 
         They are those of the manifests of a request, whose sources may have changed since.
@@ -103,22 +103,22 @@ class Lookup:
                 found[manifest.action] = manifest.record
         return found
 
-    def _follow(self, key: str, manifest: Manifest, place: Place) -> Found:
+    def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
         """Return what a manifest leads to, if its sources are what they were."""
         if not self._store.believes(key, manifest):
-            return Found(why=NOT_SIGNED, doubted=True)
+            return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
-            return Found(why=_NO_ACTION)  # compiling it writes another in its place
+            return LookupResult(why=_NO_ACTION)  # compiling it writes another in its place
         change = self._first_change(manifest, place)
         if change is not None:
-            return Found(change=change)
+            return LookupResult(change=change)
         record = manifest.record if self._store.trust.required else None
         artifact = stored_artifact(self._store, manifest.action, record=record)
         if artifact is not None:
-            return Found(manifest.action, artifact, "", None, key, manifest)
+            return LookupResult(manifest.action, artifact, "", None, key, manifest)
         if record is not None and self._store.get_artifact(manifest.action):
-            return Found(why=ANOTHER_RECORD, doubted=True)
-        return Found(why=_RECORD_GONE)
+            return LookupResult(why=ANOTHER_RECORD, untrusted=True)
+        return LookupResult(why=_RECORD_GONE)
 
     def _first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
         read = (manifest.read, place)
@@ -127,7 +127,7 @@ class Lookup:
         return self._changes[read]
 
 
-def not_believed(variant: Variant, reason: str) -> CorruptError:
+def untrusted_entry(variant: Variant, reason: str) -> CorruptError:
     """Return the error of a variant that may not be compiled, and whose entry nobody signed."""
     return CorruptError(
         f"{variant.id}: {reason}.",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallasc.compiler.inputs.closure import is_users
-from pallasc.compiler.inputs.seclusion import admit, enter, restore_path
+from pallasc.compiler.inputs.isolation import enter, expose_variables, restore_path
 from pallasc.compiler.toolchain.environment import reaches_compiler
 from pallasc.errors import SpecError
 
@@ -26,7 +26,7 @@ _OURS = (builtins, io, os, os.path)
 
 
 @dataclass(slots=True)
-class Surroundings:
+class ProcessState:
     """What a process was like before it ran any of the user's code.
 
     Attributes:
@@ -36,7 +36,7 @@ class Surroundings:
         functions: what the modules of Python that pallasc needs most had in them.
         recursion: how deep calls may go.
         finders: what finds modules.
-        spoilt: whether something was put back.
+        tainted: whether something was put back.
     """
 
     settings: dict[str, Any]
@@ -45,10 +45,10 @@ class Surroundings:
     functions: list[dict[str, Any]] = field(repr=False)
     recursion: int
     finders: list[Any]
-    spoilt: bool = False
+    tainted: bool = False
 
     @classmethod
-    def now(cls) -> Surroundings:
+    def now(cls) -> ProcessState:
         """Return what the process is like now."""
         import jax
 
@@ -61,9 +61,9 @@ class Surroundings:
             finders=[*sys.meta_path, *sys.path_hooks],
         )
 
-    def admit(self, variables: Mapping[str, str | None]) -> None:
+    def expose_variables(self, variables: Mapping[str, str | None]) -> None:
         """Give the process the variables that a spec declares."""
-        admit(variables)
+        expose_variables(variables)
         self.variables = dict(os.environ)
 
     @contextmanager
@@ -79,23 +79,23 @@ class Surroundings:
         try:
             yield
         finally:
-            self.put_back()
-            self.spoilt = self.spoilt or _current_folder() != os.path.realpath(folder)
+            self.restore_functions()
+            self.tainted = self.tainted or _current_folder() != os.path.realpath(folder)
             with suppress(SpecError):  # it was removed meanwhile
                 enter(self.folder)
 
-    def put_back(self) -> None:
+    def restore_functions(self) -> None:
         """Undo what the user's code did to functions that pallasc needs."""
         for module, before in zip(_OURS, self.functions, strict=True):
             has = vars(module)
             changed = [name for name, value in before.items() if has.get(name) is not value]
             has.update((name, before[name]) for name in changed)
-            self.spoilt = self.spoilt or bool(changed)
+            self.tainted = self.tainted or bool(changed)
         if sys.getrecursionlimit() != self.recursion:
             sys.setrecursionlimit(self.recursion)
-            self.spoilt = True
+            self.tainted = True
 
-    def is_spoilt(self) -> bool:
+    def is_tainted(self) -> bool:
         """Tell whether the user's code has changed what later variants would be compiled with.
 
         A setting that a module has only added when it was imported, as JAX's own kernels do through
@@ -106,7 +106,7 @@ class Surroundings:
         now = jax.config.values
         kept = all(now.get(name) == value for name, value in self.settings.items())
         same = dict(os.environ) == self.variables
-        return self.spoilt or not (kept and same) or self._has_finders()
+        return self.tainted or not (kept and same) or self._has_finders()
 
     def _has_finders(self) -> bool:
         """Tell whether modules are found in a way that is neither Python's nor a package's."""
@@ -126,7 +126,7 @@ class Surroundings:
         now, before = jax.config.values, self.settings
         return {f"setting {n}": repr(now.get(n)) for n in sorted(before) if now.get(n) != before[n]}
 
-    def take_back(self) -> list[str]:
+    def restore_variables(self) -> list[str]:
         """Undo what the user's code did to variables that the compiler reads; return their names.
 
         XLA reads them once a process, so they would have an effect on some variants only, and the

@@ -4,7 +4,7 @@ Python announces some of them (audit events): opening, listing, running, connect
 announces to nobody: what lies at a path, where a link leads, which value a variable has. The
 functions that answer them are replaced by ones that record who asked. Of variables
 only those are recorded that are not there, since all others are the same everywhere or in the key
-(`environment`); what lies in the process's own folder (`seclusion`) was made by itself.
+(`environment`); what lies in the process's own folder (`isolation`) was made by itself.
 
 What has no digest (other programs, the network, contents below `/proc` and `/sys`) makes that what
 was compiled is lowered again at every build. Not seen at all: clocks and random numbers, what
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from pallasc.compiler.inputs import reads, seclusion
+from pallasc.compiler.inputs import isolation, reads
 from pallasc.compiler.inputs.attribution import (
     functions_between,
     is_importing,
@@ -102,7 +102,7 @@ def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
 
 
 def _missed(module: str, frame: FrameType, name: str) -> None:
-    if is_withheld(name) and not seclusion.is_declared(name):
+    if is_withheld(name) and not isolation.is_declared(name):
         of_module(module).missed.setdefault(name, line_of(module, frame))
 
 
@@ -150,9 +150,9 @@ def _read(module: str, place: str, kind: str) -> None:
 
 
 def _look(module: str, kind: str, place: str) -> None:
-    if not seclusion.is_own(place):
+    if not isolation.is_own(place):
         of_module(module).look(kind, place)
-    elif name := seclusion.in_home(place):
+    elif name := isolation.in_home(place):
         of_module(module).missed.setdefault(name, line_of(module, sys._getframe(2)))
 
 

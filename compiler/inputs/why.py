@@ -93,7 +93,7 @@ def explain_variants(
                 Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
             )
             continue
-        if found.doubted:
+        if found.untrusted:
             result.append(Explanation(variant.id, False, found.reason, key, variant.id))
             continue
         if manifests is None:

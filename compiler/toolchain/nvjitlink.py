@@ -94,7 +94,7 @@ def _places(cuda: int, root: Path) -> Iterator[Path]:
 def _library_path() -> str:
     """Return `LD_LIBRARY_PATH` as the loader read it when this process began.
 
-    Workers hide the variable from `os.environ` (`seclusion`), and the loader ignores later changes.
+    Workers hide the variable from `os.environ` (`isolation`), and the loader ignores later changes.
     """
     with contextlib.suppress(OSError):
         for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):

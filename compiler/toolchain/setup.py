@@ -70,7 +70,7 @@ class Setup:
         return versions_of(self.toolchain)
 
     def notes(self, context: Context) -> list[str]:
-        """Return notes on what was not checked, as `Recalled` does: none."""
+        """Return notes on what was not checked, as `RememberedToolchain` does: none."""
         return []
 
     def record(self, digests: FileDigests) -> dict[str, object]:

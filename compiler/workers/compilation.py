@@ -18,7 +18,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.manifest import fields_text, make_manifest
-from pallasc.compiler.inputs.process_state import Surroundings
+from pallasc.compiler.inputs.process_state import ProcessState
 from pallasc.compiler.inputs.reads import name_of
 from pallasc.compiler.inputs.request import (
     about,
@@ -67,7 +67,7 @@ class Session:
     tools: Tools
     store: Store
     digests: FileDigests
-    before: Surroundings
+    before: ProcessState
     signing: bool
     listener: Listener = field(default_factory=Listener)
     traced: int = 0
@@ -81,7 +81,7 @@ class Session:
         """
         self.store.not_stored = ""
         if request.env and not self.traced:
-            self.before.admit(request.env)
+            self.before.expose_variables(request.env)
         self.traced += 1
         with (
             self.listener.hearing(request.variant.base_dir) as hearing,
@@ -107,10 +107,10 @@ class _Compilation:
         with within():
             job = replace(_job(variant), within=within)
         self.hearing.next_stage()
-        taken_back = before.take_back()
+        restored = before.restore_variables()
         with printed_text() as printed:
             lowered = lower_job(job)
-        taken_back += before.take_back()
+        restored += before.restore_variables()
         fields = action_fields(job, lowered, self.session.tools) | before.changed_settings()
         key = labelled_key(fields)
         with store.single_flight(key):
@@ -122,7 +122,7 @@ class _Compilation:
             made = self._remember(made, read, fields)
         except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
             made = replace(made, uncached=untold(error))
-        warnings = (*store.warnings, *_without_effect(variant, taken_back))
+        warnings = (*store.warnings, *_without_effect(variant, restored))
         return replace(made, not_stored=store.not_stored, warnings=warnings)
 
     def _compile(self, key: str, job: Job, lowered: Lowered) -> Compiled:
@@ -131,7 +131,7 @@ class _Compilation:
         record, blobs = compile_job(job, lowered, self.session.tools)
         diagnostics = self._diagnostics()
         store_for_action(store, key, diagnostics)
-        doubt = self.request.believed is not None
+        doubt = self.request.trusted_records is not None
         put = store.put_artifact(key, record, blobs, replace=doubt)
         return Compiled(
             action=key, status="compiled", seconds=0.0, warnings=(), uncached="",
@@ -144,8 +144,8 @@ class _Compilation:
 
         The build's own process may not be able to read the store, so it gets a copy.
         """
-        store, believed = self.session.store, self.request.believed
-        record = None if believed is None else believed.get(key, "")
+        store, trusted_records = self.session.store, self.request.trusted_records
+        record = None if trusted_records is None else trusted_records.get(key, "")
         if stored_artifact(store, key, record=record) is None:
             return None
         hit = Compiled(action=key, status="hit", seconds=0.0, warnings=(), uncached="")

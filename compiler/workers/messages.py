@@ -65,12 +65,12 @@ class Reply(Message):
 
     Attributes:
         ok: whether it did what it was asked for.
-        spoilt: whether the user's code changed settings of the process for good.
+        tainted: whether the user's code changed settings of the process for good.
         diagnostics: what was said meanwhile.
     """
 
     ok: ClassVar[bool] = True
-    spoilt: bool = False
+    tainted: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def __post_init__(self) -> None:
@@ -284,7 +284,7 @@ class Compile(Request):
         fields: the labelled fields of that key.
         data: the digests of its data files.
         env: the values of the variables that it declares, None if not set.
-        believed: record digest by action key of the only artifacts of the store that may be used;
+        trusted_records: digests of the only records that may be used, by action key;
             None for all.
     """
 
@@ -295,7 +295,7 @@ class Compile(Request):
     fields: Mapping[str, str]
     data: Mapping[str, str]
     env: Mapping[str, str | None]
-    believed: Mapping[str, str] | None
+    trusted_records: Mapping[str, str] | None
 
 
 _REQUESTS: Mapping[object, type[Request]] = {

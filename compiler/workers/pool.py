@@ -206,7 +206,7 @@ class Pool:
         If the user's code has changed settings of its process, the next variant would be compiled
         with them.
         """
-        usable = answer.reply is not None and not answer.reply.spoilt
+        usable = answer.reply is not None and not answer.reply.tainted
         return usable and worker.group in self._queue and not self._limits().are_near(worker)
 
     # ---- ending

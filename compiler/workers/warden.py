@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     _call_at_death_of(warden, signal.SIGKILL)
     channel = Channel(int(answers), read_key(int(requests)))
     _prepare(int(requests), int(answers), folder, int(data_bytes))
-    _seclude(folder, module)
+    _isolate(folder, module)
     channel.send({"pid": os.getpid()})
     return int(importlib.import_module(module).main([requests, answers, str(warden)], channel))
 
@@ -102,11 +102,11 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
     os.register_at_fork(after_in_child=lambda: _detach(requests, answers))
 
 
-def _seclude(folder: str, program: str) -> None:
-    from pallasc.compiler.inputs.seclusion import seclude
+def _isolate(folder: str, program: str) -> None:
+    from pallasc.compiler.inputs.isolation import isolate_process
     from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
-    seclude(folder, program, hidden=PLACES, path=SYSTEM_PATH)
+    isolate_process(folder, program, hidden=PLACES, path=SYSTEM_PATH)
 
 
 def _limit(kind: int, value: int) -> None:

@@ -21,8 +21,8 @@ from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure, imports, reads
-from pallasc.compiler.inputs.process_state import Surroundings, read_flags
-from pallasc.compiler.inputs.seclusion import admit, enter
+from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.inputs.process_state import ProcessState, read_flags
 from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.compile import Tools
 from pallasc.compiler.lowering.ptxas_reports import Reports
@@ -85,11 +85,11 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
             reply = _reply(request, session)
         except PallascError as error:
             reply = Failed.because_of(error)
-        spoilt = False
+        tainted = False
         if session is not None:
-            session.before.put_back()
-            spoilt = session.before.is_spoilt()
-        channel.send(replace(reply, task=request.task, spoilt=spoilt).to_json())
+            session.before.restore_functions()
+            tainted = session.before.is_tainted()
+        channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
 
 
 def _import_compiler() -> None:
@@ -115,7 +115,7 @@ def _session(request: Introduction) -> Session:
     store = Store(request.store, trust=Trust())
     # What the store remembers of files is signed too, and only the parent can tell.
     digests = FileDigests(None if request.signing else store.root)
-    before = Surroundings.now()
+    before = ProcessState.now()
     return Session(tools, store, digests, before, request.signing, versions=request.versions)
 
 
@@ -142,7 +142,7 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
     folder, name = str(file.parent), module_name(path)
     if any(variable.endswith("_FLAGS") for variable in os.environ):
         read_flags()
-    admit(env)
+    expose_variables(env)
     if file.is_file():
         enter(folder)
     with Listener().hearing(folder, outputs=(1, 2)) as hearing:

@@ -55,7 +55,13 @@ COMPILED = Compiled(
     digest="1" * 64, missed={"HOME": "k.py:1"},
 )  # fmt: skip
 COMPILE = Compile(
-    variant=None, request="r", fields={"a": "b"}, data={}, env={"X": None}, believed=None, task=3
+    variant=None,
+    request="r",
+    fields={"a": "b"},
+    data={},
+    env={"X": None},
+    trusted_records=None,
+    task=3,
 )  # type: ignore[arg-type]
 
 
@@ -73,7 +79,7 @@ def specs(tmp_path: Path) -> tuple[Any, ...]:
 
 def test_requests_come_back_as_they_were(specs: Any) -> None:
     for variant in expand(list(specs)):
-        asked = replace(COMPILE, variant=variant, believed={"0": "1"})
+        asked = replace(COMPILE, variant=variant, trusted_records={"0": "1"})
         back = read_request(carried(asked))
         assert back == asked
         assert isinstance(back, Compile)
@@ -92,7 +98,7 @@ def test_replies_come_back_as_they_were(specs: Any) -> None:
     plain = replace(COMPILED, record=None, blobs={}, digest=None, diagnostics=(), conflict="x")
     assert COMPILE.read_reply(carried(plain)) == plain
     for read in (READ, Sources(), None):
-        collected = Collected(specs=specs, uncached="", sources=read, spoilt=True)
+        collected = Collected(specs=specs, uncached="", sources=read, tainted=True)
         assert Collect(path="").read_reply(carried(collected)) == collected
     assert COMPILE.read_reply({**carried(COMPILED), "unknown": 1}) == COMPILED
 
@@ -106,7 +112,7 @@ def test_replies_come_back_as_they_were(specs: Any) -> None:
         ("uncached", None), ("not_stored", 1), ("diagnostics", {}), ("diagnostics", [{}]),
         ("diagnostics", [WARNING.to_json()] * (MOST + 1)), ("printed", 3), ("stored", "no"),
         ("record", []), ("blobs", {"k": 1}), ("blobs", ["k"]), ("blobs", {"k": "=!"}),
-        ("spoilt", 1), ("conflict", {}), ("digest", "1"), ("task", 4), ("task", "3"),
+        ("tainted", 1), ("conflict", {}), ("digest", "1"), ("task", 4), ("task", "3"),
     ],
 )  # fmt: skip
 def test_a_reply_with_a_field_of_another_kind_is_refused(field: str, value: object) -> None:

@@ -190,8 +190,8 @@ def test_a_warm_worker_that_has_died_is_replaced() -> None:
 
 
 def test_a_worker_that_says_it_is_spoilt_is_replaced(tmp_path: Path) -> None:
-    spoilt = 'channel.send({"ok": True, "value": 1, "spoilt": True})\n'
-    first = f"{spoilt}import signal; signal.pause()"
+    tainted = 'channel.send({"ok": True, "value": 1, "tainted": True})\n'
+    first = f"{tainted}import signal; signal.pause()"
     with fakes() as pool:
         answer, process = values(pool, code(first), code(WHO, 1))
     assert answer == 1

@@ -13,7 +13,7 @@ from pallasc.cache import format
 from pallasc.cache.scan import Scan
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.relock import Updated, check_lock, update_lock
+from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Component, Entry, Lock
 
@@ -61,7 +61,7 @@ def lock(original: tuple[Any, Lock]) -> Lock:
     return original[1]
 
 
-def update(project: Any, lock: Lock | None, *, whole: bool = True) -> Updated:
+def update(project: Any, lock: Lock | None, *, whole: bool = True) -> LockUpdate:
     return update_lock(
         project.variants(),
         lock,

@@ -9,7 +9,7 @@ import pytest
 
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.reproduce import (
-    Reproduced,
+    ReproduceResult,
     Reproduction,
     chosen,
     differences,
@@ -133,7 +133,7 @@ def test_the_choice_is_always_the_same_and_stays_when_variants_are_added(project
 def test_the_exit_code_follows_from_the_results(
     outcomes: tuple[Any, ...], interrupted: bool, code: int
 ) -> None:
-    results = tuple(Reproduced("x", outcome) for outcome in outcomes)
+    results = tuple(ReproduceResult("x", outcome) for outcome in outcomes)
     assert Reproduction(results, interrupted).exit_code == code
 
 

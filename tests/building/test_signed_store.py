@@ -15,7 +15,7 @@ from pallasc.cache.store import Store
 from pallasc.cache.upkeep.verify import verify
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
-from pallasc.compiler.builds.reproduce import judged, reproduce
+from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
 from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.compiler.inputs.request import folder_key, request_key
 from pallasc.errors import CheckError, CorruptError
@@ -149,7 +149,7 @@ def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
     assert double.first == double.second == first.results[0].artifact.digest
     assert double.stored == report.results[0].artifact.digest
     assert any("bytes differ from offset" in text for text in double.differences)
-    (failed,) = judged(report, found).failed
+    (failed,) = with_reproduction(report, found).failed
     assert isinstance(failed.error, CheckError)
     assert "other bytes than the store has" in failed.error.message
 

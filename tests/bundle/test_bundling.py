@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.bundling import Made, make_bundle
+from pallasc.compiler.builds.bundling import BundleResult, make_bundle
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
@@ -65,7 +65,7 @@ class Project:
         self.store = Store(folder / "store")
         self.spec = _spec(folder)
 
-    def make(self, output: Path, *, store: Store | None = None, **options: Any) -> Made:
+    def make(self, output: Path, *, store: Store | None = None, **options: Any) -> BundleResult:
         """Make a bundle of the spec, or of what an expression means."""
         held = store or self.store
         expression = options.pop("expression", None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs.attribution import Asked
+from pallasc.compiler.inputs.attribution import RecordingFunction
 from pallasc.compiler.inputs.reads import digest_of
 from pallasc.compiler.inputs.recorders import absolute
 from pallasc.errors import ToolError
@@ -310,7 +310,7 @@ def test_a_question_that_cannot_be_recorded_is_said_and_does_no_harm(gallery: Ga
 
 
 def test_a_replaced_function_becomes_no_method() -> None:
-    asked = Asked(os.stat, lambda *arguments: None)
+    asked = RecordingFunction(os.stat, lambda *arguments: None)
     assert asked.__name__ == "stat"
     assert asked.__doc__ == os.stat.__doc__
     holder = type("Holder", (), {"stat": asked})

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 
-from pallasc.compiler.inputs import imports, seclusion
+from pallasc.compiler.inputs import imports, isolation
 from pallasc.compiler.toolchain import modules
 from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
@@ -22,7 +22,7 @@ site.USER_SITE = fake_site
 sys.path.insert(0, fake_site)
 declared = json.loads(given)
 scratch = tempfile.TemporaryDirectory()
-seclusion.seclude(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
+isolation.isolate_process(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
 modules.site_folders.cache_clear()
 imports.record_imports()
 imports.read_sources_afresh()
@@ -35,8 +35,10 @@ from pallasc.specs.loading.yaml_loader import load_yaml  # noqa: E402
 
 found = {}
 variants = expand(load_yaml(spec))
-seclusion.admit({name: declared.get(name) for variant in variants for name in variant.env})
-seclusion.enter(os.path.dirname(spec))
+isolation.expose_variables(
+    {name: declared.get(name) for variant in variants for name in variant.env}
+)
+isolation.enter(os.path.dirname(spec))
 for variant in variants:
     job = _job(variant)
     job.function(**dict.fromkeys(variant.args, 3.0), **job.static)

@@ -41,7 +41,7 @@ _MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RememberedToolchain:
     """A toolchain that is not installed here, in the place of a `Setup`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Recalled:
     versions: Mapping[str, str]
     jax: str
 
-    def __enter__(self) -> Recalled:
+    def __enter__(self) -> RememberedToolchain:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -94,17 +94,17 @@ class Recalled:
 
 def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:
     """Have a store remember with which toolchain it was just filled."""
-    now = Recalled(dict(identity), dict(versions), recorded(JAX))
-    before = recalled(store)
+    now = RememberedToolchain(dict(identity), dict(versions), recorded(JAX))
+    before = remembered_toolchains(store)
     if before[:1] != [now]:
         others = [known for known in before if known.identity != now.identity]
         entries = [asdict(known) for known in [now, *others][:_MOST]]
         store.put_manifest(_KEY, Manifest(toolchains=entries))
 
 
-def prepare_or_recall(
+def installed_or_remembered(
     store: Store, *, ptxas: Path | None = None, lock: Lock | None = None
-) -> Setup | Recalled:
+) -> Setup | RememberedToolchain:
     """Return the toolchain that is installed; where none is, one that the store was filled with.
 
     Args:
@@ -118,10 +118,10 @@ def prepare_or_recall(
     """
     if ptxas is not None or is_compiler_installed():
         return prepare(ptxas)
-    return recall(store, lock)
+    return choose_remembered(store, lock)
 
 
-def recall(store: Store, lock: Lock | None = None) -> Recalled:
+def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolchain:
     """Return the toolchain that a store was filled with, for a place where none is installed.
 
     Args:
@@ -135,7 +135,7 @@ def recall(store: Store, lock: Lock | None = None) -> Recalled:
     from pallasc import __version__
     from pallasc.specs.lock import differences
 
-    found = recalled(store)
+    found = remembered_toolchains(store)
     if not found:
         raise ToolError(
             "No compiler is installed here, and the store does not say with which one its kernels "
@@ -162,20 +162,20 @@ def recall(store: Store, lock: Lock | None = None) -> Recalled:
     )
 
 
-def recalled(store: Store) -> list[Recalled]:
+def remembered_toolchains(store: Store) -> list[RememberedToolchain]:
     """Return the toolchains that a store was filled with, the newest first."""
     manifest = store.get_manifest(_KEY) or Manifest()
-    return [known for entry in manifest.toolchains if (known := _recalled(entry)) is not None]
+    return [known for entry in manifest.toolchains if (known := _parse(entry)) is not None]
 
 
-def _recalled(entry: Mapping[str, object]) -> Recalled | None:
+def _parse(entry: Mapping[str, object]) -> RememberedToolchain | None:
     """Return what `remember` wrote as an entry, None if it is something else."""
     identity, versions, jax = (entry.get(name) for name in ("identity", "versions", "jax"))
     if not isinstance(identity, dict) or not isinstance(versions, dict) or len(entry) != 3:
         return None
     if type(jax) is not str or not {"python", "pallasc"} <= {*identity}:
         return None
-    return Recalled(identity, versions, jax)
+    return RememberedToolchain(identity, versions, jax)
 
 
 def _of_both(identity: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _of_both(identity: Mapping[str, str]) -> dict[str, str]:
     return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}
 
 
-def _is_locks(known: Recalled, lock: Lock) -> bool:
+def _is_locks(known: RememberedToolchain, lock: Lock) -> bool:
     """Tell whether a toolchain is that of a lock; variables are looked at later."""
     from pallasc.specs.lock import VARIABLE, differing
 

@@ -22,7 +22,7 @@ _folder = _home = _path = ""
 _declared: set[str] = set()
 
 
-def seclude(folder: str, program: str, *, hidden: Iterable[str], path: str) -> None:
+def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: str) -> None:
     """Hide it in this process from now on.
 
     Args:
@@ -80,7 +80,7 @@ def _hide_user() -> None:
     os.getlogin = lambda: _USER
 
 
-def admit(variables: Mapping[str, str | None]) -> None:
+def expose_variables(variables: Mapping[str, str | None]) -> None:
     """Give `os.environ` the variables that a spec declares; None for what is not set."""
     _declared.update(variables)
     for name, value in variables.items():

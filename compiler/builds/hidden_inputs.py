@@ -22,7 +22,7 @@ _HOME = f"~{os.sep}"
 
 
 @dataclass(slots=True)
-class Withheld:
+class HiddenInputs:
     """What kernels asked for: who, by the name of a variable or of a file in the home folder."""
 
     asked: dict[str, dict[str, str]] = field(default_factory=dict)
