@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.builds.reference import ArrayFile, Launched, compare
+from pallasc.compiler.builds.reference import ArrayFile, LaunchFiles, compare
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding
@@ -73,13 +73,13 @@ def _array(path: str, values: Any) -> tuple[Binding, bytes]:
     return Binding(path, dtype, values.shape, 0), values.tobytes()
 
 
-def _launched(folder: Path, inputs: list[Any], outputs: list[Any]) -> Launched:
+def _launched(folder: Path, inputs: list[Any], outputs: list[Any]) -> LaunchFiles:
     def write(kind: str, arrays: list[Any]) -> Iterator[ArrayFile]:
         for number, (array, data) in enumerate(arrays):
             (folder / f"{kind}{number}").write_bytes(data)
             yield ArrayFile(array, f"{kind}{number}")
 
-    return Launched(folder, tuple(write("input", inputs)), tuple(write("output", outputs)))
+    return LaunchFiles(folder, tuple(write("input", inputs)), tuple(write("output", outputs)))
 
 
 def _ones(value: float, kind: str = "f4") -> Any:
