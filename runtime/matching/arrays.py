@@ -164,7 +164,7 @@ def no_array(value: Any) -> ArgumentError:
     return ArgumentError(f"{an(type(value).__name__)} is not an array.")
 
 
-_MODULES = {
+MODULES = {
     "torch": "torch_arrays",
     "jax": "jax_arrays",
     "jaxlib": "jax_arrays",
@@ -172,6 +172,8 @@ _MODULES = {
     "cupy": "cupy_arrays",
     "pallasc": "device_arrays",
 }
+"""The adapter of each framework, by the top-level module of its arrays' types."""
+
 _PROTOCOLS = {
     "__cuda_array_interface__": "cuda_arrays",
     "__dlpack__": "dlpack",
@@ -194,7 +196,7 @@ def find_adapter(value: Any, what: str) -> Adapter:
 
 def _recognise(value: Any, what: str) -> Adapter:
     for kind in type(value).__mro__:
-        module = _MODULES.get(kind.__module__.partition(".")[0])
+        module = MODULES.get(kind.__module__.partition(".")[0])
         if module is not None:
             return _adapter(module)
     for protocol, module in _PROTOCOLS.items():
