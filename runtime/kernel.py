@@ -220,10 +220,11 @@ class Kernel(Variants):
         leaves, params = self.bind(arrays, named)
         kernel = self.with_params(params) if params else self
         call = Call(kernel, leaves, out, stream, allocates)
-        taker = call.taker()
-        if taker is not None:
-            return taker.run(call)
-        match = call.match()
+        adapters = call.adapters()
+        for adapter in adapters:
+            if adapter.takes_calls:
+                return adapter.run(call)
+        match = call.match(adapters)
         results = launch(call, match)
         kernel._generate(match)
         return results

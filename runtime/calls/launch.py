@@ -158,17 +158,16 @@ class _Order:
         self._device = device
         self._stream = stream
         self._is_given = not waits
-        streams = [array.view.stream for array in passed if array.view.stream is not None]
-        if waits:
-            pools = dict.fromkeys(array.adapter for array in passed if array.adapter.has_pool)
-            streams = [*(adapter.stream(device.ordinal) for adapter in pools), *streams]
+        adapters = {array.adapter: None for array in passed} if waits else {}
+        streams = [adapter.stream(device.ordinal) for adapter in adapters if adapter.has_pool]
+        self._uses: list[tuple[Uses, bool]] = []
+        for number, (_, _, view) in enumerate(passed):
+            if view.stream is not None:
+                streams.append(view.stream)
+            if view.uses is not None:
+                self._uses.append((view.uses, number in written))
         self._others = [
             other for other in dict.fromkeys(streams) if not is_same_stream(other, stream)
-        ]
-        self._uses: list[tuple[Uses, bool]] = [
-            (array.view.uses, number in written)
-            for number, array in enumerate(passed)
-            if array.view.uses is not None
         ]
         self._number: int | None = None
 

@@ -18,7 +18,8 @@ from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.plan import Binding
 
 
-@dataclass(frozen=True, slots=True)
+# Neither class is frozen: making a frozen object takes three times as long, at each slow call.
+@dataclass(slots=True)
 class Match:
     """What is launched: a route, and arrays that it takes.
 
@@ -35,7 +36,7 @@ class Match:
     ordinal: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """What a caller asks for.
 
@@ -53,28 +54,31 @@ class Call:
     stream: Any
     allocates: bool
 
-    def taker(self) -> Adapter | None:
-        """Return the adapter that does all of this call, or None.
+    def adapters(self) -> list[Adapter]:
+        """Return the adapter of each input.
 
         Raises:
             ArgumentError: something is not an array.
         """
-        for array, binding in zip(self.arrays, self.variants.signature.inputs, strict=True):
-            adapter = find_adapter(array, f"{self.variants.name}: {binding.path}")
-            if adapter.takes_calls:
-                return adapter
-        return None
+        name, inputs = self.variants.name, self.variants.signature.inputs
+        return [
+            find_adapter(array, name, binding.path)
+            for array, binding in zip(self.arrays, inputs, strict=True)
+        ]
 
-    def match(self) -> Match:
+    def match(self, adapters: Sequence[Adapter]) -> Match:
         """Look at all arrays, and choose the variants that take them.
+
+        Args:
+            adapters: that of each input.
 
         Raises:
             ArgumentError, SelectionError, DeviceError: as a call of the kernel does.
         """
         name, signature = self.variants.name, self.variants.signature
         inputs = [
-            self._pass(array, f"{name}: {binding.path}")
-            for array, binding in zip(self.arrays, signature.inputs, strict=True)
+            self._pass(array, adapter, binding.path)
+            for array, adapter, binding in zip(self.arrays, adapters, signature.inputs, strict=True)
         ]
         ordinal = self._device(inputs)
         if ordinal is None:
@@ -90,12 +94,12 @@ class Call:
         results = None if self.allocates else self._results(route.signature, ordinal)
         return Match(route, inputs, results, ordinal)
 
-    def _pass(self, array: Any, what: str) -> Passed:
-        adapter = find_adapter(array, what)
+    def _pass(self, array: Any, adapter: Adapter, path: str) -> Passed:
         view = adapter.view_in_order if self.stream is None else adapter.view
         try:
             return Passed(array, adapter, view(array))
         except ArgumentError as error:
+            what = f"{self.variants.name}: {path}"
             raise ArgumentError(f"{what}: {error.message}", hint=error.hint) from error
 
     def _device(self, inputs: Sequence[Passed]) -> int | None:
@@ -106,7 +110,9 @@ class Call:
         if self.allocates or self.out is MISSING:
             return current_device()
         leaves = flatten(signature.output_tree, self.out, f"{name}: out")
-        views = [self._pass(array, f"{name}: out").view for _, array in leaves]
+        views = [
+            self._pass(array, find_adapter(array, name, "out"), "out").view for _, array in leaves
+        ]
         return views[0].device if views else current_device()
 
     def _types(self, inputs: Sequence[Passed]) -> list[ArrayType]:
@@ -117,7 +123,12 @@ class Call:
         """
         self._check_layouts(inputs)
         views = [array.view for array in inputs]
-        return [array_type(view.dtype, view.shape, view.layout) for view in views]
+        return [
+            (view.dtype, view.shape)
+            if view.strides is None
+            else array_type(view.dtype, view.shape, view.layout)
+            for view in views
+        ]
 
     def _check_layouts(self, inputs: Sequence[Passed]) -> None:
         """Check strides where all variants take the same arrays: views still tell them.
@@ -125,7 +136,7 @@ class Call:
         Raises:
             ArgumentError: an array has other strides than the kernel takes.
         """
-        if len({variant.arrays for variant in self.variants.variants}) > 1:
+        if len(self.variants.types) > 1:
             return
         for binding, array in zip(self.variants.signature.inputs, inputs, strict=True):
             view = array.view
@@ -174,7 +185,7 @@ class Call:
                         "place; out must have that array there.",
                     )
                 continue
-            passed = self._pass(array, f"{name}: {binding.path}")
+            passed = self._pass(array, find_adapter(array, name, binding.path), binding.path)
             _check_result(name, binding, passed.view, ordinal)
             if results.setdefault(number, passed).array is not array:
                 first = signature.results[number].path
@@ -191,16 +202,16 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     Raises:
         ArgumentError: they lie in different places.
     """
+    if len({array.view.device for array in inputs}) == 1:
+        return inputs[0].view.device
     devices: dict[int | None, str] = {}
     for binding, array in zip(signature.inputs, inputs, strict=True):
         devices.setdefault(array.view.device, binding.path)
-    if len(devices) > 1:
-        (place, first), (other, second) = list(devices.items())[:2]
-        raise ArgumentError(
-            f"{name}: {first} lies on {_place(place)}, and {second} on {_place(other)}.",
-            hint="Move one of them.",
-        )
-    return next(iter(devices))
+    (place, first), (other, second) = list(devices.items())[:2]
+    raise ArgumentError(
+        f"{name}: {first} lies on {_place(place)}, and {second} on {_place(other)}.",
+        hint="Move one of them.",
+    )
 
 
 def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:

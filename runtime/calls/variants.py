@@ -54,6 +54,11 @@ class Variants:
         return self.variants[0].signature
 
     @cached_property
+    def types(self) -> frozenset[tuple[ArrayType, ...]]:
+        """The types of arrays that any variant takes."""
+        return frozenset(variant.arrays for variant in self.variants)
+
+    @cached_property
     def arguments(self) -> Arguments:
         """What a caller may write: names and trees of arrays, names of parameters."""
         names = dict.fromkeys(name for variant in self.variants for name in variant.params)
@@ -92,10 +97,9 @@ class Variants:
         Raises:
             ArgumentError: none does.
         """
-        kinds = {variant.arrays for variant in self.variants}
-        if len(kinds) == 1:
+        if len(self.types) == 1:
             _check_only_types(self.name, self.variants[0].facts.inputs, arrays)
-        elif tuple(array_type(*array) for array in arrays) not in kinds:
+        elif tuple(array_type(*array) for array in arrays) not in self.types:
             raise no_variant_for(self.name, self.variants, arrays)
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:

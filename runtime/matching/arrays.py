@@ -181,8 +181,12 @@ _PROTOCOLS = {
 _by_type: dict[type, Adapter] = {}
 
 
-def find_adapter(value: Any, what: str) -> Adapter:
+def find_adapter(value: Any, *what: str) -> Adapter:
     """Return the adapter for an array.
+
+    Args:
+        value: the array.
+        what: what messages call it, in parts: the kernel, and where in its arguments it lies.
 
     Raises:
         ArgumentError: it is not an array that the runtime can use.
@@ -190,7 +194,7 @@ def find_adapter(value: Any, what: str) -> Adapter:
     kind = type(value)
     adapter = _by_type.get(kind)
     if adapter is None:
-        adapter = _by_type[kind] = _recognise(value, what)
+        adapter = _by_type[kind] = _recognise(value, ": ".join(what))
     return adapter
 
 
