@@ -40,7 +40,7 @@ def number_buffers(
     """Number the allocations: parameters in order, then outputs, constants, temporaries.
 
     Over several devices, memory that peers can reach has a colour of its own; which arrays need it
-    is said again with each kernel.
+    is told again with each kernel.
 
     Raises:
         CompileError: the allocations contradict each other.

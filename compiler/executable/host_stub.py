@@ -58,7 +58,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What one run of a host function asked the driver for."""
+    """The launch that a run of a host function asked for."""
 
     grid: tuple[int, int, int]
     cluster: tuple[int, int, int]
@@ -70,7 +70,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What the init function of a version 1 kernel loads: the cubin and what it takes from it."""
+    """The cubin that the init function of a version 1 kernel loads, and its kernel."""
 
     cubin: bytes
     kernel: str
@@ -318,7 +318,7 @@ class HostObject:
         return Argument(data=data, maps=tuple(maps))
 
     def _module_load(self, cubin: int) -> int:
-        # Only the address is passed; the bytes behind it lie in the object's read-only data.
+        # Only the address is passed; the cubin lies in the object's read-only data.
         start = self._object_file.find(ctypes.string_at(cubin, 64))
         if start < 0:
             raise CompileError("the host object loads a cubin that it does not contain")

@@ -1,7 +1,7 @@
-"""One Mosaic kernel out of an executable: its cubin, its name and the launch its host code makes.
+"""A Mosaic kernel in an executable: its cubin, its name and the launch that its host code makes.
 
-`MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) says its own version; there is one
-adapter for each that was tested, and anything else is refused:
+`MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) has a version; each tested version has
+an adapter, and any other is refused:
 
 ======= ============ ========================================================================
 version JAX          where things are
@@ -71,7 +71,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         ranks: how many devices run it together.
 
     Raises:
-        CompileError: its version is not one that was tested, or its parts contradict each other.
+        CompileError: its version was not tested, or its parts contradict each other.
     """
     from google.protobuf.message import DecodeError
 

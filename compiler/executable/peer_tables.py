@@ -127,7 +127,7 @@ def uses_peers(call: Any) -> bool:
 def peer_table(
     call: Any, places: Sequence[tuple[int, int]], *, multimem: bool, ranks: int
 ) -> PeerTable | None:
-    """Return the table that a custom call needs, None where it reads none.
+    """Return the table that a custom call needs, None if it needs none.
 
     Args:
         call: the custom call.

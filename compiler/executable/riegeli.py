@@ -31,7 +31,7 @@ _SIMPLE, _SIGNATURE, _METADATA, _PADDING = b"r", b"s", b"m", b"p"
 
 
 def read_varint(data: bytes, start: int) -> tuple[int, int]:
-    """Return the base-128 varint at `start` and the position behind it."""
+    """Return the base-128 varint at `start` and the position after it."""
     value = shift = 0
     position = start
     while True:

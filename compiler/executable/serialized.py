@@ -1,9 +1,10 @@
 """Take apart a serialised XLA executable: from its bytes to one `GpuExecutableProto`.
 
-The bytes are an IFRT header behind its length as a varint, then an `ExecutableAndOptionsProto`,
-whose `serialized_executable` is a Riegeli file. The first record of such a file is a manifest that
-says how the records behind it make up one protobuf, here the `GpuExecutableProto`. Up to JAX 0.10
-the outer protobuf is plain; from 0.11 on it is a Riegeli file as well.
+The bytes are the length of an IFRT header as a varint, the header, and an
+`ExecutableAndOptionsProto`, whose `serialized_executable` is a Riegeli file. The first record of
+such a file is a manifest that says how the other records make up a protobuf, here the
+`GpuExecutableProto`. Up to JAX 0.10 the outer protobuf is plain; from 0.11 on it is a Riegeli file
+as well.
 """
 
 from __future__ import annotations

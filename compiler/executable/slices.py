@@ -126,7 +126,7 @@ def _numbered(buffers: Sequence[Any], number: int) -> Any:
 
 
 def _start_in_round(offsets: Sequence[Any], config: Any, rounds: Sequence[int]) -> int | None:
-    """Return where a slice starts in its buffer, None where that is computed at run time."""
+    """Return where a slice starts in its buffer, None if that is computed at run time."""
     if config is None:
         return None if offsets else 0
     if config.table:

@@ -65,7 +65,7 @@ class UnsupportedStepError(UnsupportedError):
 
 @dataclass(slots=True)
 class Translation:
-    """What came out of an executable: buffers, steps and the bytes that they name by digest.
+    """The contents of an executable: buffers, steps and the bytes that they name by digest.
 
     `output_buffers` holds the buffer of each output leaf, in order.
     """

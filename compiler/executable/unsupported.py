@@ -1,4 +1,4 @@
-"""What an executable may contain that no cubin launch can do, in words."""
+"""Names, for messages, of steps of an executable that cannot be launched from a cubin."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def describe_call(target: str) -> str:
 def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
     """Return (file, line) of the Python frames that made an HLO instruction, innermost first.
 
-    `module` is the executable's `HloModule`; the list is empty where it carries no locations.
+    `module` is the executable's `HloModule`; the list is empty if it has no locations.
     """
     for computation in module.computations:
         for candidate in computation.instructions:
@@ -66,7 +66,7 @@ def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
 
 
 def _with_metadata(module: Any, instruction: Any) -> Any:
-    """Return the instruction, or the root of what it calls where it has no metadata itself."""
+    """Return the instruction, or the root of what it calls if it has no metadata itself."""
     if instruction.metadata.op_name or not instruction.called_computation_ids:
         return instruction
     for computation in module.computations:

@@ -53,7 +53,7 @@ _PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is compiled: a function, its arrays, its static arguments, for which target.
+    """A function, its arrays and static arguments, and the target to compile it for.
 
     `mesh` holds the devices that run it together. It is traced inside the context of `within`.
     """
@@ -82,7 +82,7 @@ class ModuleCompiler(Protocol):
     """Another process, in which XLA compiles instead of this one (`xla_process`)."""
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call for so many devices; return the serialised executable."""
+        """Compile a prepared call for `count` devices; return the serialised executable."""
 
     def isa_version(self) -> AbstractContextManager[None]:
         """Have Mosaic ask that process for the newest PTX that its assembler reads."""
@@ -90,7 +90,7 @@ class ModuleCompiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What compiles: the toolchain's record and digests, and the assembler.
+    """The compiler: the toolchain's record and digests, and the assembler.
 
     `identity` holds the digests of everything installed that decides the result, by label;
     `variables` the environment variables that reach the compiler. `toolkit` is the folder that XLA
@@ -109,7 +109,7 @@ class Tools:
 
 
 def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
-    """Trace and lower a job; `process` is the one that will compile it, if this one will not.
+    """Trace and lower a job, which `process` will compile if it is not None.
 
     Raises:
         CompileError: it fails; with the user's line and the compiler's message.
@@ -137,7 +137,7 @@ def _place_in_kernel(job: Job) -> Location | None:
 
 
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
-    """Return the labelled fields of an action key: all that decides the artifact, nothing else."""
+    """Return the labelled fields of an action key: exactly what decides the artifact."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
     regions = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]

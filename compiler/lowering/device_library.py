@@ -2,12 +2,12 @@
 
 For its own kernels XLA has an option (`xla_compile`). Mosaic GPU has none: it takes the first
 folder of a fixed list (`tsl::CandidateCudaRoots`) that holds a device library: `cuda_sdk_lib` in
-the current folder, those beside the program, `/usr/local/cuda`, `/opt/cuda`, and then the wheels.
+the current folder, folders next to the program, `/usr/local/cuda`, `/opt/cuda`, then the wheels.
 
-The program, where that is Python, is the first word of the command line that is no option of
-Python's. A worker is started with `-X` and a path of its own there, which Python ignores, and puts
-the toolchain beside it. In another process nothing can be put there; where the folders in front
-hold another library, XLA compiles in a process of its own (`xla_process`).
+For Python, TSL takes the first word of the command line that is not an option for the program. A
+worker is started with `-X` and a path of its own, which Python ignores, and puts the toolchain next
+to that path. That is not possible in another process; if a folder that comes first holds another
+library, XLA compiles in a process of its own (`xla_process`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from functools import lru_cache
 from pathlib import Path
 
 TOOLKIT = "toolkit"
-"""What a worker's command line names, in the folder of its temporary files."""
+"""The name that a worker's command line gives, in the folder of its temporary files."""
 
 _BESIDE = ("rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc", "cuda_nvcc")
-"""What the folder beside the program is called, from JAX 0.12 on and before."""
+"""The names of the folder next to the program, from JAX 0.12 on and before."""
 
 _OF_THE_SYSTEM = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 _LIBRARY = Path("nvvm", "libdevice", "libdevice.10.bc")
 
 
 def offer(toolkit: Path, folder: Path) -> None:
-    """Put a toolkit where Mosaic looks first in a worker.
+    """Link a toolkit to where Mosaic looks first in a worker.
 
     Args:
         toolkit: the folder with `nvvm/libdevice`.
@@ -44,7 +44,7 @@ def offer(toolkit: Path, folder: Path) -> None:
 
 
 def other_library(toolkit: Path) -> str:
-    """Return where the device library lies that Mosaic would take instead of `toolkit`'s, or ""."""
+    """Return the device library that Mosaic would take instead of `toolkit`'s, "" for none."""
     for root in _roots():
         place = root / _LIBRARY
         if place.parent.is_dir():
@@ -71,5 +71,5 @@ def _contents(place: Path) -> bytes:
 
 @lru_cache(maxsize=8)
 def _read(place: Path, *state: int) -> bytes:
-    """Return a file's bytes; `state` says which file it was."""
+    """Return a file's bytes; `state` identifies the file."""
     return place.read_bytes()

@@ -25,14 +25,14 @@ _HAVE = {
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a primitive of Pallas needs: one of `archs`, or a `major` of at least so much."""
+    """What a primitive of Pallas needs: an architecture of `archs`, or at least `major`."""
 
     what: str
     archs: tuple[str, ...] = ()
     major: int = 0
 
     def refusal(self, target: Target) -> str | None:
-        """Return why `target` does not have it, None where it does."""
+        """Return why `target` does not have it, None if it does."""
         if self.archs and target.arch not in self.archs:
             verb = "has" if len(self.archs) == 1 else "have"
             return f"{self.what}, which only {', '.join(self.archs)} {verb}, not {target.arch}"

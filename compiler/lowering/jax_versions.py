@@ -64,7 +64,7 @@ def on_one_device(function: Callable[..., Any], mesh: Any) -> Callable[..., Any]
 
 
 def inferred_architecture() -> tuple[int, int] | None:
-    """Return the compute capability that Mosaic lowers for, None where this JAX does not say."""
+    """Return the compute capability that Mosaic lowers for, None if this JAX does not tell."""
     from jax.experimental.mosaic.gpu import core, utils
 
     # It moved from `core` to `utils` between JAX 0.10 and 0.12.
@@ -107,7 +107,7 @@ def _adapt_before_hopper() -> None:
 
     It picks one thread of a block with `elect.sync` and fences barrier initialisation for
     clusters in every kernel; neither exists before sm_90, and LLVM aborts the process. Later
-    versions compare the thread's index instead, and fence only where there are clusters.
+    versions compare the thread's index instead, and fence only kernels with clusters.
     """
     from jax._src.lib.mlir.dialects import arith, nvvm
     from jax.experimental.mosaic import gpu

@@ -1,4 +1,4 @@
-"""What a kernel prints, for `pallasc inspect`: while it is traced and lowered, and when it runs.
+"""A kernel's output for `pallasc inspect`: while it is traced and lowered, and when it runs.
 
 `debug=True` makes Pallas print the traced kernel and its MLIR module. Paths and lines of source are
 in there, so it is no part of an artifact, which is the same everywhere; a manifest carries it,
@@ -64,7 +64,7 @@ def pack(text: str) -> str:
 
 
 def unpack(packed: object) -> str:
-    """Return the text that `pack` was given, "" where it is damaged."""
+    """Return the text that `pack` packed, "" if it is damaged."""
     if not isinstance(packed, str) or not packed:
         return ""
     inflate = zlib.decompressobj()

@@ -173,7 +173,7 @@ def _ordered(
     """Return the names and values of the arrays in the order of the function's signature.
 
     Arrays given by position take the names of the parameters that they fall on, so that both ways
-    to write a call give the same artifact. The names are None where there are none: behind `*args`,
+    to write a call give the same artifact. The names are None if there are none: after `*args`,
     for positional-only parameters, or where the function has no signature.
     """
     parameters = _parameters(function)

@@ -75,7 +75,7 @@ class Reports:
 
 @contextlib.contextmanager
 def first_on_path(*folders: Path) -> Iterator[None]:
-    """Put folders in front of PATH for a while, also for what is not Python in this process."""
+    """Put folders first on PATH for a while, also for C++ in this process."""
     front = os.pathsep.join([*map(str, folders), ""])
     with _path_lock:
         os.environ["PATH"] = front + os.environ.get("PATH", "")

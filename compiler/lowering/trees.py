@@ -1,6 +1,6 @@
 """Arguments and results as pytrees: with arrays as specs say them, as JAX traces them, as numbers.
 
-What tracing is given are lists, tuples, dicts, `Node` and `BuiltNode` with `ArraySpec` in them.
+Arguments are given as lists, tuples, dicts, `Node` and `BuiltNode` with `ArraySpec` in them.
 `abstract` turns that into what JAX traces, and `bind` turns pytrees of JAX into those of a launch
 plan, whose grammar `runtime/matching/arguments` has.
 """
@@ -180,7 +180,7 @@ def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = Fals
     """Number the leaves of a pytree of JAX in JAX's order; return it with numbers for leaves.
 
     Args:
-        tree: arrays, or what stands for them, in containers and nodes.
+        tree: arrays, or their shapes, in containers and nodes.
         path: the name of its first level.
         bindings: a binding is added for each array, whose `buffer` is the leaf's number.
         is_input: name the children of nodes as their type does, and include its static data.

@@ -1,1 +1,1 @@
-"""What is installed that compiles: found, identified, and made ready for workers."""
+"""The installed compiler: found, identified, and prepared for workers."""

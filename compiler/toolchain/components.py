@@ -25,7 +25,7 @@ _PACKAGES = {
     COMPUTED_WITH: ("cramjam", "llvmlite", "protobuf"),
     TRACED_WITH: ("ml_dtypes", "numpy", "opt_einsum", "scipy"),
 }
-"""Distributions of what the identity counts under these labels."""
+"""The distributions that the identity counts under these labels."""
 
 _IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: "tracing packages"}
 

@@ -22,8 +22,8 @@ compiler and what a spec declares. Every variable belongs to one of these groups
   and device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches ptxas.
 
 Libraries that `LD_LIBRARY_PATH` puts in front of the system's count by content, where a compiler
-could load them. What lies further down is not counted, so that machines can share a store: the
-system's own C library, the kind of CPU, the number of cores, limits, and the current folder.
+could load them. The rest of the system is not counted, so that machines can share a store: its
+own C library, the kind of CPU, the number of cores, limits, and the current folder.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
     result.update(FORCED)
     result.update(FIXED)
     result["PATH"] = SYSTEM_PATH
-    # A worker looks for modules where this process does, whatever options Python was given.
+    # Python's options of this process do not reach a worker; `-s` changes where modules lie.
     if sys.flags.no_user_site:
         result["PYTHONNOUSERSITE"] = "1"
     if "PYTHONPATH" in result:

@@ -41,7 +41,7 @@ _IMPORTED = re.compile(r"import\W+(\w+)")
 _NOT_INSTALLED_CONTENT = ("/INSTALLER", "/REQUESTED", "/RECORD", "/direct_url.json")
 _BYTECODE = (".pyc", ".pyo")
 _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
-"""What neither JAX nor pallasc reads when it compiles."""
+"""Ends of the names of files that neither JAX nor pallasc reads when it compiles."""
 
 Digest = Callable[[Path | str], str]
 
@@ -68,7 +68,7 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
 
 
 def _python(digest: Digest) -> str:
-    """Return Python's name, version and ABI, and the digest of what it runs at every start."""
+    """Return Python's name, version and ABI, and the digest of its start-up code."""
     name = python_name()
     lines = _startup_lines()
     modules = [*_FIRST_RUN, *sorted({m for line in lines for m in _IMPORTED.findall(line)})]
@@ -125,8 +125,8 @@ def tree_digest(
 ) -> str:
     """Return one digest over names and contents of all files below `folders`.
 
-    Bytecode does not count, unless it has no source and so is what runs. What cannot be read
-    counts by its name, as unreadable.
+    Bytecode counts only without a source beside it, since it is run then. An unreadable file
+    counts by its name.
 
     Args:
         folders: whose own names count too, not where they lie.
@@ -207,7 +207,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def files_below(folder: str, most: int) -> list[str] | None:
-    """Return the files below a folder, None where there are more than `most`."""
+    """Return the files below a folder, None if there are more than `most`."""
     files = list(islice(_walk(folder, {"__pycache__"}, ()), most + 1))
     return files if len(files) <= most else None
 

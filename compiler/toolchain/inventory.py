@@ -121,7 +121,7 @@ def _tools(cuda: int) -> list[_Tool]:
 
 
 def _cuda_major() -> int:
-    """Return the CUDA version that the installed plugin is for; 13 where there is none."""
+    """Return the CUDA version that the installed plugin is for; 13 if there is none."""
     return next((cuda for cuda in (13, 12) if _version(f"jax-cuda{cuda}-plugin")), 13)
 
 

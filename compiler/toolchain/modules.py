@@ -19,7 +19,7 @@ COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_c
 
 
 def module_of(globals: Mapping[str, object]) -> str:
-    """Return the name of the module that a namespace belongs to, also where it pretends another."""
+    """Return the module that a namespace belongs to, even if its `__name__` was changed."""
     spec = globals.get("__spec__")
     name = spec.name if type(spec) is ModuleSpec else globals.get("__name__")
     return name if isinstance(name, str) else ""
@@ -131,7 +131,7 @@ def _listed(folder: str, changed_ns: int) -> frozenset[str]:
 
 
 def is_standard(name: str) -> bool:
-    """Tell whether a module belongs to Python itself; one that shadows such a module does not."""
+    """Tell whether a module is Python's own, and not another that shadows it."""
     top = name.split(".")[0]
     if top not in sys.stdlib_module_names:
         return top == "__main__"
@@ -164,6 +164,6 @@ def is_pythons(file: str) -> bool:
 
 @cache
 def is_installed(file: str) -> bool:
-    """Tell whether a file is an installed package's, also where it is a link to elsewhere."""
+    """Tell whether a file is an installed package's, even if it is a link to elsewhere."""
     path = os.path.abspath(file)
     return path.startswith(site_folders()) or os.path.realpath(path).startswith(site_folders())

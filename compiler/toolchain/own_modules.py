@@ -44,7 +44,7 @@ def own_digest(
 def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
     """Return the files of modules and of all that they import, with the modules' names."""
     waiting = [name for part in parts for name in _modules(part, str(top))]
-    files: dict[str, str] = {}  # by the modules' names, "" where there is none
+    files: dict[str, str] = {}  # by the modules' names, "" for no file
     names: dict[str, str] = {}
 
     def file_of(name: str) -> str:
@@ -79,7 +79,7 @@ def _modules(part: str, top: str) -> list[str]:
 
 
 def _imported(path: str, file_of: Callable[[str], str]) -> Iterator[str]:
-    """Yield the names of what a file imports, wherever in it; some may be no modules."""
+    """Yield the names that a file imports, also inside functions; some are not modules."""
     with open(path, encoding="utf-8") as source:
         text = source.read()
     for package, names, module in _IMPORT.findall(text):

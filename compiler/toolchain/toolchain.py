@@ -27,7 +27,7 @@ INSTALL = 'pip install "pallasc[cuda13]"'
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What compiles: JAX, its CUDA plugin, the assembler, the device library.
+    """The compiler: JAX, its CUDA plugin, the assembler, the device library.
 
     `cuda` is the major version of CUDA that plugin and wheels are for.
     """

@@ -22,7 +22,7 @@ _SHARED_OUT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What this process may use now.
+    """The cores and the memory that this process may use now.
 
     Attributes:
         cores: how many of its threads can run at the same time.
@@ -117,7 +117,7 @@ def _own_groups(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _upwards(mount: Path, mounted: str, name: str) -> Iterator[Path]:
-    """Yield the folder of a control group and those above it, up to the one that is mounted."""
+    """Yield the folder of a control group and those above it, up to the mounted group."""
     inside = os.path.relpath(name, mounted) if name.startswith(mounted) else "."
     folder = mount / inside
     while folder != mount and mount in folder.parents:

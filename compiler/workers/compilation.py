@@ -1,7 +1,7 @@
-"""One variant on its way through a worker: from the request to the artifact and its manifest.
+"""A variant on its way through a worker: from the request to the artifact and its manifest.
 
-The user's code is imported and traced here. What it may do wrong must not fail more than the
-manifest: without one, the variant is lowered again next time.
+The user's code is imported and traced here. If it keeps pallasc from finding out what was read,
+there is no manifest, and the variant is lowered again next time.
 """
 
 from __future__ import annotations
@@ -263,5 +263,5 @@ def why_uncached(read: Sources) -> str:
 
 
 def untold(error: Exception) -> str:
-    """Return why there is no manifest where finding out what was read raised an error."""
+    """Return why there is no manifest: finding out what was read raised an error."""
     return f"what it read cannot be told: {traceback.format_exception_only(error)[-1].strip()}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What both directions have in common.
+    """The common part of requests and replies.
 
     Attributes:
         task: the number of the request among those of its worker.
@@ -66,7 +66,7 @@ class Reply(Message):
     Attributes:
         ok: whether it did what it was asked for.
         tainted: whether the user's code changed settings of the process for good.
-        diagnostics: what was said meanwhile.
+        diagnostics: warnings and output meanwhile.
     """
 
     ok: ClassVar[bool] = True
@@ -109,7 +109,7 @@ class Failed(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected(Reply):
-    """What a Python spec file declares.
+    """The declarations of a Python spec file.
 
     Attributes:
         specs: the specs.
@@ -123,7 +123,7 @@ class Collected(Reply):
 
     @property
     def missed(self) -> dict[str, str]:
-        """What was asked for and is withheld, with the place of who asked."""
+        """Withheld variables and files that were asked for, with the place of the question."""
         return self.sources.missed if self.sources else {}
 
 
@@ -136,7 +136,7 @@ class Compiled(Reply):
         status: "hit" if XLA did not have to compile.
         seconds: how long it took.
         warnings: sentences for people.
-        uncached: why there is no manifest, "" if there is a manifest.
+        uncached: why there is no manifest, "" if there is.
         not_stored: why the store could not keep the artifact, "" if it could.
         printed: what tracing printed, packed (`kernel_output`).
         digest: of the artifact's record, None where the worker has none.
@@ -144,7 +144,7 @@ class Compiled(Reply):
         stored: whether the store may have the artifact.
         record: the artifact's record, None where the worker has none.
         blobs: what the record names, by digest.
-        missed: what was asked for and is withheld, with the place of who asked.
+        missed: withheld variables and files that were asked for, with the place of the question.
         manifest: what the build signs and publishes, None where the worker did.
     """
 
@@ -177,7 +177,7 @@ class Compiled(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Message):
-    """What a worker is asked for; `op` tells the kinds apart, `reply` is what answers it."""
+    """A request to a worker; `op` tells the kinds apart, `reply` is the class of the answer."""
 
     op: ClassVar[str]
     reply: ClassVar[type[Reply]] = Reply
@@ -217,7 +217,7 @@ class Listen(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction(Request):
-    """What holds for all compilations of a build; the worker says when it is ready for them.
+    """The toolchain and store of a build; the worker tells when it is ready to compile.
 
     Attributes:
         record: what artifacts say of the toolchain.

@@ -60,7 +60,7 @@ class Queue:
         return group in self._waiting
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Add tasks behind the others of their groups."""
+        """Append tasks to their groups."""
         for task in tasks:
             self._waiting.setdefault(task.group, deque()).append(task)
 

@@ -18,7 +18,7 @@ CHECK_S = 0.25
 _SHARE = 0.02
 """The part of its time that the build may spend watching, with very many processes."""
 _START_S = 120.0
-"""How long a worker may take to start, beside the time for its task."""
+"""How long a worker may take to start, in addition to the time for its task."""
 _CLOSED_S = 5.0
 """How long a process whose pipe has closed may take to end."""
 _REPLACED_AT = 0.75

@@ -113,7 +113,7 @@ def _session(request: Introduction) -> Session:
     device_library.offer(request.toolkit, Path(tempfile.gettempdir()))
     _import_compiler()
     store = Store(request.store, trust=Trust())
-    # What the store remembers of files is signed too, and only the parent can tell.
+    # Stored digests of files are signed, too, and only the parent can check them.
     digests = FileDigests(None if request.signing else store.root)
     before = ProcessState.now()
     return Session(tools, store, digests, before, request.signing, versions=request.versions)

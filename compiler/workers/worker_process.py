@@ -34,7 +34,7 @@ _HIGH, _ROOM = 700, 64
 _MOST_READS = 64
 """How many MB are read at a time, so that a worker which never stops writing blocks nobody."""
 _MOST_STRAY_BYTES = 256 << 20
-"""A worker that writes more into its channel beside its answers is stopped."""
+"""A worker that writes more stray bytes into its channel is stopped."""
 _STACK_S = 0.5
 _END_S = 15.0
 
@@ -155,7 +155,7 @@ class Worker:
     def hear(self) -> dict[str, object] | None:
         """Return a message, None if there is none yet; an empty message was garbled.
 
-        `gone_s` tells whether more can come. What a worker tells of itself is taken in on the way.
+        `gone_s` tells whether more can come. What it tells of itself is taken in on the way.
         """
         self._read()
         while self._messages:
