@@ -120,8 +120,8 @@ def fewer(pattern: str, *, than: str, on: str = "", jax: str = "") -> Look:
     """Look that the PTX has a regular expression less often than that of another case."""
 
     def wrong(found: Found) -> str:
-        own, other = (len(re.findall(pattern, one.ptx)) for one in (found, found.others[than]))
-        return "" if own < other else f"the PTX has {pattern} {own} times, {than} {other} times"
+        own, second = (len(re.findall(pattern, first.ptx)) for first in (found, found.others[than]))
+        return "" if own < second else f"the PTX has {pattern} {own} times, {than} {second} times"
 
     says = f"fewer `{_plain(pattern)}` in PTX than `{than}`"
     return Look(says, wrong, tuple(on.split()), tuple(jax.split()), beside=than)

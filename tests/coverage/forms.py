@@ -112,7 +112,7 @@ def smem_bytes(plan: Any) -> int:
 
 def buffers(launch: Any) -> set[int]:
     """Return the buffers that a launch is given by address."""
-    return {one.buffer for one in launch.parameters if isinstance(one, Pointer)}
+    return {parameter.buffer for parameter in launch.parameters if isinstance(parameter, Pointer)}
 
 
 def zeros(plan: Any) -> set[int]:
@@ -127,10 +127,10 @@ def zeros(plan: Any) -> set[int]:
 def zeroes(plan: Any) -> int:
     """Return how many bytes a plan sets to zero, by filling or from a constant."""
     steps = plan.steps
-    filled = sum(one.size for one in steps if isinstance(one, Fill) and one.value == 0)
+    filled = sum(step.size for step in steps if isinstance(step, Fill) and step.value == 0)
     constants = zeros(plan)
     return filled + sum(
-        one.size for one in steps if isinstance(one, Copy) and one.source in constants
+        step.size for step in steps if isinstance(step, Copy) and step.source in constants
     )
 
 

@@ -119,7 +119,7 @@ def copied(x: jax.Array, *, to_another: bool) -> jax.Array:
         target = out_gmem
         if to_another:
             target = plgpu.remote_ref(out_gmem, 1 - lax.axis_index("d"))
-            assert any(isinstance(one, plgpu.PeerMemRef) for one in target.transforms)
+            assert any(isinstance(transform, plgpu.PeerMemRef) for transform in target.transforms)
         plgpu.copy_smem_to_gmem(smem, target)
         plgpu.wait_smem_to_gmem(0)
         meet(semaphore)

@@ -61,7 +61,7 @@ def more_and_twice(x: Any) -> Any:
     looks=[
         plan(
             "two outputs in a tree",
-            lambda plan: [one.path for one in plan.outputs] == ["out.more", "out.twice"],
+            lambda plan: [output.path for output in plan.outputs] == ["out.more", "out.twice"],
         )
     ],
 )

@@ -66,7 +66,7 @@ def both(x: Any) -> Any:
         plan(
             "three outputs in a tree",
             lambda plan: (
-                [one.path for one in plan.outputs] == ["out.0.more", "out.0.twice", "out.1"]
+                [output.path for output in plan.outputs] == ["out.0.more", "out.0.twice", "out.1"]
             ),
         )
     ],

@@ -91,8 +91,8 @@ def signals_in_parallel(x: jax.Array) -> jax.Array:
 
 def in_both(plan: Any) -> list[int]:
     """Return the sizes of what begins as zeros and is given to both of two Mosaic kernels."""
-    one, other = (buffers(launch) for launch in plan.launches if launch.origin == "mosaic")
-    return [plan.buffers[number].size for number in one & other & zeros(plan)]
+    first, second = (buffers(launch) for launch in plan.launches if launch.origin == "mosaic")
+    return [plan.buffers[number].size for number in first & second & zeros(plan)]
 
 
 @covers(

@@ -40,7 +40,7 @@ def tiled_and_swizzled(x: jax.Array) -> jax.Array:
         plgpu.wait_smem_to_gmem(0)
 
     transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-    assert all(plgpu.Transform in type(one).__mro__ for one in transforms)
+    assert all(plgpu.Transform in type(transform).__mro__ for transform in transforms)
     scratch = [plgpu.SMEM((64, 128), jnp.float16, transforms=transforms), plgpu.Barrier()]
     return plgpu.kernel(body, out_type=like(x), scratch_types=scratch, compiler_params=lane())(x)
 

@@ -292,8 +292,10 @@ def test_the_order_of_library_folders_counts(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "libm.so.6").write_text(name)
-    one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    assert variables(LD_LIBRARY_PATH=f"{one}:{two}") != variables(LD_LIBRARY_PATH=f"{two}:{one}")
+    first, second = str(tmp_path / "one"), str(tmp_path / "two")
+    assert variables(LD_LIBRARY_PATH=f"{first}:{second}") != variables(
+        LD_LIBRARY_PATH=f"{second}:{first}"
+    )
 
 
 def test_bytes_that_are_no_utf8_have_a_text_of_their_own() -> None:

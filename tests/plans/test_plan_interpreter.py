@@ -48,7 +48,7 @@ def plan(*steps: Step) -> LaunchPlan:
 
 def add_one(memory: Any, step: Launch) -> None:
     """Write the first parameter's bytes plus one where the second points."""
-    source, target = (one for one in step.parameters if isinstance(one, Pointer))
+    source, target = (parameter for parameter in step.parameters if isinstance(parameter, Pointer))
     read = memory.read(source.buffer, source.offset, 4)
     memory.write(target.buffer, target.offset, bytes(byte + 1 for byte in read))
 

@@ -53,22 +53,26 @@ class Computations:
     """The computations of an `HloModule`."""
 
     def __init__(self, module: Any) -> None:
-        self._by_id = {one.id: one for one in module.computations}
+        self._by_id = {computation.id: computation for computation in module.computations}
         self._calls = {
             instruction.name: instruction
-            for one in module.computations
-            for instruction in one.instructions
+            for computation in module.computations
+            for instruction in computation.instructions
         }
         self._compiled: dict[int, Callable[..., Any]] = {}
 
     def shapes(self, call: str) -> tuple[list[Any], list[Any]]:
         """Return the shapes of operands and results of the instruction with this name."""
         computation = self._by_id[self._calls[call].called_computation_ids[0]]
-        parameters = [one for one in computation.instructions if one.opcode == "parameter"]
+        parameters = [
+            instruction
+            for instruction in computation.instructions
+            if instruction.opcode == "parameter"
+        ]
         parameters.sort(key=_parameter_number)
         result = self._calls[call].shape
         results = list(result.tuple_shapes) if result.element_type == _TUPLE else [result]
-        return [one.shape for one in parameters], results
+        return [parameter.shape for parameter in parameters], results
 
     def run(self, call: str, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return what the instruction with this name gives."""
@@ -126,7 +130,7 @@ def _compile(module: bytes) -> Callable[..., Any]:
     def run(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         placed = [jax.device_put(operand, cpu) for operand in operands]
         answer = loaded.execute_sharded(placed)
-        return [np.asarray(one[0]) for one in answer.disassemble_into_single_device_arrays()]
+        return [np.asarray(array[0]) for array in answer.disassemble_into_single_device_arrays()]
 
     return run
 
