@@ -63,7 +63,9 @@ _READERS: Mapping[object, Callable[[Any], object]] = {
 
 
 def plain(value: object) -> object:
-    """Return a value as what JSON has."""
+    """Return a value as plain JSON data."""
+    if value is None or isinstance(value, str | int | float):  # most of a record
+        return value
     for kind, write in _WRITERS:
         if isinstance(value, kind):
             return write(value)
@@ -75,7 +77,7 @@ def plain(value: object) -> object:
 
 
 def read_dataclass(kind: Any, data: object) -> Any:
-    """Return a dataclass from a JSON object; unknown fields are passed over."""
+    """Return a dataclass from a JSON object; unknown fields are ignored."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__}: not an object")
     values = {}
@@ -87,7 +89,7 @@ def read_dataclass(kind: Any, data: object) -> Any:
 
 @cache
 def _fields_of(kind: Any) -> dict[str, tuple[object, bool]]:
-    """Return type of each field of a dataclass, and whether it has to be there."""
+    """Return the type of each field of a dataclass, and whether it is required."""
     hints = get_type_hints(kind)
     return {
         each.name: (hints[each.name], each.default is each.default_factory is MISSING)
