@@ -154,7 +154,7 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
 
 
 def _teller(say: Say) -> Callable[[Event | Tick], None]:
-    """Return what tells of each variant that was compiled or has failed."""
+    """Return a callback that prints each variant that was compiled or failed."""
 
     def tell(event: Event | Tick) -> None:
         kind = getattr(event, "kind", None)
@@ -169,7 +169,7 @@ def _teller(say: Say) -> Callable[[Event | Tick], None]:
 
 
 def _check(made: BundleResult, setting: Setting) -> None:
-    """Raise where variants have failed."""
+    """Raise an error if variants failed."""
     report = made.report
     if not report.exit_code:
         return
@@ -186,7 +186,7 @@ def _check(made: BundleResult, setting: Setting) -> None:
 
 
 def _say_as_written(error: PallascError, setting: Setting) -> None:
-    """Have a hint name what the user wrote, in the place of the command line's option."""
+    """Have a hint name the setting that the user wrote instead of the option --frozen."""
     if error.hint and setting.frozen_by:
         error.hint = error.hint.replace("--frozen", setting.frozen_by)
 

@@ -41,7 +41,7 @@ def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
 
 
 def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> bool:
-    """Tell whether a build signs, or checks what somebody else signed."""
+    """Tell whether a build makes or checks signatures."""
     if environ.get(SIGN_KEY) or environ.get(signing.KEY):
         return True
     if machine_requires() and any(setting.bundle is not None for setting in settings):
@@ -50,7 +50,7 @@ def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> 
 
 
 def _is_in_store(setting: Setting, root: Path) -> bool:
-    """Tell whether a bundle can be made without compiling; if that cannot be told, it cannot."""
+    """Tell whether a bundle can be made without compiling; an error counts as no."""
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader

@@ -57,7 +57,7 @@ class Flag:
     """True or false."""
 
     def read(self, value: object, at: Place) -> bool:
-        """Return it."""
+        """Return the value."""
         if not isinstance(value, bool):
             raise expected("true or false", value, at)
         return value
@@ -153,7 +153,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Finds the lines of keys in TOML, which its parser does not tell."""
+    """Finds the lines of keys in TOML, which `tomllib` does not report."""
 
     text: str
 

@@ -24,7 +24,7 @@ _STEP = "build_pallasc"
 
 
 def add_step(dist: Distribution) -> None:
-    """Let `build` make bundles, where the project asks for some."""
+    """Let `build` make bundles if the project declares some."""
     if _STEP in dist.cmdclass or not has_settings(Path.cwd()):
         return
     _require_compiler(dist)
@@ -36,10 +36,10 @@ def add_step(dist: Distribution) -> None:
 
 
 def _require_compiler(dist: Distribution) -> None:
-    """Have a front end that asks what to install bring a compiler, where one is needed.
+    """Tell a build front end that asks for requirements that a compiler is needed.
 
-    What it asks through is a distribution that gives up at `fetch_build_eggs` and reports what that
-    was given (`setuptools.build_meta`).
+    `setuptools.build_meta` asks with a distribution of its own, whose `fetch_build_eggs` reports
+    its argument as requirements.
     """
     build_meta = sys.modules.get("setuptools.build_meta")
     if build_meta is None or not isinstance(dist, build_meta.Distribution):
@@ -83,7 +83,7 @@ class BuildBundles(Command):
     build_lib: str | None
 
     def initialize_options(self) -> None:
-        """Forget all options."""
+        """Reset all options."""
         self.build_lib = None
         self.editable_mode = False
 
@@ -123,7 +123,7 @@ class BuildBundles(Command):
         return dict(zip(self.get_outputs(), places, strict=True))
 
     def _place(self, setting: Setting) -> Path:
-        """Return where a bundle is written."""
+        """Return the path that a bundle is written to."""
         build_py = self.get_finalized_command("build_py")
         package = ".".join(PurePosixPath(setting.folder).parts)
         packages = build_py.packages or []

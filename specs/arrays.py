@@ -60,7 +60,7 @@ class ArraySpec:
 
 
 def array_text(dtype: str, shape: Iterable[int], layout: Iterable[int] | None = None) -> str:
-    """Return `bf16[1024, 4096]`, with a layout behind it where it is not row-major."""
+    """Return `bf16[1024, 4096]`, followed by the layout if it is not row-major."""
     order = "" if layout is None else f"{{{','.join(map(str, layout))}}}"
     return f"{dtype}[{', '.join(map(str, shape))}]{order}"
 
@@ -198,7 +198,7 @@ def _parse_layout(order: str | None, rank: int, notation: str) -> tuple[int, ...
 
 
 def without_layout(text: str) -> str:
-    """Return text without the layout of an array, whose braces hold no parameter."""
+    """Return the notation of an array without its layout, whose braces hold no parameters."""
     match = _ARRAY.fullmatch(text)
     if match is None or match["layout"] is None:
         return text

@@ -74,7 +74,7 @@ def parse_entry(text: str) -> Entry:
 
 
 def check_entry(entry: Entry, base_dir: str) -> None:
-    """Look for what an entry point names, reading files but importing nothing.
+    """Check that an entry point exists, by reading files; nothing is imported.
 
     What only shows when the module runs (names made by `setattr`, modules made at run time) is
     left to the import.
@@ -128,7 +128,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _find_module(module: str, base_dir: str) -> Path | None:
-    top, *rest = module.split(".")
+    top, *rest = module.split(".")  # parents are found, not imported
     # Workers have Python's own modules loaded before they look into the spec's folder.
     own = top in sys.stdlib_module_names
     spec = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
@@ -243,7 +243,7 @@ def _outline(path: Path) -> _Outline | None:
 
 
 def _is_closed(node: ast.ClassDef) -> bool:
-    """Return whether a class has the attributes that its body binds, and `object`'s, alone."""
+    """Return whether the attributes of a class are those of its body and of `object` alone."""
     bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
     return not node.keywords and not node.decorator_list and set(bases) <= _ENUMS
 

@@ -100,14 +100,14 @@ class Place:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Give an error that knows no place of its own the place and label of this value."""
+        """Give errors without a place of their own the place and label of this value."""
         try:
             yield
         except SpecError as error:
             raise self.blame(error) from None
 
     def blame(self, error: SpecError) -> SpecError:
-        """Return an error with the place and label of this value, unless it knows its own."""
+        """Return an error with the place and label of this value, unless it has its own."""
         return error if error.location is not None else self.error(error.message, error.hint)
 
 
@@ -171,7 +171,7 @@ class Number:
 
     @property
     def what(self) -> str:
-        """Return what a message says was expected."""
+        """Return the words for what is expected."""
         return f"a {'whole number' if self.whole else 'number'} of at least {self.least}"
 
     def read(self, value: object, at: Place) -> int | float | str:
@@ -317,7 +317,7 @@ class Record:
 
 
 def finite(value: object, at: Place) -> None:
-    """Refuse infinities and NaN, which plain data does not have."""
+    """Refuse infinities and NaN, which JSON does not have."""
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         raise at.error(
             f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."

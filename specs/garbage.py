@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Do not look for cycles meanwhile.
+    """Switch the cyclic garbage collector off.
 
-    The collector would walk all that was made, again and again. What runs inside must make no
-    garbage in cycles.
+    It would walk all new objects again and again. The code inside must make no cyclic garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -25,7 +24,7 @@ def collector_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collector_past() -> Iterator[None]:
-    """Do not look for cycles meanwhile, nor ever walk what was made, which lasts."""
+    """Switch the cyclic garbage collector off, and exempt all objects made so far for good."""
     with collector_paused():
         yield
-        gc.freeze()
+        gc.freeze()  # moves all objects to a generation that is never collected

@@ -111,7 +111,7 @@ class Target:
         return _parts(self.arch)["suffix"]
 
     def figures(self) -> dict[str, str | int | float]:
-        """Return all that decides the compilation: everything but the model's name."""
+        """Return the fields that decide the compilation: all but the model's name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
 
 

@@ -13,7 +13,7 @@ _Value = TypeVar("_Value")
 
 
 class cached_property(Generic[_Value]):
-    """A property whose value is kept with the object; threads that ask at once may compute twice.
+    """A property whose value is kept with the object; two threads may both compute it.
 
     Args:
         func: returns the value, given the object.

@@ -27,7 +27,7 @@ class Choice:
     """One value that a parameter can have.
 
     Attributes:
-        label: what people call it.
+        label: its name for people.
         content: what templates see.
         key: equal for equal values of equal type and name.
     """
@@ -50,7 +50,7 @@ def choice_of(value: Value) -> Choice:
 
 
 def label_of(value: Value) -> Scalar:
-    """Return what a value is called."""
+    """Return the label of a value."""
     if not isinstance(value, list | dict):
         return value
     if isinstance(value, dict) and NAME in value:
@@ -65,7 +65,7 @@ def contents(point: Point) -> dict[str, Value]:
 
 
 def labels(point: Point) -> tuple[tuple[str, Scalar], ...]:
-    """Return what a point's values are called, in the order of its parameters."""
+    """Return the labels of a point's values, in the order of its parameters."""
     return tuple((name, choice.label) for name, choice in point.items())
 
 

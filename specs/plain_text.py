@@ -31,7 +31,7 @@ _CHANGED: dict[int, str | None] = {
 
 
 def printable(text: str) -> str:
-    """Return text that a terminal and a CI service only show.
+    """Return text with what a terminal or a CI service would obey removed.
 
     Escape sequences, control characters and direction marks are removed, halves of surrogate pairs
     replaced; lines end in a line feed. Commands of CI services get a space: `: :error` and `## [`.

@@ -159,7 +159,7 @@ class Variant:
 
     @property
     def id(self) -> str:
-        """Return `matmul[m=1024,n=4096]@h100-sxm`: what people call it."""
+        """Return `matmul[m=1024,n=4096]@h100-sxm`, its name for people."""
         return variant_id(self.name, self.params, self.target.name)
 
     def request(self) -> dict[str, object]:
@@ -183,7 +183,7 @@ class Variant:
 
 
 def variant_id(name: str, params: Iterable[tuple[str, Scalar]], target: str) -> str:
-    """Return what a variant is called: `matmul[m=1024,n=4096]@h100-sxm`."""
+    """Return the id of a variant: `matmul[m=1024,n=4096]@h100-sxm`."""
     text = ",".join(f"{key}={plain(value)}" for key, value in params)
     return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
 

@@ -52,7 +52,7 @@ class Expression:
     names: tuple[str, ...]
 
     def value(self, params: Mapping[str, Value]) -> Value:
-        """Evaluate over the parameters; a name, or a field of one, gives its value as it is.
+        """Evaluate over the parameters; a name or a field gives its value unchanged.
 
         Raises:
             SpecError: a parameter is unknown, has no such field or is not a whole number, or a
@@ -143,7 +143,7 @@ def _parse_parts(text: str) -> Template:
 
 
 def is_template(text: str) -> bool:
-    """Return whether text holds a brace, so that it is not what it seems."""
+    """Return whether text holds a brace."""
     return "{" in text or "}" in text
 
 

@@ -31,7 +31,7 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
 
 
 def _fields(item: Spec | Variant) -> dict[str, object]:
-    """Return all fields; those that JSON can hold as they are stay."""
+    """Return all fields by name."""
     return {field.name: getattr(item, field.name) for field in fields(item)}
 
 

@@ -44,7 +44,7 @@ class ArtifactRecord(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What one kernel takes, as the assembler says.
+    """The resources of one kernel, as the assembler reports them.
 
     Attributes:
         name: the kernel in its cubin.
@@ -85,7 +85,7 @@ class KernelResources:
 
 
 class Artifact:
-    """A compiled variant: the record and a way to its blobs.
+    """A compiled variant: its record, and a function that reads its blobs.
 
     Args:
         record: the artifact's JSON, which is checked as far as `ArtifactRecord` says.

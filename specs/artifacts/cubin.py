@@ -52,7 +52,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a cubin says of one of its kernels; memory in bytes, registers a thread."""
+    """A kernel as its cubin describes it; memory in bytes, registers of a thread."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -94,6 +94,7 @@ def parse_cubin(data: bytes) -> Cubin:
         CorruptError: it is not a cubin, or lengths and offsets in it do not fit.
     """
     elf = _parse(data)
+    # CUDA 12.8 moved the SM number within e_flags, and counted the ABI version up.
     sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
     totals = _attributes(elf.section(".nv.info"))
     names = [symbol.name for symbol in elf.symbols()]

@@ -126,7 +126,7 @@ def _make(kind: type[_Data], data: object) -> _Data:
             values[name] = _READERS[types[name]](value)
         except TypeError as error:
             raise TypeError(f"{name} of a {label}: {error}") from error
-    make: Callable[..., _Data] = kind
+    make: Callable[..., _Data] = kind  # its own error tells which fields are missing
     return make(**values)
 
 

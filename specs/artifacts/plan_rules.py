@@ -95,7 +95,7 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
-    """Yield what is wrong with what only some plans have."""
+    """Yield what is wrong with the optional parts of a plan."""
     for array in (*plan.inputs, *plan.outputs):
         dims = sorted(array.layout or range(len(array.shape)))
         if dims != list(range(len(array.shape))) or (array.layout and array in plan.outputs):

@@ -25,7 +25,7 @@ _Rules = Iterator[tuple[bool, str]]
 
 
 def broken_rule(m: TensorMap) -> str | None:
-    """Return what the driver would refuse a tensor map for, with the value; None for a good one."""
+    """Return the driver's rule that a tensor map breaks, with the value; None if it breaks none."""
     for rules in (_modes, _array_rules, _shape_rules):
         for holds, text in rules(m):
             if not holds:

@@ -53,13 +53,13 @@ class Finding:
     message: str
 
     def at_least(self, severity: Severity) -> bool:
-        """Tell whether it is as bad as that, or worse."""
+        """Tell whether it is of this severity or a worse one."""
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a bundle is held to; None and empty ask for nothing.
+    """The rules that a bundle is checked against; None and empty check nothing.
 
     Attributes:
         targets: models or architectures that it is for.
@@ -79,7 +79,7 @@ class Rules:
 
 
 def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
-    """Return what is found, the worst first.
+    """Return the findings, the worst first.
 
     Raises:
         CorruptError: the bundle is damaged.
@@ -196,7 +196,7 @@ def _spills(entry: Entry, kernel: KernelResources, most: int) -> Iterator[Findin
 
 
 def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Yield what the blobs themselves show; each is looked at once."""
+    """Yield findings about the blobs themselves; each blob is read once."""
     reader = bundle.reader
     users: dict[int, list[Entry]] = {}
     for entry in entries:

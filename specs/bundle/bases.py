@@ -32,7 +32,7 @@ _PASSES = 8
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is to be stored, and what it is."""
+    """A content to store, and its kind."""
 
     kind: Kind
     data: bytes
@@ -125,7 +125,7 @@ def _pieces(content: Content) -> set[int]:
 
 
 def _sampled(pieces: list[set[int]]) -> list[set[int]]:
-    """Return fewer pieces of each where there are very many: the same ones everywhere."""
+    """Return a sample of the pieces where there are very many: the same ones of each content."""
     total = sum(map(len, pieces))
     each = 1 << max(0, (total - 1) // _MOST_PIECES).bit_length()
     return (
@@ -150,10 +150,10 @@ def _costs(contents: Sequence[Content], pieces: Sequence[set[int]]) -> list[dict
 
 
 def _choose_roots(forest: _Forest) -> None:
-    """Let contents become bases as long as that makes the sum of costs smaller.
+    """Choose bases as long as that makes the sum of costs smaller.
 
-    What a base gains only shrinks as others are chosen, so the best of the heap is looked at again
-    and is the right one if it stays the best.
+    The gain of a base only shrinks as others are chosen. So the best of the heap is computed again,
+    and is the right choice if it is still the best.
     """
     heap = [(-_gain(forest, item), item) for item in range(len(forest.alone))]
     heapq.heapify(heap)

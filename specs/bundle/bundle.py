@@ -90,7 +90,7 @@ class Bundle:
         return f"<Bundle {self.name} of {len(self)} variants>"
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._reader.source.close()
 
     @property
@@ -110,7 +110,7 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """What it holds, by digest: the same whoever compressed it, provenance left out."""
+        """Digest of what it holds; compression and provenance do not change it."""
         return self._reader.head.content.hex()
 
     @property
@@ -127,7 +127,7 @@ class Bundle:
 
     @property
     def provenance(self) -> tuple[Provenance, ...]:
-        """From what it was made; several where bundles were merged."""
+        """The sources that it was made from; several where bundles were merged."""
         head = self._reader.head
         with self._reader.naming:
             data = self._reader.read(head.provenance)
@@ -246,7 +246,7 @@ class Bundle:
         return lambda key: self._content(places[key])
 
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
-        """Yield entries, all where none are given, as what another bundle can be written from."""
+        """Yield entries, all by default, as items to write another bundle from."""
         from pallasc.specs.bundle.items import Item
 
         for entry in self.entries() if entries is None else entries:
@@ -256,7 +256,7 @@ class Bundle:
             yield Item(entry.name, entry.params, record, self._read_of(numbers))
 
     def stored_bytes(self, entry: Entry) -> int:
-        """Return how many bytes of the file are an entry's record and blobs; bases not counted."""
+        """Return the bytes that an entry's record and blobs take in the file, bases not counted."""
         numbers = {entry.record, *(number for number in entry.blobs if number is not None)}
         with self._reader.naming:
             return sum(self._reader.row(number).extent.size for number in numbers)

@@ -62,7 +62,7 @@ def most_stored(size: int) -> int:
 def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, bytes]:
     """Return how a content is stored, and its stored bytes.
 
-    Without a dictionary it is stored as it is where zstd would not help.
+    Without a dictionary, it is stored raw where zstd would not make it smaller.
     """
     stored = compress(content, level, dictionary)
     if dictionary or len(stored) < len(content):
@@ -126,7 +126,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
 
 
 def _small_decompressor() -> zstandard.ZstdDecompressor:
-    """Return this thread's decompressor for small frames: making one takes longer."""
+    """Return this thread's decompressor for small frames; making one takes longer than using it."""
     decompressor: zstandard.ZstdDecompressor | None = getattr(_THREAD, "decompressor", None)
     if decompressor is None:
         decompressor = _THREAD.decompressor = _decompressor(_SMALL_BYTES, b"")

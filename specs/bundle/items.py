@@ -74,7 +74,7 @@ def item_of(name: str, params: Mapping[str, Scalar], artifact: Artifact) -> Item
 
 
 def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
-    """Return what ships of an item.
+    """Return the parts of an item that ship.
 
     Args:
         item: the variant.

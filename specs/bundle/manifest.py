@@ -84,13 +84,13 @@ class Entry:
     def digest(self) -> str:
         """The artifact's digest, as in store and lock.
 
-        The shipped artifact has another one where debug sections or PTX were left out.
+        The shipped artifact's digest differs if debug sections or PTX were left out.
         """
         return self.digest_of(self.record)
 
     @property
     def id(self) -> str:
-        """Return `matmul[m=1024,n=4096]@h100-sxm`, as the variant is called everywhere."""
+        """Return `matmul[m=1024,n=4096]@h100-sxm`, the variant's id."""
         return variant_id(self.name, self.params, self.target)
 
     @property

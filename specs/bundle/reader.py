@@ -61,7 +61,7 @@ class RecentValues(Generic[_Value]):
             self._lock.release()
 
     def put(self, key: int, value: _Value, size: int) -> None:
-        """Keep a value of so many bytes, and let go of older ones."""
+        """Keep a value of so many bytes, and drop older ones."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -77,7 +77,7 @@ class RecentValues(Generic[_Value]):
 
 
 class _NamedError(CorruptError):
-    """An error that has the name of the file already."""
+    """An error whose message already names the file."""
 
 
 class Naming:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def merged_items(choices: Iterable[tuple[Bundle, Sequence[Entry]]]) -> Iterator[Item]:
     """Yield variants of several bundles, to be written into one.
 
-    The same variant may be in several of them, if its artifact is the same; what one bundle has of
-    it with debug sections or PTX, and another without, is taken with them. The bundles must stay
+    A variant may be in several of them if its artifact is the same; if only some have its debug
+    sections or PTX, it is taken with them. The bundles must stay
     open until all is written.
     """
     for bundle, entries in choices:
@@ -37,7 +37,7 @@ def merged_provenance(bundles: Iterable[Bundle]) -> tuple[Provenance, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A variant that several bundles have different artifacts of.
+    """A variant whose artifacts in several bundles differ.
 
     Attributes:
         variant: its id.

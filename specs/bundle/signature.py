@@ -135,6 +135,7 @@ def check_signatures(
 
 
 def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:
+    # First the signature, then its root: a genuine one of another bundle gets its own message.
     if not is_signed(key.data, signature.signature, _MESSAGE + signature.root):
         raise CorruptError(
             f"{name}: the signature by {key.id[:16]} is not valid; it was forged or damaged.",

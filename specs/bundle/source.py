@@ -99,6 +99,7 @@ class OpenFile:
 
     def _read(self, at: int, size: int) -> bytes:
         try:
+            # pread has no position that threads and forked processes would share.
             return os.pread(self._descriptor, size, at)
         except OSError as error:
             raise _unreadable(self._name, error.strerror) from error

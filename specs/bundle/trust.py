@@ -136,6 +136,7 @@ def machine_requires() -> bool:
         SpecError: the environment is not understood.
     """
     text = os.environ.get(REQUIRE, "")
+    # A misspelt value must not switch the demand off.
     required = _SWITCH.get(text.strip().lower())
     if required is None:
         raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")

@@ -164,7 +164,7 @@ def _write(path: Path, data: bytes, *, force: bool) -> None:
             if force:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)
+                os.link(temporary, path)  # fails if the file exists by now, as rename would not
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:

@@ -125,9 +125,9 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
 
 
 def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:
-    """Return how much ships: of one artifact, what has debug sections and PTX is kept.
+    """Return a key by which the copy of an artifact with debug sections and PTX is the largest.
 
-    The rest of it makes the choice independent of the order of the items.
+    Its other parts make the choice independent of the order of the items.
     """
     size = sum(len(blob.data) for blob in variant.blobs.values())
     names = canonical_json([name for name, _ in variant.entry.params])
@@ -135,7 +135,7 @@ def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:
 
 
 def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
-    """Return all that ships by digest, what is alike near each other."""
+    """Return all blobs by digest, similar ones near each other."""
     blobs: dict[str, Blob] = {}
     for variant in variants:
         for key, blob in variant.blobs.items():
@@ -155,7 +155,7 @@ def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A content to compress, and the contents on the way from its root."""
+    """A content to compress, and the contents on the path from its root."""
 
     content: bytes
     path: tuple[bytes, ...]

@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Call:
-    """A static argument made by calling something: `$call` of YAML.
+    """A static argument that a call returns: `$call` of YAML.
 
     Args:
         target: an entry point, or a function or class that has one.

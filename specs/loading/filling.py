@@ -128,7 +128,7 @@ class Trees:
         return Filler(fill=lambda params: self._counted(template.fill(params)))
 
     def _entry(self, text: Value) -> str:
-        """Return an entry point that a template gave, once it was looked for."""
+        """Return an entry point that a template gave, checked to exist."""
         if not isinstance(text, str):
             raise SpecError(f"{show(text)} is not an entry point.")
         if text not in self._entries:

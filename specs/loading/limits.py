@@ -78,7 +78,7 @@ def count_points(spec: Spec) -> int:
 
 
 def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
-    """Return how many values are looked at or made to expand a spec."""
+    """Return how many values are read or made to expand a spec."""
     total = filled = 0
     for tree in (spec.args, spec.static):
         size, anew = _size(tree, sizes)
@@ -92,7 +92,7 @@ def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
 
 
 def _size(tree: Any, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return how many values a tree has, and how many of them each point needs anew.
+    """Return how many values a tree has, and how many of them are made again for each point.
 
     Kernels of one file share the trees of its defaults: `sizes` holds those that were counted.
     """

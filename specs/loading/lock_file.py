@@ -118,7 +118,7 @@ def _parse_any_form(text: str, file: str) -> Lock:
 
 @contextmanager
 def _advice(file: str) -> Iterator[None]:
-    """Give errors the hint that helps with a file that nobody writes by hand."""
+    """Give errors the hint for a generated file."""
     try:
         yield
     except SpecError as error:

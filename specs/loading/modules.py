@@ -18,7 +18,7 @@ _PREFIX = "_pallasc_spec_"
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Always compiles the source: a cached file is only as fresh as one second."""
+    """Always compiles the source: cached bytecode misses a change within one second."""
 
     def path_stats(self, path: Any) -> Any:
         raise OSError("no bytecode cache")
@@ -47,6 +47,7 @@ def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = No
         return loaded
     if not file.is_file():
         raise SpecError(f"{shown or path}: there is no such file.")
+    # As `python FILE` does, so that a kernel imports its neighbours.
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     return _execute(name, file, shown or str(path))
@@ -58,7 +59,7 @@ def _execute(name: str, file: Path, shown: str) -> ModuleType:
     if spec is None:
         raise SpecError(f"{shown}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # dataclasses look their module up while it is executed
     try:
         loader.exec_module(module)
     except SpecError:

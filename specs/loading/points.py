@@ -90,7 +90,7 @@ class _Axes:
 
 
 def _check_rows(spec: Spec, axes: _Axes) -> None:
-    """Refuse a row that gives what another gives."""
+    """Refuse rows that repeat another row."""
     seen: dict[tuple[str, ...], int] = {}
     for index, row in enumerate(axes.rows):
         first = seen.setdefault(_identity(row, row), index)

@@ -92,7 +92,7 @@ def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
 
 
 def _folders_with_specs(folder: Path) -> Iterator[Path]:
-    """Yield the folders below a folder that have specs; those of hidden ones do not count."""
+    """Yield the folders below a folder that have specs, hidden ones left out."""
     walk = os.walk(folder)
     for number, (place, folders, names) in enumerate(walk):
         if number >= _MOST_FOLDERS:

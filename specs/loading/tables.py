@@ -35,7 +35,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A row as the file has it."""
+    """A row in the file."""
 
     path: PathParts
     key: Value
