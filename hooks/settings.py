@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypedDict, cast
+from typing import Literal
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Field, ListOf, PathParts, Place, Record, Schema, Text, expected
@@ -94,21 +94,6 @@ FIELDS = (
     Field("lock", Text("path"), "The lock file that all variants must match."),
     Field("keep-debug", Flag(), "Leave debug sections in the cubins."),
 )
-_Fields = TypedDict(
-    "_Fields",
-    {
-        "specs": tuple[str, ...],
-        "bundle": str,
-        "targets": tuple[str, ...],
-        "select": str,
-        "from": From,
-        "lock": str,
-        "keep-debug": bool,
-    },
-    total=False,
-)
-"""What `FIELDS` read."""
-
 _PLACES = 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
 
 
@@ -118,27 +103,27 @@ class Setting:
 
     Attributes:
         place: in the wheel, "mylib/kernels.pallasc".
+        at: where it is set, for messages.
+        source: where kernels come from.
+        frozen_by: what the user wrote that forbids compiling, "" where nothing does.
         specs: spec files and folders of them, relative to the project.
         bundle: an existing bundle, relative to the project, in place of specs.
         targets: in place of the specs' own; none changes nothing.
         select: which variants to take; None takes all.
-        source: where kernels come from.
         lock: the lock file that all variants must match, relative to the project.
         keep_debug: leave debug sections in the cubins.
-        frozen_by: what the user wrote that forbids compiling, "" where nothing does.
-        at: where it is set, for messages.
     """
 
     place: str
-    specs: tuple[str, ...]
-    bundle: str | None
-    targets: tuple[str, ...]
-    select: str | None
-    source: From
-    lock: str | None
-    keep_debug: bool
-    frozen_by: str
     at: Place
+    source: From
+    frozen_by: str
+    specs: tuple[str, ...] = ()
+    bundle: str | None = None
+    targets: tuple[str, ...] = ()
+    select: str | None = None
+    lock: str | None = None
+    keep_debug: bool = False
 
     @property
     def folder(self) -> str:
@@ -254,30 +239,24 @@ def _checked(place: str, at: Place) -> str:
 
 
 def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
-    fields = cast(_Fields, Record(FIELDS, what="key").read(_table(value), at))
+    fields = Record(FIELDS, what="key").read(_table(value), at)
     if ("specs" in fields) == ("bundle" in fields):
         raise at.error("expected exactly one of 'specs' and 'bundle'.", "It says what goes in.")
     extra = [key for key in fields if key != "bundle"]
     if "bundle" in fields and extra:
         child = at.child(extra[0])
         raise child.error("this key is for specs; 'bundle' is used as it is.", "Remove it.")
-    paths = {"specs": fields.get("specs", ()), "lock": fields.get("lock")}
-    paths["bundle"] = fields.get("bundle")
-    for key, named in paths.items():
-        for path in _texts(named):
+    for key in ("specs", "lock", "bundle"):
+        for path in _texts(fields.get(key)):
             _check_path(path, at.child(key) if isinstance(value, dict) else at)
-    source = fields.get("from", "compile")
-    return Setting(
+    source = fields.pop("from", "compile")
+    make: Callable[..., Setting] = Setting
+    return make(
         place=place,
-        specs=fields.get("specs", ()),
-        bundle=fields.get("bundle"),
-        targets=fields.get("targets", ()),
-        select=fields.get("select"),
-        source="frozen" if frozen else source,
-        lock=fields.get("lock"),
-        keep_debug=fields.get("keep-debug", False),
-        frozen_by=frozen or ("" if source == "compile" else f'from = "{source}"'),
         at=at,
+        source="frozen" if frozen else source,
+        frozen_by=frozen or ("" if source == "compile" else f'from = "{source}"'),
+        **{key.replace("-", "_"): field for key, field in fields.items()},
     )
 
 
@@ -288,8 +267,8 @@ def _table(value: object) -> object:
     return {"specs": value} if isinstance(value, str | list) else value
 
 
-def _texts(value: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else (value,) if value else ()
+def _texts(value: object) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (str(value),) if value else ()
 
 
 def _check_path(path: str, at: Place) -> None:

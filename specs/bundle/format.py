@@ -139,17 +139,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a bundle.
-
-    Attributes:
-        minor: minor version of the format.
-        head_bytes: its size.
-        body_end: where the signatures begin.
-        catalog, provenance: where these lie.
-        content: digest of what the bundle holds.
-        catalog_digest, provenance_digest, body_digest: digests of these as they are stored.
-        root: digest of the head; filled in by `pack_head` and `parse_head`.
-    """
+    """The head of a bundle, as in the grammar; packing and parsing it fill in `root`."""
 
     minor: int
     head_bytes: int

@@ -33,16 +33,7 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """From what a bundle was made, with what.
-
-    Attributes:
-        builder: what made it, `"pallasc 0.2.0"`.
-        toolchain: version of each part of the toolchain.
-        specs: digest of each spec file, by its name relative to the project.
-        commit: of the sources, None where they are in no repository.
-        dirty: whether they differed from it, None where that is not known.
-        changed: names of files that differed, as many as `MOST_CHANGED`.
-    """
+    """From what a bundle was made, with what; its fields are those of the JSON."""
 
     builder: str = ""
     toolchain: Mapping[str, str] = field(default_factory=dict)
