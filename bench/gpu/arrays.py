@@ -17,7 +17,7 @@ Call = Callable[[Any, Arrays], Any]
 def device_arrays(inputs: Arrays) -> dict[str, Any]:
     """Return arrays in device memory of our own."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
-    from pallasc.runtime.adapters.numpy_dtypes import short_dtype
+    from pallasc.runtime.adapters.numpy_arrays import short_dtype
 
     made = {}
     for name, array in inputs.items():
@@ -36,7 +36,7 @@ def results(kernel: Any) -> Any:
 
 def from_device(array: Any) -> Any:
     """Return a device array of ours as one of numpy."""
-    from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+    from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     return np.frombuffer(array.to_bytes(), numpy_dtype(array.dtype)).reshape(array.shape)
 

@@ -38,7 +38,7 @@ def timed(folder: Path, variant: Carried, way: str) -> tuple[float | None, str]:
 def _ones(variant: Carried) -> dict[str, Any]:
     import numpy as np
 
-    from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+    from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     return {n: np.ones(shape, numpy_dtype(dtype)) for n, (dtype, shape) in variant.arrays().items()}
 

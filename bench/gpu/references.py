@@ -24,7 +24,7 @@ list of them, for the first results of the kernel."""
 
 def make_inputs(variant: Carried) -> dict[str, Any]:
     """Return an array for each input: the same numbers each time."""
-    from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+    from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     made: dict[str, Any] = {}
     for name, (dtype, shape) in variant.arrays().items():

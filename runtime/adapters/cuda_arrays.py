@@ -94,7 +94,9 @@ def _view(interface: CudaArrayInterface) -> ArrayView:
     if pointer == 0 and 0 not in shape:
         raise ArgumentError("__cuda_array_interface__ says that the array lies at address 0.")
     if producer == 0:
-        raise ArgumentError("__cuda_array_interface__ says stream 0, which stands for none.")
+        raise ArgumentError(
+            "__cuda_array_interface__ says stream 0, which the interface does not allow."
+        )
     return ArrayView(
         pointer, dtype, shape, own is None, _device(pointer), not is_read_only, producer, own
     )
@@ -107,7 +109,7 @@ def _wrong_field(interface: Mapping[str, object]) -> ArgumentError:
     listed = ", ".join(
         f"{field}={interface.get(field)!r}" for field in (*_FIELDS, "strides", "stream")
     )
-    return ArgumentError(f"__cuda_array_interface__ is wrong somewhere: {listed}.")
+    return ArgumentError(f"__cuda_array_interface__ is invalid: {listed}.")
 
 
 @lru_cache(maxsize=1024)
@@ -158,7 +160,7 @@ def read_typestr(typestr: str) -> tuple[str, int]:
     is_known = kind is not None and size.isdecimal() and size != "0"
     if not is_known or typestr[0] == ">" or (kind == "bool" and size != "1"):
         raise ArgumentError(
-            f"__cuda_array_interface__ says the dtype {typestr!r}, which stands for none.",
+            f"__cuda_array_interface__ has no dtype {typestr!r}.",
             hint="Pass bf16 and fp8 through DLPack or as arrays of torch or cupy.",
         )
     return sys.intern("bool" if kind == "bool" else f"{kind}{8 * int(size)}"), int(size)

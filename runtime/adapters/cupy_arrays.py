@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.numpy_dtypes import element_strides, numpy_dtype, short_dtype
+from pallasc.runtime.adapters.numpy_arrays import element_strides, numpy_dtype, short_dtype
 from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
 from pallasc.specs.dtypes import DTYPES

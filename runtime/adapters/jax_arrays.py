@@ -14,7 +14,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
-from pallasc.runtime.adapters.numpy_dtypes import check_unpacked, short_dtype
+from pallasc.runtime.adapters.numpy_arrays import check_unpacked, short_dtype
 from pallasc.runtime.calls.launch import launch_on_host
 from pallasc.runtime.calls.match import Call
 from pallasc.runtime.calls.variants import Variants

@@ -1,17 +1,14 @@
-"""Arrays of numpy: copied to the GPU and back, for first steps and tests."""
+"""Arrays of numpy: copied to the GPU and back, for first steps and tests; and numpy's dtypes."""
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
 from typing import Any
 
-from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.numpy_dtypes import (
-    check_unpacked,
-    element_strides,
-    numpy_dtype,
-    short_dtype,
-)
+from pallasc.errors import ArgumentError, SpecError
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
+from pallasc.specs.dtypes import DTYPES, parse_dtype
 from pallasc.specs.spelling import an
 
 
@@ -56,3 +53,64 @@ class NumpyAdapter(Adapter):
 def make_adapter() -> NumpyAdapter:
     """Return the adapter."""
     return NumpyAdapter()
+
+
+@lru_cache(maxsize=256)
+def short_dtype(dtype: Any) -> str:
+    """Return the short name of a dtype of numpy's, its own name where there is none."""
+    if not getattr(dtype, "isnative", True):
+        return str(dtype)
+    name = str(getattr(dtype, "name", dtype))
+    try:
+        return sys.intern("bool" if name == "bool" else parse_dtype(name).name)
+    except SpecError:
+        return name
+
+
+def element_strides(array: Any) -> tuple[int, ...] | None:
+    """Return the strides of an array of numpy or cupy in elements, None where it is row-major."""
+    if array.flags.c_contiguous:
+        return None
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+def check_unpacked(dtype: Any) -> None:
+    """Refuse a dtype that numpy keeps in whole bytes, and a kernel takes packed.
+
+    Raises:
+        ArgumentError: it is one.
+    """
+    name = short_dtype(dtype)
+    if name in DTYPES and DTYPES[name].bits < 8:
+        raise ArgumentError(
+            f"{name} takes a whole byte in numpy, and is packed on the device.",
+            hint="Use a framework with DLPack for it.",
+        )
+
+
+def numpy_dtype(dtype: str) -> Any:
+    """Return numpy's dtype for a short name.
+
+    Raises:
+        ArgumentError: numpy has none, and `ml_dtypes` neither or is not installed.
+    """
+    import numpy
+
+    name = "bool" if dtype == "bool" else parse_dtype(dtype).jax_name
+    if parse_dtype(dtype).bits < 8:
+        raise ArgumentError(
+            f"{dtype} is packed on the device, and numpy does not pack it.",
+            hint="Use a framework with DLPack for it.",
+        )
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(
+            f"numpy has no dtype {name} of its own.", hint="Run pip install ml_dtypes."
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pallasc.runtime.calls.fast_path import (
@@ -121,18 +122,16 @@ class _DialectTable:
 
     def slow_ways(self) -> dict[str, Function]:
         """Return this table's functions, to be called where those of another framework end."""
+        return {kind: partial(self._go_on, kind) for kind in ("call", "into")}
 
-        def call(arrays: Any, more: Any, out: Any, stream: Any, named: Any) -> Any:
-            if self._current is None:
-                return self._slow["call"](arrays, more, out, stream, named)
+    def _go_on(
+        self, kind: str, arrays: Any, more: Any, out: Any, stream: Any, named: Mapping[str, Any]
+    ) -> Any:
+        if self._current is None:
+            return self._slow[kind](arrays, more, out, stream, named)
+        if kind == "call":
             return self._current.call(*arrays, *more, stream=stream, **named)
-
-        def into(arrays: Any, more: Any, out: Any, stream: Any, named: Any) -> Any:
-            if self._current is None:
-                return self._slow["into"](arrays, more, out, stream, named)
-            return self._current.into(*arrays, *more, out=out, stream=stream, **named)
-
-        return {"call": call, "into": into}
+        return self._current.into(*arrays, *more, out=out, stream=stream, **named)
 
     def _answer(self, signature: Signature) -> tuple[Any, ...]:
         """Return what arrays of this signature answer to the questions."""

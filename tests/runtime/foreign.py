@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pallasc.runtime.adapters.capsules import CUDA, make_capsule
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype, short_dtype
+from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
 from pallasc.runtime.matching import arrays
 from pallasc.specs.arrays import strides_of
 

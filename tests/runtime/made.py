@@ -14,7 +14,7 @@ from typing import Any
 import rig
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.device import process_state
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays

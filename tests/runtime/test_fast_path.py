@@ -99,27 +99,6 @@ def test_the_default_stream_of_a_device_that_is_not_current(runtime: Any, framew
     assert [launch.device for launch in runtime.launches] == [0, 1, 1, 1]
 
 
-def test_a_thread_without_a_context_gets_one(runtime: Any, framework: Any) -> None:
-    import threading
-
-    framework.current_stream = 0
-    kernel, (a, b, out) = _warm(framework)
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            kernel.into(a, b, out=out)
-            kernel.unchecked.into(a, b, out=out)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert failed == []
-    assert len(runtime.launches) == 3
-
-
 @pytest.mark.parametrize("checks", [True, False])
 def test_an_error_of_the_driver_is_raised(checks: bool, runtime: Any, framework: Any) -> None:
     kernel, (a, b, out) = _warm(framework, checks=checks)

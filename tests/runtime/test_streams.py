@@ -76,23 +76,6 @@ class _Interface(_Foreign):
     __cuda_array_interface__: Any = None
 
 
-def test_the_launch_goes_into_the_stream_of_the_first_array_and_waits_for_others(
-    runtime: Any, framework: Any
-) -> None:
-    first, second = made.stream(), made.stream()
-    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
-    kernel = made.kernel(made.add())
-    kernel.into(_Interface(a, first), _Interface(b, second), out=_Interface(out, None))
-    (launch,) = runtime.launches
-    assert launch.stream == first
-    names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
-    assert [(call.name, call.stream) for call in runtime.calls(*names)] == [
-        ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
-        ("cuEventRecord", first), ("cuStreamWaitEvent", second),
-    ]  # fmt: skip
-    assert runtime.count("cuEventDestroy_v2") == 2
-
-
 @pytest.mark.parametrize("is_given", [True, False])
 def test_out_of_another_stream_is_ordered_on_both_sides(
     is_given: bool, runtime: Any, framework: Any
@@ -111,6 +94,7 @@ def test_out_of_another_stream_is_ordered_on_both_sides(
             ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
             ("cuEventRecord", first), ("cuStreamWaitEvent", second),
         ]  # fmt: skip
+    assert runtime.count("cuEventDestroy_v2") == 4
 
 
 def test_a_given_stream_waits_for_all_producers(runtime: Any, framework: Any) -> None:
@@ -171,21 +155,3 @@ def test_a_dlpack_producer_is_asked_for_the_stream_of_the_launch(runtime: Any, k
     assert runtime.count("cuStreamWaitEvent") == 0
     kernel(a, b, stream=mine)
     assert a.asked == [1, -1]
-
-
-def test_an_interface_without_its_fields_is_refused(runtime: Any) -> None:
-    array = _Interface(0, None)
-    del array.__cuda_array_interface__["data"]
-    with pytest.raises(ArgumentError, match="__cuda_array_interface__ has no 'data'"):
-        made.kernel(made.add())(array, array)
-
-
-class _Unreadable:
-    @property
-    def __cuda_array_interface__(self) -> Any:
-        raise AttributeError("gone")
-
-
-def test_an_interface_that_cannot_be_read_is_refused(runtime: Any) -> None:
-    with pytest.raises(ArgumentError, match="__cuda_array_interface__ cannot be read: gone"):
-        made.kernel(made.add())(_Unreadable(), _Unreadable())

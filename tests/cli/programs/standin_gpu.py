@@ -42,7 +42,7 @@ def add_kernel(change: Callable[[Any], None] | None = None, *, rows: int = 1024)
         change: is given the result, to spoil it.
         rows: of 4096 elements.
     """
-    from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+    from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     def add(launch: Any) -> None:
         # The stand-in does not know the dtype; the size of the memory tells it.

@@ -38,7 +38,7 @@ from hlo_parts import Computations, array_of, bytes_of, size_of
 
 from pallasc.compiler.executable.host_stub import locate
 from pallasc.compiler.lowering import compile as compiling
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.specs.arrays import ArraySpec, resolve_array
 from pallasc.specs.artifacts.plan import (
     Buffer,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Launch, Pointer, TensorMap
 

@@ -19,7 +19,7 @@ from emulate import emulate
 
 import pallasc
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.specs.artifacts.artifact import Artifact
 
 

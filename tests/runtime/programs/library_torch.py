@@ -53,7 +53,7 @@ def device(inputs: list[bytes], outputs: list[bytes], artifact: Artifact) -> Any
     """Return the device: it wants the right inputs, and gives the right results."""
     import numpy as np
 
-    from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+    from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
     def run(*arrays: Any) -> Any:
         for number, (got, right) in enumerate(zip(arrays, inputs, strict=True)):

@@ -17,7 +17,7 @@ import numpy as np
 import standin
 from emulate import emulate
 
-from pallasc.runtime.adapters.numpy_dtypes import numpy_dtype
+from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 
 
 def _gelu(x: Any) -> Any:
