@@ -1,10 +1,10 @@
-"""The folders of one store: the only door through which the store walks, opens, moves and removes.
+"""The folders of a store: all that the store opens, moves or removes goes through here.
 
-A store may be shared, or restored from an archive, so anything may lie where one of its folders
-should: a link to somebody's home, a mount, a pipe. Every folder is opened from the one above it,
-without following links, and what is done in it is done through its descriptor. So nothing outside
-the store is ever listed, moved or removed, not even when a folder is exchanged meanwhile. The
-store's root alone may be a link, because the user names it.
+A store may be shared, or restored from an archive, so there may be anything in the place of its
+folders: a link to somebody's home, a mount, a pipe. Every folder is opened from the one above it,
+without following links, and used through its descriptor. So nothing outside the store is ever
+listed, moved or removed, even if a folder is exchanged meanwhile. Only the store's root may be a
+link, because the user names it.
 
 A folder is the store's own if it is a folder, in the mount of the version's folder (where there is
 no /proc to ask, on its file system), and belongs to this user, to root, to the owner of the folder
@@ -50,8 +50,8 @@ _MOST_NAMED = 5
 class Folders:
     """The folders below one version's folder. Making the object touches nothing.
 
-    Descriptors that reading uses again are kept while the object lives; what writes, moves or
-    removes opens the folders anew. Errors name the whole path.
+    Descriptors for reading are cached while the object lives; writing, moving and removing open the
+    folders anew. Errors name the whole path.
 
     Args:
         folder: the version's folder, `root/v1`.
@@ -93,10 +93,10 @@ class Folders:
             close(descriptor)
 
     def open_file(self, place: str, flags: int = os.O_RDONLY) -> int:
-        """Open a file for reading, through a kept descriptor of its area; pipes do not block.
+        """Open a file for reading, through a cached descriptor of its area; pipes do not block.
 
         Raises:
-            RefusedError: a folder above it is none.
+            RefusedError: something else is in the place of a folder above it.
             OSError: it is missing, or the file system refuses.
         """
         folder, _, name = place.rpartition("/")
@@ -131,7 +131,7 @@ class Folders:
         """Return what lstat(2) says of a file.
 
         Raises:
-            RefusedError: a folder above it is none.
+            RefusedError: something else is in the place of a folder above it.
             OSError: it is missing, or the file system refuses.
         """
         with self._above(place) as (descriptor, name):
@@ -140,7 +140,7 @@ class Folders:
     def touch(self, place: str, *, time_ns: int | None = None) -> None:
         """Set the times of a file, to now by default; errors as of `status`.
 
-        A build touches what it finds, so that a shard is looked at once, not each time.
+        A build touches each artifact that it uses, so a shard's mount is checked only once.
         """
         times = {} if time_ns is None else {"ns": (time_ns, time_ns)}
         folder, _, name = place.rpartition("/")
@@ -157,15 +157,15 @@ class Folders:
                 close(below)
 
     def unlink(self, place: str) -> None:
-        """Take the name from a file, or from a link itself; errors as of `status`."""
+        """Remove a file's name, or a link itself; errors as of `status`."""
         with self._above(place) as (descriptor, name):
             os.unlink(name, dir_fd=descriptor)
 
     def rename(self, place: str, to: str) -> None:
-        """Move something, in the place of what is there; the folder of `to` is made.
+        """Move something, replacing what is there; the folder of `to` is made.
 
         Raises:
-            RefusedError: a folder above one of them is none.
+            RefusedError: something else is in the place of a folder above one of them.
             OSError: it is missing, or the file system refuses.
         """
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):
@@ -195,13 +195,13 @@ class Folders:
             sync(descriptor, self.path(folder))
 
     def check(self, *, readable: bool = False) -> None:
-        """Make sure that nothing lies where a folder of the store should but that folder.
+        """Check that nothing else is in the place of the store's folders.
 
         Args:
-            readable: the store must be one that can be listed, or not be there.
+            readable: the store must be readable, or not exist.
 
         Raises:
-            CorruptError: something does; the message names it.
+            CorruptError: something else is; the message names it.
             ToolError: the store itself cannot be listed.
         """
         try:
@@ -216,12 +216,12 @@ class Folders:
         raise CorruptError(
             f"this is not a store that pallasc made: {'; '.join(faults[:_MOST_NAMED])}{more}. "
             "Nothing was read, changed or removed there.",
-            hint="See where it comes from. To put it aside: pallasc cache verify --repair, with "
+            hint="See where it comes from. To move it aside: pallasc cache verify --repair, with "
             "the same store.",
         )
 
     def refused(self) -> Iterator[tuple[str, str]]:
-        """Yield place and kind of each thing that lies where a folder of the store should.
+        """Yield place and kind of each thing in the place of a folder of the store.
 
         Raises:
             CorruptError: the version's folder itself is refused.
@@ -332,7 +332,7 @@ class Folders:
         if not shard:
             return above, -1
         try:
-            # Whose it is matters where something is written; what is read is verified.
+            # Its owner matters only where something is written: what is read is verified.
             below = os.open(checked(shard), FOLDER, dir_fd=above)
         except OSError as error:
             error.filename = f"{self._text}/{folder}"
@@ -340,7 +340,7 @@ class Folders:
         return below, below
 
     def _check_mount(self, folder: str, below: int) -> None:
-        """Refuse a shard that is a mount; each is asked for once, as long as it is the same."""
+        """Refuse a shard that is a mount; checked once, as long as it is the same folder."""
         status = os.fstat(below)
         seen = status.st_dev, status.st_ino
         if self._own.get(folder) != seen:
@@ -359,7 +359,7 @@ class Folders:
         return cached
 
     def _has_moved(self, folder: str) -> bool:
-        """Tell whether the kept descriptor of an area is out of date; it is used no more then."""
+        """Tell whether the cached descriptor of an area is out of date; if so, drop it."""
         area = folder.partition("/")[0]
         if area not in self._cached:
             return False

@@ -1,9 +1,10 @@
-"""Leases: what a running build holds, which no eviction takes away.
+"""Leases: what a running build holds, so that no eviction removes it.
 
-A lease is a file `leases/` token "-" random that its process makes before it uses anything and
-removes at its end. It holds every record used or published since: those whose modification time is
-not before the lease's own (a use sets it, on the same clock). A record of another user whose time
-cannot be set is named in the lease instead, one key a line. What a dead process left holds nothing.
+A lease is a file `leases/` token "-" random that a process makes before it uses anything and
+removes at its end. It holds every record used or published since then: those whose modification
+time is not before the lease's own (a use sets it, on the same clock). A record of another user,
+whose time cannot be set, is named in the lease instead, a key a line. The lease of a dead process
+holds nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pallasc.cache.folders import Folders
 from pallasc.errors import CorruptError
 
 FOREIGN_S = 86_400.0
-"""How long something of a process on another machine counts as in use: one day."""
+"""How long a file of a process on another machine counts as in use: a day."""
 FOLDER = "leases"
 _APPEND = os.O_WRONLY | os.O_APPEND
 
@@ -92,8 +93,8 @@ def held_by_leases(folders: Folders, *, now_ns: int) -> Held:
     """Return what the leases of all living processes hold together.
 
     Raises:
-        OSError: if the leases cannot be listed, or one of them cannot be read: what it holds is not
-            known then.
+        OSError: if the leases cannot be listed, or a lease cannot be read, so that it is not known
+            what is held.
     """
     held = Held()
     for name in folders.names(FOLDER):

@@ -1,7 +1,7 @@
-"""Open, make and remove folders one by one, each through the descriptor of the one above it.
+"""Open, make and remove folders, each through the descriptor of the folder above it.
 
-No link is followed, and nothing blocks on a pipe. What a folder must be to count as the store's own
-is said in `cache/folders.py`.
+No link is followed, and nothing blocks on a pipe. `cache/folders.py` says what counts as a folder
+of the store.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _KINDS = {
 
 
 class RefusedError(OSError):
-    """Something lies where a folder of the store should; nothing was done there."""
+    """Something else is in the place of a folder of the store; nothing was done there."""
 
 
 def close(descriptor: int) -> None:
-    """Close a folder: where nothing was written, nothing can be lost by that."""
+    """Close a folder; errors do not matter, as nothing was written to it."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 
@@ -51,7 +51,7 @@ def is_shard(name: str) -> bool:
 
 
 def share(made: int, folder: int, rights: int) -> None:
-    """Give the group of a shared folder its rights in what is new there, whatever the umask.
+    """Give the group of a shared folder its rights to what was made there, whatever the umask.
 
     Args:
         made: a descriptor of what is new.
@@ -109,14 +109,14 @@ def make_folder(name: str, above: int) -> None:
 
 
 def checked(name: str) -> str:
-    """Return a name that leads nowhere else."""
+    """Return a name, which must not lead to another folder."""
     if "/" in name or name in ("", ".", "..") or "\0" in name:
-        raise RefusedError(errno.EINVAL, "no name of the store", name)
+        raise RefusedError(errno.EINVAL, "not a name of the store", name)
     return name
 
 
 def fault_of(status: os.stat_result, version: os.stat_result) -> str:
-    """Say why a folder is not the store's own, "" if it is; `version`: the folder above."""
+    """Return why a folder is not the store's own, "" if it is; `version`: the folder above."""
     if status.st_dev != version.st_dev:
         return "on another file system"
     if status.st_uid in (os.geteuid(), 0, version.st_uid):
@@ -127,7 +127,7 @@ def fault_of(status: os.stat_result, version: os.stat_result) -> str:
 
 
 def no_shards(descriptor: int, area: str) -> list[tuple[str, str]]:
-    """Return what has the name of a shard in an area, and is no folder."""
+    """Return what has the name of a shard in an area, but is not a folder."""
     with os.scandir(descriptor) as entries:
         return [
             (f"{area}/{entry.name}", kind_of(entry.name, descriptor))
@@ -137,14 +137,14 @@ def no_shards(descriptor: int, area: str) -> list[tuple[str, str]]:
 
 
 def refusal(error: OSError, name: str, above: int) -> OSError:
-    """Return the error of opening a folder, or that something else lies there."""
+    """Return the error of opening a folder, or a `RefusedError` if something else is there."""
     if error.errno in _NO_FOLDER and (kind := kind_of(name, above)):
         return RefusedError(error.errno, kind, error.filename)
     return error
 
 
 def kind_of(name: str, above: int) -> str:
-    """Say what lies under a name, "" for a folder, or what cannot be looked at."""
+    """Return what is under a name, "" for a folder, or if that cannot be found out."""
     with contextlib.suppress(OSError):
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
         return _KINDS.get(stat.S_IFMT(mode), "")
@@ -161,7 +161,7 @@ def mount_of(descriptor: int) -> str:
 
 
 def mounts_below(descriptor: int) -> list[str]:
-    """Return the places below an open folder that something is mounted on, as /proc tells it.
+    """Return the mount points below an open folder, as /proc lists them.
 
     The fifth field of a line of mountinfo is the mount point, with blanks and backslashes in octal:
     proc_pid_mountinfo(5).
@@ -179,7 +179,7 @@ def mounts_below(descriptor: int) -> list[str]:
 
 
 def remove_tree(above: int, name: str) -> None:
-    """Remove a folder with all that is in it, each folder through its descriptor.
+    """Remove a folder with everything in it, each folder through its descriptor.
 
     Raises:
         RefusedError: a mount lies in it.

@@ -1,4 +1,4 @@
-"""Who a process is, so that what it left behind can be told from what it still uses.
+"""Identifies processes, to tell files that a dead process left from files in use.
 
 A token names machine, process and the moment the process began:
 
@@ -6,8 +6,8 @@ A token names machine, process and the moment the process began:
     host  = 12 hexadecimal digits: SHA-256 of the kernel's boot id and the PID namespace
     start = the process's start time in clock ticks since boot (proc(5), field 22 of `stat`)
 
-A process id alone is used again, and means somebody else in another container or after a boot.
-Where the kernel does not say, host is "unknown" or start is 0, and nobody takes it for dead.
+A process id alone is reused, and means another process in another container or after a boot. Where
+the kernel does not tell, host is "unknown" or start is 0, and the process never counts as dead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def token() -> str:
 
 
 def host() -> str:
-    """Return what this machine, since its boot, and this container have in common."""
+    """Return what identifies this machine since its boot, and this container."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -46,7 +46,7 @@ def host() -> str:
 
 
 def is_alive(token: str) -> bool | None:
-    """Tell whether the process of a token lives; None where that cannot be known from here."""
+    """Tell whether the process of a token is alive; None where that cannot be known from here."""
     match = _TOKEN.fullmatch(token)
     if match is None or match[1] != host() or match[1] == _UNKNOWN or match[3] == "0":
         return None
@@ -68,7 +68,7 @@ def _start(pid: int) -> int | None:
 
 
 def _exists(pid: int) -> bool:
-    """Tell whether a process is there that /proc may hide, as mounted with `hidepid`."""
+    """Tell whether a process exists, even if /proc hides it, as with the option `hidepid`."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -1,4 +1,4 @@
-"""What lies in the areas of a store: names, identities and sizes, without reading a file."""
+"""Lists the areas of a store: names, identities and sizes, without reading a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scan:
     foreign: list[str] = field(default_factory=list)
 
     def area(self, area: str) -> Iterator[tuple[str, files.Identity]]:
-        """Give name and identity of each file of an area, sorted by name."""
+        """Yield name and identity of each file of an area, sorted by name."""
         for shard, _ in self._list(area):
             place = f"{area}/{shard}"
             if not is_shard(shard):
@@ -53,7 +53,7 @@ class Scan:
                     self.foreign.append(f"{place}/{name}")
 
     def _list(self, folder: str, *, look: bool = False) -> list[tuple[str, os.stat_result | None]]:
-        """Return the names in a folder, with what lstat(2) says of them where that is wanted."""
+        """Return the names in a folder, with what lstat(2) says of them if asked for."""
         listing = []
         try:
             with self.folders.opened(folder) as descriptor, os.scandir(descriptor) as entries:

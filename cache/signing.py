@@ -1,10 +1,10 @@
-"""Who vouches for what a store says: signatures in its manifests.
+"""Signatures in the manifests of a store: who vouches for its content.
 
-The checksums of a store find damage. They find no forgery, since whoever may write there can make
-them fit. A manifest is what a hit begins with, so it is what is signed: one signature covers what
-was asked for, all that the compilation read, the action key, and the digest of the record, which
-names every blob by its SHA-256. A manifest that was exchanged or moved to another request, or that
-leads to another record than the signed one, is a miss.
+The checksums of a store find damage, but no forgery, since whoever may write to the store can make
+them fit. A hit begins with a manifest, so manifests are signed: a signature covers the request, all
+that the compilation read, the action key, and the digest of the record, which names every blob by
+its SHA-256. A manifest that was exchanged or moved to another request, or that leads to a record
+other than the signed one, is a miss.
 
     signed    = [ { "key": id, "signature": base64 } ]
     id        = the SHA-256 of an Ed25519 key | "hmac-" and the SHA-256 of the secret, 16 digits
@@ -18,12 +18,12 @@ Signed with: the private key of `$PALLASC_STORE_KEY`, and this user's secret, wh
 random bytes in hexadecimal in `pallasc/store.secret` below the user's settings, which nobody else
 may read. Where signatures are required and there is neither, the secret is made.
 
-Believed are the keys that the machine trusts (`specs/bundle/trust.py`), that of
-`$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back still says the truth:
+Trusted are the keys that the machine trusts (`specs/bundle/trust.py`), that of
+`$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back is still true: it says
 what came out of these sources with this toolchain. A key counts until it is no longer trusted.
 
-Who signs vouches, so whoever has a key or secret builds only on what was signed before: a record
-that is found under an action key without that is compiled again, and then signed.
+Signing vouches for the content, so whoever has a key or secret builds only on what was signed
+before: an unsigned record that is found under an action key is compiled again, and then signed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Trust:
 
     @property
     def strict(self) -> bool:
-        """Tell whether only what is signed may be built on: who signs vouches for all of it."""
+        """Tell whether only signed entries may be built on: who signs vouches for all of it."""
         return self.required or self.signs
 
     def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:

@@ -1,8 +1,8 @@
-"""Single flight: of several processes that want the same thing, one makes it and the others wait.
+"""Single flight: of several processes that need the same thing, one makes it and the others wait.
 
-The lock saves work and nothing else: the store is right without it. It is a `flock`, which the
-kernel drops when its holder dies; a child made by `fork` shares it, one made by `spawn` or
-`subprocess` does not. Any locking error, as on network file systems, means going on without.
+The lock only saves work: the store is correct without it. It is a `flock`, which the kernel drops
+when its holder dies; a child made by `fork` shares it, a child of `spawn` or `subprocess` does not.
+After a locking error, as on some network file systems, a process goes on without the lock.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _release(folders: Folders, place: str, descriptor: int) -> None:
 
 
 def is_free(folders: Folders, place: str) -> bool:
-    """Tell whether nobody holds a lock file, as a process that was killed leaves it.
+    """Tell whether nobody holds a lock file, as after its process was killed.
 
     Raises:
         OSError: if it cannot be opened, or locks do not work here.

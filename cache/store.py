@@ -1,9 +1,9 @@
 """The store: blobs by their digest, and the records that name them by what was asked.
 
-What the store promises: a hit is byte for byte what was published, at any time, whatever
-happened to process, disk or folder in between; everything else is a miss. A corrupt file moves
-to `quarantine/` with the reason beside it, so that the next build heals it. No fault of the
-disk raises: reading misses, writing says that nothing was stored and why.
+The store guarantees that a hit is byte for byte what was published, whatever happened to process,
+disk or folder in between; everything else is a miss. A corrupt file moves to `quarantine/` with the
+reason beside it, so that the next build heals it. No fault of the disk raises: reading misses, and
+writing returns why nothing was stored.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Store:
         self._warned: set[str] = set()
 
     def tell(self, warning: str) -> None:
-        """Tell whoever listens of something, and keep it in `warnings`."""
+        """Report a warning, and keep it in `warnings`."""
         self.warnings.append(warning)
         if self._warn_user is not None:
             self._warn_user(warning)
@@ -118,11 +118,11 @@ class Store:
         return self._trust
 
     def warn_by(self, warn: Callable[[str], None] | None) -> None:
-        """Have later warnings told to somebody else."""
+        """Report later warnings to another function."""
         self._warn_user = warn
 
     def path(self, area: str, name: str) -> Path:
-        """Return where a blob or record of this name lies, or would."""
+        """Return the path of a blob or record of this name, whether it exists or not."""
         return self.folder / format.relative_path(area, format.check_name(name))
 
     def get_blob(self, digest: str) -> bytes | None:

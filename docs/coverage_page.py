@@ -10,20 +10,20 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parents[1] / "tests" / "coverage"
 
 _INTRODUCTION = """\
-What of Pallas and Mosaic GPU survives compiling ahead of time: each entry of the API reference, and
-each name that `jax.experimental.pallas.mosaic_gpu` exports beyond it, with the kernels that use it.
+Which entries of Pallas and Mosaic GPU compile ahead of time: each entry of the API reference, and
+each further name that `jax.experimental.pallas.mosaic_gpu` exports, with the kernels that use it.
 Every kernel is built from a spec for each architecture where it makes sense: all that pallasc
-compiles for, or those that have what the kernel is about. What is looked for then was found in its
-PTX, SASS or launch plan on each of them; “all” stands for all eight. Where there are *numbers*,
-JAX's interpreter ran the kernel and agreed with a reference in NumPy; where there are none, it said
-why not. A gap stands there in the words of JAX, Mosaic or `ptxas`. What is wrong in JAX compiles,
-but into something else than the kernel asks for; that it still does is checked as well.
+compiles for, or those that have the feature. The last column lists what was then found in its PTX,
+SASS or launch plan on each of them; “all” stands for all eight. *Numbers* means that JAX's
+interpreter ran the kernel and agreed with a reference in NumPy; otherwise the interpreter's reason
+is quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles
+into something other than the kernel asks for, and is checked to still do so.
 
-`pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels lie
-in `tests/coverage`; `make coverage` compiles them all for all architectures and writes the results
-again. The tests run the interpreter on all, compile each kernel for one of its architectures and
-every second one for another, and compare with those results; with `PALLASC_ALL_COVERAGE=1` they
-compile and compare all."""
+`pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
+in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
+results again. The tests run the interpreter on all, compile each kernel for one of its
+architectures and every second one for another, and compare with those results; with
+`PALLASC_ALL_COVERAGE=1` they compile and compare all."""
 
 _GROUPS = {
     "plgpu": "The module `plgpu`",

@@ -1,4 +1,4 @@
-"""What nobody needs any more: files of dead processes, and corrupt files that were put away."""
+"""Removes what nobody needs any more: files of dead processes, and old files of the quarantine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Leftovers:
 def clear_leftovers(
     store: Store, limits: Limits, *, now_ns: int, dry_run: bool = False
 ) -> Leftovers:
-    """Clear what dead processes left, and what was put away long ago; faults are passed over.
+    """Remove what dead processes left, and old files of the quarantine; faults are ignored.
 
     Args:
         store: the store.

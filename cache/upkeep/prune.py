@@ -1,4 +1,4 @@
-"""Carry out what `cache/upkeep/evict.py` decides, and clear away what nobody needs any more."""
+"""Carries out what `cache/upkeep/evict.py` decides, and removes what nobody needs any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store holds, and what it was good for."""
+"""What a store holds, and how much time it saved."""
 
 from __future__ import annotations
 
