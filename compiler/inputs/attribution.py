@@ -1,9 +1,9 @@
-"""Who asks: the user's module on whose behalf Python is asked something.
+"""Attribute a call of Python's functions to the user's module that caused it.
 
-It is the innermost module on the stack that is neither Python's own nor JAX's. What JAX, pallasc
-and the import system ask for themselves is nobody's question, nor is what a few modules of Python
-do for their own sake. What an installed package asks while it is imported counts with its files;
-what lies in the current folder is its own affair then.
+That is the innermost module on the stack that is neither Python's nor JAX's. Calls that JAX,
+pallasc, the import system and a few modules of Python make for themselves are not attributed. Calls
+of an installed package while it is imported count with the package's files, except for relative
+paths: what is in the current folder is then its own affair.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ _FOR_THEMSELVES = frozenset({
 })  # fmt: skip
 _IMPORT_SYSTEM = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
 _SEARCHING = frozenset({"_find_and_load", "_fill_cache", "get_code", "lookup", "search"})
-"""Functions of `importlib` that look through folders for modules and for installed packages."""
+"""Functions of `importlib` that search folders for modules and installed packages."""
 
 _NOTHING: frozenset[str] = frozenset()
 _SETS = (
     os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
 )  # fmt: skip
 
-_asking: set[int] = set()
-"""Threads in which `reader` is at work."""
+_active: set[int] = set()
+"""Threads that are in `user_module`."""
 
-Note = Callable[[str, FrameType, tuple[Any, ...], Mapping[str, Any]], None]
-"""Records a question: who asked, from where, with which arguments."""
+Options = Mapping[str, object]
+Recorder = Callable[[str, FrameType, tuple[Any, ...], Options], None]
+"""Records a call: the user's module, the frame, the arguments by position and by name."""
 
 
-def reader(
+def user_module(
     frame: FrameType | None,
     *,
     transparent: frozenset[str] = _NOTHING,
@@ -48,21 +49,23 @@ def reader(
     """Return the user's module on whose behalf a frame runs, "" if there is none.
 
     Args:
-        frame: the innermost one.
-        transparent: packages that may act for the user, beside Python's own.
+        frame: the innermost frame.
+        transparent: packages that act for their callers, beside Python's own.
         private: modules of Python that act for themselves.
     """
     thread = threading.get_ident()
-    if thread in _asking:
-        return ""  # telling Python's modules from others asks for files too
-    _asking.add(thread)
+    if thread in _active:
+        return ""  # classifying modules opens files, too
+    _active.add(thread)
     try:
-        return _reader(frame, transparent, private)
+        return _user_module(frame, transparent, private)
     finally:
-        _asking.discard(thread)
+        _active.discard(thread)
 
 
-def _reader(frame: FrameType | None, transparent: frozenset[str], private: frozenset[str]) -> str:
+def _user_module(
+    frame: FrameType | None, transparent: frozenset[str], private: frozenset[str]
+) -> str:
     while frame is not None:
         name = module_of(frame.f_globals)
         top = name.partition(".")[0]
@@ -83,16 +86,16 @@ def _is_search(top: str, frame: FrameType) -> bool:
 
 
 def functions_between(frame: FrameType | None) -> set[str]:
-    """Return the names of Python's own functions that a question came through."""
-    found = set()
+    """Return the names of Python's own functions between the user's code and a call."""
+    names = set()
     while frame is not None and is_standard(module_of(frame.f_globals)):
-        found.add(frame.f_code.co_name)
+        names.add(frame.f_code.co_name)
         frame = frame.f_back
-    return found
+    return names
 
 
 def line_of(module: str, frame: FrameType | None) -> str:
-    """Return `file:line` of the innermost line of a module on the stack, "" if there is none."""
+    """Return `file:line` of a module's innermost frame, "" if it is not on the stack."""
     while frame is not None:
         if module_of(frame.f_globals) == module:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -101,7 +104,7 @@ def line_of(module: str, frame: FrameType | None) -> str:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Tell whether an installed package asks while it is imported: for itself, not for a kernel."""
+    """Tell whether an installed package makes the call while it is imported."""
     while frame is not None:
         name = module_of(frame.f_globals)
         top = name.partition(".")[0]
@@ -115,44 +118,48 @@ def is_importing(frame: FrameType | None) -> bool:
 
 
 def record(
-    note: Note, frame: FrameType, arguments: tuple[Any, ...], options: Mapping[str, Any]
+    recorder: Recorder, frame: FrameType, arguments: tuple[Any, ...], options: Options
 ) -> None:
-    """Have a question recorded, if it is the user's."""
-    module = reader(frame, private=_FOR_THEMSELVES)
+    """Record a call if the user's code caused it."""
+    module = user_module(frame, private=_FOR_THEMSELVES)
     if module:
         try:
-            note(module, frame, arguments, options)
-        except Exception:  # noqa: BLE001 - the user's own paths may raise anything
-            say(module, "asked for something that cannot be taken down")
+            recorder(module, frame, arguments, options)
+        except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
+            record_untracked(module, "queried something that cannot be recorded")
 
 
-def say(module: str, what: str) -> None:
-    """Take down what a module did that has no digest."""
-    of_module(module).unseen.add(f"{module} {what}")
+def record_untracked(module: str, action: str) -> None:
+    """Record an action of a module that has no digest."""
+    of_module(module).unseen.add(f"{module} {action}")
 
 
 class RecordingFunction:
-    """A function that records who calls it; like those of C, it becomes no method of a class."""
+    """A function that records its calls.
 
-    def __init__(self, plain: Callable[..., Any], note: Note) -> None:
+    An object without `__get__`, as built-in functions are: user code that stores it as a class
+    attribute must not get a method.
+    """
+
+    def __init__(self, plain: Callable[..., Any], recorder: Recorder) -> None:
         functools.update_wrapper(self, plain)
-        self._plain, self._note = plain, note
+        self._plain, self._recorder = plain, recorder
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call the function; its question is recorded whether it answers or raises."""
+        """Call the function; the call is recorded even if it raises."""
         try:
             return self._plain(*arguments, **options)
         finally:
-            record(self._note, sys._getframe(1), arguments, options)
+            record(self._recorder, sys._getframe(1), arguments, options)
 
 
-def watch(place: Any, name: str, note: Note) -> None:
-    """Replace a function of a module by one that records who calls it, where there is one."""
-    plain = getattr(place, name, None)
+def record_calls(module: object, name: str, recorder: Recorder) -> None:
+    """Replace a function of a module by one that records its calls, if it exists."""
+    plain = getattr(module, name, None)
     if plain is None:
         return
-    recording = RecordingFunction(plain, note)
-    setattr(place, name, recording)
-    for functions in _SETS:  # `os` tells by membership which functions take `dir_fd` and the like
+    recording = RecordingFunction(plain, recorder)
+    setattr(module, name, recording)
+    for functions in _SETS:  # which callers look up to see what it supports
         if plain in functions:
             functions.add(recording)

@@ -1,4 +1,4 @@
-"""Whether the sources that a manifest names are still what they were, and what has changed."""
+"""Compare the sources that a manifest lists with what is there now."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pallasc.errors import PallascError
 
 @dataclass(frozen=True, slots=True)
 class SourceChange:
-    """A source that is no longer what a manifest says.
+    """A source that differs from what a manifest recorded.
 
     Attributes:
-        kind: which field of the manifest names it; `unreadable` where it cannot be looked at.
-        label: its label there; the error of what cannot be looked at.
-        file: where a file is by now, relative to the spec's folder if it lies below; "" for none.
-        packages: digests of the installed packages that differ, None for one that is gone.
-        manifest: what says how it was.
+        kind: field of the manifest that lists it; `unreadable` if it cannot be read.
+        label: its label in that field; the error if unreadable.
+        file: current path, relative to the spec's folder if inside it; "" if it is gone.
+        packages: current digests of the installed packages that differ, None for missing ones.
+        manifest: the manifest, for the recorded versions of packages.
     """
 
     kind: Literal["files", "packages", "opened", "absent", "hidden", "unreadable"]
@@ -34,7 +34,7 @@ class SourceChange:
     manifest: Manifest | None = field(default=None, repr=False)
 
     def sentences(self) -> list[str]:
-        """Say what has changed, for people."""
+        """Return the change in words."""
         if self.kind == "files":
             return [self._file_sentence()]
         if self.kind == "packages":
@@ -42,13 +42,13 @@ class SourceChange:
         if self.kind == "opened":
             return [change_of(self.label)]
         if self.kind == "absent":
-            return [f"{self.label}, which was missing, can be imported now"]
+            return [f"{self.label} was missing and can be imported now"]
         if self.kind == "hidden":
-            return ["other modules of Python are hidden by files of the same names"]
-        return [f"what its manifest names cannot be looked at: {self.label}"]
+            return ["different modules of Python are shadowed by files of the same name"]
+        return [f"a source listed in its manifest cannot be read: {self.label}"]
 
     def _file_sentence(self) -> str:
-        """Name a source as people know it: `helper (lib/helper.py)`, `kernel.py`."""
+        """Name the source: `helper (lib/helper.py)`, `kernel.py`."""
         kind, _, name = self.label.partition(":")
         shown = f"{name} ({self.file})" if self.file and kind != "file" else name
         return f"{shown} {'has changed' if self.file else 'is gone'}"
@@ -61,7 +61,7 @@ class SourceChange:
 
         recorded = self.manifest or Manifest()
         before = {name: recorded.packages.get(name) for name in self.packages}
-        versions = {name: version_of(name) for name, held in self.packages.items() if held}
+        versions = {name: version_of(name) for name, now in self.packages.items() if now}
         return differences(
             package_components(before, recorded.package_versions),
             package_components(self.packages, versions),
@@ -70,13 +70,13 @@ class SourceChange:
 
 @dataclass(frozen=True, slots=True)
 class CurrentSources:
-    """The sources of manifests as they are now.
+    """The current state of the sources that manifests list.
 
     Attributes:
-        place: where files and modules are looked for.
-        digests: takes digests of files.
-        unchecked: where given, installed packages that are missing are no change, and their names
-            are put there.
+        place: folders in which files and modules are searched for.
+        digests: computes digests of files.
+        unchecked: if not None, missing packages do not count as changed, and their names are added
+            here.
     """
 
     place: Place
@@ -84,11 +84,11 @@ class CurrentSources:
     unchecked: set[str] | None = None
 
     def first_change(self, manifest: Manifest) -> SourceChange | None:
-        """Return the first source that is no longer what it was, None if all are."""
+        """Return the first source that has changed, None if none has."""
         return next(self.changes(manifest), None)
 
     def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
-        """Yield each source that is no longer what it was."""
+        """Yield each source that has changed."""
         try:
             yield from self._files(manifest)
             yield from self._packages(manifest)

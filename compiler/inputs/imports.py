@@ -1,8 +1,8 @@
-"""Record which module imports which, and what was looked for in vain; for compiling processes.
+"""Record in compiling processes which module imports which, and which imports fail.
 
-Every `import` that is executed is an edge from the importing module to the imported one, also where
-that was loaded before, so that what an entry reaches is the same whatever the process compiled
-before. Sources of the user's are compiled afresh.
+Every executed `import` is an edge from the importing module to the imported one, even if that was
+loaded before, so what an entry reaches does not depend on what the process compiled earlier. The
+user's sources are never loaded from bytecode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from pallasc.compiler.inputs.attribution import say
+from pallasc.compiler.inputs.attribution import record_untracked
 from pallasc.compiler.inputs.closure import edges, failed_imports, loaded
 from pallasc.compiler.inputs.recorders import record_reads
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, module_of
@@ -28,7 +28,7 @@ _UNRECORDED = (
 
 
 def record_imports() -> None:
-    """Record from now on which module imports which, and reads what; for compiling processes."""
+    """Record imports and reads from now on; called once in a compiling process."""
     plain_import = builtins.__import__
     plain_import_module = importlib.import_module
     plain_find_spec = importlib.util.find_spec
@@ -38,18 +38,18 @@ def record_imports() -> None:
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
         importer = module_of(globals if isinstance(globals, dict) else {})
-        with _missing(importer):
+        with _recording_failure(importer):
             result = plain_import(name, globals, locals, fromlist, level)
         try:
             _record_import(importer, _absolute(name, globals, level), list(fromlist or ()))
-        except Exception:  # noqa: BLE001 - what stands for a module may raise anything
-            say(importer, "imported something that cannot be taken down")
+        except Exception:  # noqa: BLE001 - an object in place of a module may raise anything
+            record_untracked(importer, "imported something that cannot be recorded")
         return result
 
     def recording_import_module(name: str, package: str | None = None) -> Any:
         importer = module_of(sys._getframe(1).f_globals)
         full = importlib.util.resolve_name(name, package) if name.startswith(".") else name
-        with _missing(importer):
+        with _recording_failure(importer):
             result = plain_import_module(name, package)
         _record(importer, [full])
         return result
@@ -92,7 +92,7 @@ def _record(importer: str, names: list[str]) -> None:
 
 
 def _keep(names: Iterable[str]) -> None:
-    """Keep modules with their packages, for somebody may take them out of `sys.modules`."""
+    """Keep modules with their packages; user code may remove them from `sys.modules`."""
     for name in names:
         while name:
             module = sys.modules.get(name)
@@ -102,8 +102,8 @@ def _keep(names: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def _missing(importer: str) -> Iterator[None]:
-    """Record the module that is not there, if that is why an import fails."""
+def _recording_failure(importer: str) -> Iterator[None]:
+    """Record the missing module if an import fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -113,7 +113,7 @@ def _missing(importer: str) -> Iterator[None]:
 
 
 def _record_missing(importer: str, items: Sequence[str], full: str) -> None:
-    """Record the submodules that `from … import …` will not find."""
+    """Record the submodules that `from … import …` does not find."""
     module = sys.modules.get(full)
     if items and module is not None and not importer.startswith(_UNRECORDED):
         missing = {f"{full}.{item}" for item in items if not hasattr(module, item)}
@@ -122,7 +122,7 @@ def _record_missing(importer: str, items: Sequence[str], full: str) -> None:
 
 
 def _on_behalf_of() -> str:
-    """Return the module that had Python's own library import something, as `pkgutil` does."""
+    """Return the module for which Python's library imports, as `pkgutil` does."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = module_of(frame.f_globals)
@@ -133,17 +133,18 @@ def _on_behalf_of() -> str:
 
 
 def read_sources_afresh() -> None:
-    """Never load bytecode of files outside the installed packages from now on.
+    """Load no bytecode for files outside the installed packages from now on.
 
-    Bytecode counts as fresh while size and modification time, in whole seconds, are those of the
-    source: an edit right after an import would not be seen.
+    Python takes bytecode as current if size and modification time in whole seconds match the
+    source, so an edit within a second of an import would be missed.
     """
+    # `get_code` catches NotImplementedError of `cache_from_source` and compiles the source.
     external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
     plain = external["cache_from_source"]
 
     def cache_from_source(path: Any, *arguments: Any, **options: Any) -> Any:
         if not is_installed(str(path)) and not is_pythons(str(path)):
-            raise NotImplementedError("no bytecode for this file")
+            raise NotImplementedError
         return plain(path, *arguments, **options)
 
     external["cache_from_source"] = cache_from_source

@@ -1,10 +1,8 @@
-"""Hide from the code that a worker runs what tells users, machines and builds apart.
+"""Hide from the user's code in workers what differs between users, machines and builds.
 
-Beside the variables that `environment` lets in, kernels would see who runs the build, from where,
-with which arguments and temporary files. Here they see the same everywhere: a home of their own,
-which is empty, a user called `pallasc`, no places of modules and libraries, no arguments. What
-the process and the programs that it starts need stays in their environment; only `os.environ` is
-without it. They work in the folder of their spec, without a terminal and with no standard input.
+Kernels see an empty home, a user called `pallasc`, no search paths of modules and libraries, and no
+arguments. Variables that the process and its child processes need are hidden from `os.environ`
+only. Kernels run in the folder of their spec, without a terminal or standard input.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from pallasc.errors import SpecError
 
-_chdir = os.chdir  # the user's code may replace it
+_chdir = os.chdir  # user code may replace it
 
 _USER = "pallasc"
 _folder = _home = _path = ""
@@ -23,13 +21,13 @@ _declared: set[str] = set()
 
 
 def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: str) -> None:
-    """Hide it in this process from now on.
+    """Isolate this process from now on.
 
     Args:
-        folder: an empty one, for a home and for temporary files.
-        program: what the process calls itself.
-        hidden: variables that the process keeps and that `os.environ` loses.
-        path: what `os.environ` has for `PATH`.
+        folder: an empty folder, for the home and for temporary files.
+        program: name of the process in `sys.argv`.
+        hidden: variables to remove from `os.environ` but not from the process.
+        path: value of `PATH` in `os.environ`.
     """
     global _folder, _home, _path
     _path = os.environ.get("PATH", "")
@@ -39,7 +37,7 @@ def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: s
     for name in {*hidden} & {*os.environ}:
         _keep_outside(name, None)
     _keep_outside("PATH", path)
-    # `tempfile` is told; nobody else needs to see where that is.
+    # `tempfile` is configured directly; child processes read the variable.
     os.environ.pop("TMPDIR", None)
     os.putenv("TMPDIR", folder)
     sys.argv, sys.orig_argv = [program], [sys.executable, program]
@@ -47,13 +45,16 @@ def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: s
 
 
 def restore_path(shown: str) -> None:
-    """Have the process search for programs where it did, and `os.environ` say so as before."""
+    """Restore `PATH`: one value for the process, the other for `os.environ`."""
     os.environ["PATH"] = shown
     os.putenv("PATH", _path)
 
 
 def _keep_outside(name: str, shown: str | None) -> None:
-    """Give `os.environ` another value for a variable, or none, than the process has."""
+    """Set a variable in `os.environ`, or remove it, without changing it in the process.
+
+    Assigning to `os.environ` also calls `putenv`, hence the order.
+    """
     value = os.environ.pop(name, None)
     if shown is not None:
         os.environ[name] = shown
@@ -62,7 +63,7 @@ def _keep_outside(name: str, shown: str | None) -> None:
 
 
 def _hide_user() -> None:
-    """Have the user's account say what the variables say."""
+    """Make the account database agree with the variables."""
     import pwd
 
     plain_number, plain_name, user = pwd.getpwuid, pwd.getpwnam, os.getuid()
@@ -81,7 +82,7 @@ def _hide_user() -> None:
 
 
 def expose_variables(variables: Mapping[str, str | None]) -> None:
-    """Give `os.environ` the variables that a spec declares; None for what is not set."""
+    """Set in `os.environ` the variables that a spec declares; None unsets."""
     _declared.update(variables)
     for name, value in variables.items():
         if value is None:
@@ -91,15 +92,15 @@ def expose_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def is_declared(name: str) -> bool:
-    """Tell whether the spec declares a variable, so that it is seen where it is set."""
+    """Tell whether the spec declares a variable."""
     return name in _declared
 
 
 def enter(folder: str) -> None:
-    """Make the folder of a spec the current one.
+    """Change to the folder of a spec.
 
     Raises:
-        SpecError: that is not possible.
+        SpecError: it cannot be entered.
     """
     try:
         _chdir(folder)
@@ -108,11 +109,11 @@ def enter(folder: str) -> None:
 
 
 def is_own(path: str) -> bool:
-    """Tell whether a path lies in the process's own folder, which was empty when it began."""
+    """Tell whether a path is in the process's own folder, which was empty at the start."""
     return bool(_folder) and (path == _folder or path.startswith(os.path.join(_folder, "")))
 
 
 def in_home(path: str) -> str:
-    """Return what a path below the process's home would be called at the user's, "" elsewhere."""
+    """Return `~/…` for a path in the process's home, "" for other paths."""
     inside = os.path.join(_home, "")
     return os.path.join("~", path.removeprefix(inside)) if path.startswith(inside) else ""

@@ -1,7 +1,6 @@
-"""Look variants up in the store: one request, one manifest, one record each, nothing imported.
+"""Look variants up in the store: request, manifest, record. Nothing is imported.
 
-Whether the sources that a manifest names are still what they were is looked at once a build for
-all variants that read the same.
+Variants that read the same sources share one check of those sources per build.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ _NEVER = "never compiled with this spec and toolchain"
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """The answer to a request: an artifact and its action key, or why there is none.
+    """A hit with its artifact, or a miss with its reason.
 
     Attributes:
-        action_key: the key that the artifact lies under.
-        artifact: the artifact, all its blobs verified.
-        why: why there is none.
-        change: the source that is no longer what it was, if that is why.
-        manifest_key: the key of the manifest that led to it.
+        action_key: key of the artifact.
+        artifact: artifact with all blobs verified; None for a miss.
+        why: reason of a miss, unless a source has changed.
+        change: the changed source that caused the miss.
+        manifest_key: key of the manifest that led to the artifact.
         manifest: that manifest.
-        untrusted: the store has an entry, and nobody who is trusted signed it.
+        untrusted: whether the store has an entry without a trusted signature.
     """
 
     action_key: str | None = None
@@ -52,7 +51,7 @@ class LookupResult:
 
     @property
     def reason(self) -> str:
-        """Say why there is no artifact, "" where there is one."""
+        """The reason of a miss in words, "" for a hit."""
         return self.change.sentences()[0] if self.change else self.why
 
 
@@ -61,7 +60,7 @@ class Lookup:
 
     Args:
         context: the toolchain's identity and the digests of files.
-        store: where to look.
+        store: the store.
     """
 
     def __init__(self, context: Context, store: Store) -> None:
@@ -71,44 +70,44 @@ class Lookup:
         self._changes: dict[tuple[str, Place], SourceChange | None] = {}
 
     def find(self, request: Request) -> LookupResult:
-        """Look a request up without compiling or importing anything."""
-        missed: LookupResult | None = None
+        """Return the hit or miss of a request, from the first manifest that still matches."""
+        miss: LookupResult | None = None
         for key in request.keys:
             manifest = self._store.find_manifest(key)
             if manifest is None:
                 continue
-            found = self._follow(key, manifest, request.place)
-            if found.artifact is not None:
-                return found
-            missed = missed or found
-            missed = replace(missed, untrusted=missed.untrusted or found.untrusted)
-        return missed or LookupResult(why=_NEVER)
+            result = self._follow(key, manifest, request.place)
+            if result.artifact is not None:
+                return result
+            miss = miss or result
+            miss = replace(miss, untrusted=miss.untrusted or result.untrusted)
+        return miss or LookupResult(why=_NEVER)
 
     def current(self, place: Place) -> CurrentSources:
-        """Return the sources of a place as they are now."""
+        """Return the current state of the sources in these folders."""
         return CurrentSources(place, self.context.digests, self.context.unchecked)
 
     def trusted_records(self, request: Request) -> dict[str, str] | None:
-        """Return digests of records by action key that trusted keys vouch for; None for all.
+        """Return the records that trusted keys signed: digests by action key; None for all.
 
-        They are those of the manifests of a request, whose sources may have changed since.
+        They are those of a request's manifests, whose sources may have changed since.
         """
         if not self._store.trust.strict:
             return None
-        found: dict[str, str] = {}
+        records: dict[str, str] = {}
         for key in request.keys:
             manifest = self._store.find_manifest(key) or Manifest()
-            known = manifest.action and manifest.record
-            if known and self._store.trust.vouches(KINDS[MANIFESTS], key, manifest.body):
-                found[manifest.action] = manifest.record
-        return found
+            is_complete = manifest.action and manifest.record
+            if is_complete and self._store.trust.vouches(KINDS[MANIFESTS], key, manifest.body):
+                records[manifest.action] = manifest.record
+        return records
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
-        """Return what a manifest leads to, if its sources are what they were."""
+        """Return the artifact of a manifest if its sources are unchanged, else the miss."""
         if not self._store.believes(key, manifest):
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
-            return LookupResult(why=_NO_ACTION)  # compiling it writes another in its place
+            return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
         change = self._first_change(manifest, place)
         if change is not None:
             return LookupResult(change=change)
@@ -121,14 +120,14 @@ class Lookup:
         return LookupResult(why=_RECORD_GONE)
 
     def _first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
-        read = (manifest.read, place)
-        if read not in self._changes:
-            self._changes[read] = self.current(place).first_change(manifest)
-        return self._changes[read]
+        sources = (manifest.read, place)
+        if sources not in self._changes:
+            self._changes[sources] = self.current(place).first_change(manifest)
+        return self._changes[sources]
 
 
 def untrusted_entry(variant: Variant, reason: str) -> CorruptError:
-    """Return the error of a variant that may not be compiled, and whose entry nobody signed."""
+    """Return the error of a variant that must not be compiled and has only an untrusted entry."""
     return CorruptError(
         f"{variant.id}: {reason}.",
         location=variant.location,
@@ -139,15 +138,14 @@ def untrusted_entry(variant: Variant, reason: str) -> CorruptError:
 def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Artifact | None:
     """Return the artifact under an action key, all its blobs verified, or None.
 
-    What it takes is in memory; record and blobs are read again, and verified again, where somebody
-    asks for them, so that a build of ten thousand variants stays small. A record that is no
-    artifact's is put away.
+    Only its resources stay in memory: record and blobs are read and verified again on demand, so a
+    build of ten thousand variants stays small. A record that is not an artifact's is quarantined.
 
     Args:
-        store: where to look.
-        action_key: what for.
-        record: the digest that the record must have; None for any, which is not for stores where
-            signatures are required.
+        store: the store.
+        action_key: key of the artifact.
+        record: required digest of the record; None accepts any, which must not be used for stores
+            that require signatures.
     """
     stored = store.get_artifact(action_key, verify=True)
     if stored is None or record not in (None, stored.digest):
@@ -155,18 +153,18 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Art
     try:
         artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
         digest = stored.artifact_digest
-        again = partial(_record_again, store, action_key, stored.digest)
-        return artifact.deferred(again, digest=digest)
+        reread = partial(_reread_record, store, action_key, stored.digest)
+        return artifact.deferred(reread, digest=digest)
     except PallascError as error:
         store.put_away(ARTIFACTS, action_key, error.message, None)
         return None
 
 
 def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
-    """Return the artifact under an action key that no request led to, as `stored_artifact` does.
+    """Return the artifact under an action key without a request, as `stored_artifact` does.
 
-    Where signatures are required, a manifest that is believed must name its record; this reads all
-    manifests of the store.
+    If signatures are required, a trusted manifest must name its record; all manifests of the store
+    are read to find it.
     """
     if not store.trust.required:
         return stored_artifact(store, action_key, record=None)
@@ -174,11 +172,11 @@ def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
 
     manifests = (store.get_manifest(key) for key, _ in Scan(store.folders).area(MANIFESTS))
     records = {m.record for m in manifests if m is not None and m.action == action_key}
-    found = (stored_artifact(store, action_key, record=record) for record in sorted(records))
-    return next(filter(None, found), None)
+    artifacts = (stored_artifact(store, action_key, record=record) for record in sorted(records))
+    return next(filter(None, artifacts), None)
 
 
-def _record_again(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:
+def _reread_record(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:
     stored = store.get_artifact(action_key)
     if stored is None or stored.digest != digest:
         raise CorruptError(f"the store no longer has the record of action key {action_key}")
@@ -186,5 +184,5 @@ def _record_again(store: Store, action_key: str, digest: str) -> Mapping[str, An
 
 
 def blob_reader(read: Callable[[str], bytes | None]) -> Callable[[str], bytes]:
-    """Return a reader of blobs that answers b"" where the store has lost one: no digest fits it."""
+    """Return a reader that gives b"" for a blob the store has lost: it never matches the digest."""
     return lambda key: read(key) or b""

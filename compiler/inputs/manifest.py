@@ -1,31 +1,32 @@
-"""Manifests of compilations: what a request key leads to, so that a hit needs no JAX.
+"""Manifests of compilations: what is stored under a request key, so that a hit needs no JAX.
 
-A manifest says which files and packages the last compilation of a request read, with their digests,
-and which action key came out (as ccache's direct mode does). Where all of them still match, the
-record under that action key is the answer (`lookup`).
+As in ccache's direct mode, a manifest lists the files and packages that the last compilation of a
+request read, with their digests, and the resulting action key. If all digests still match, the
+record under that action key is a hit (`lookup`).
 
 Manifest, schema 3:
 
-* `action`: the action key, `record`: the digest of the record that came out under it
+* `action`: the action key, `record`: the digest of the record under it
 * `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
-* `opened`: label -> digest of what else was read or asked for, labels as in `reads`; null for none
-* `missed`: environment variable, or file of the user's home, that was asked for and is withheld ->
-  `file:line` of who asked; so that the build can say so where it is set
-* `absent`: modules that were asked for in vain; `hidden`: modules of Python that others hide
-* `read`: digest over all of these, so that variants that read the same are seen to
+* `opened`: label -> digest of anything else that was read or queried, labels as in `reads`; null
+  for what does not exist
+* `missed`: environment variable, or file in the user's home, that was requested but is hidden from
+  kernels -> `file:line` of the request; the build warns if it exists
+* `absent`: modules whose import failed; `hidden`: modules of Python that files shadow
+* `read`: digest over all of these; equal for variants that read the same
 * `about`: name, target and parameters of the variant that was compiled last, and its seconds
 * `name`, `variant`: its kernel and its id
-* `printed`: what tracing printed (`kernel_output`), `diagnostics`: what was said (`diagnostics`);
-  where there is nothing, neither
-* `versions`: label -> version of each part of the toolchain, for people (`components`)
-* `request`, `fields`: the labelled fields of both keys, long ones as `sha256:` digests, so that a
-  miss can be explained; as a text of JSON, which is read only then
+* `printed`: output of tracing (`kernel_output`), `diagnostics`: warnings (`diagnostics`); omitted
+  if empty
+* `versions`: label -> version of each part of the toolchain, for messages (`components`)
+* `request`, `fields`: the labelled fields of both keys as JSON text, parsed only to explain a miss;
+  long values as `sha256:` digests
 
 `cache/manifests` declares the fields and checks them; `signed` is added by `cache/signing`.
 
-Schema 2 had `variables`, digests of the values that were looked up, and `current_folder`, when
-workers still had the environment of the build. Schema 1 had no `read`, and its request key was over
-every field of the toolchain one by one.
+Schema 2 had `variables` (digests of environment variables) and `current_folder`, as workers then
+inherited the environment of the build. Schema 1 had no `read`, and its request key covered each
+field of the toolchain separately.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manif
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return labelled fields with the digest in place of every long value."""
+    """Return labelled fields with long values replaced by their digests."""
     return {
         label: value if len(value) <= _LONGEST_FIELD else f"sha256:{digest(value.encode())}"
         for label, value in fields.items()
@@ -82,12 +83,12 @@ def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_text(fields: Mapping[str, str]) -> str:
-    """Return labelled fields as a manifest holds them."""
+    """Return labelled fields as text for a manifest."""
     return canonical_text(short_fields(fields))
 
 
 def fields_in(text: str) -> dict[str, str]:
-    """Return the labelled fields in `request` or `fields` of a manifest; none if damaged."""
+    """Parse `request` or `fields` of a manifest; {} if damaged."""
     try:
         fields = json.loads(text)
     except ValueError:

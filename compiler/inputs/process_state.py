@@ -1,8 +1,8 @@
-"""What the user's code changes of the process that it runs in, and which part of that is undone.
+"""Detect, and partly undo, what the user's code changes in its process.
 
-Kernels are imported into a process that compiles others afterwards, takes digests and writes to the
-store. Functions of Python that user code has replaced are put back before pallasc goes on, and
-variables that the compiler reads; a process that is not what it was compiles nothing more.
+The process that imports kernels also computes digests, writes to the store and compiles further
+variants. Replaced functions of Python and variables that the compiler reads are restored before
+pallasc goes on; a process that was changed in any other way compiles nothing more.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pallasc.compiler.toolchain.environment import reaches_compiler
 from pallasc.errors import SpecError
 
 _OURS = (builtins, io, os, os.path)
-"""Modules whose functions taking digests and writing to the store needs."""
+"""Modules whose functions pallasc needs to compute digests and write to the store."""
 
 
 @dataclass(slots=True)
 class ProcessState:
-    """What a process was like before it ran any of the user's code.
+    """The state of a process before it ran any of the user's code.
 
     Attributes:
-        settings: JAX's, which change what is compiled.
-        variables: the environment.
-        folder: the current one, which paths in the compiler's flags are relative to.
-        functions: what the modules of Python that pallasc needs most had in them.
-        recursion: how deep calls may go.
-        finders: what finds modules.
-        tainted: whether something was put back.
+        settings: JAX's settings, which affect the result.
+        variables: environment variables.
+        folder: current folder, which paths in the compiler's flags are relative to.
+        functions: namespaces of the modules in `_OURS`.
+        recursion: recursion limit.
+        finders: finders and hooks of the import system.
+        tainted: whether something had to be restored.
     """
 
     settings: dict[str, Any]
@@ -49,7 +49,7 @@ class ProcessState:
 
     @classmethod
     def now(cls) -> ProcessState:
-        """Return what the process is like now."""
+        """Return the current state of the process."""
         import jax
 
         return cls(
@@ -62,13 +62,13 @@ class ProcessState:
         )
 
     def expose_variables(self, variables: Mapping[str, str | None]) -> None:
-        """Give the process the variables that a spec declares."""
+        """Set the variables that a spec declares."""
         expose_variables(variables)
         self.variables = dict(os.environ)
 
     @contextmanager
     def working_in(self, folder: str) -> Iterator[None]:
-        """Have the user's code work in the folder of its spec.
+        """Run the user's code in the folder of its spec.
 
         Raises:
             SpecError: the folder cannot be entered.
@@ -81,45 +81,45 @@ class ProcessState:
         finally:
             self.restore_functions()
             self.tainted = self.tainted or _current_folder() != os.path.realpath(folder)
-            with suppress(SpecError):  # it was removed meanwhile
+            with suppress(SpecError):  # the folder was removed
                 enter(self.folder)
 
     def restore_functions(self) -> None:
-        """Undo what the user's code did to functions that pallasc needs."""
+        """Restore the functions that pallasc needs, and the recursion limit."""
         for module, before in zip(_OURS, self.functions, strict=True):
-            has = vars(module)
-            changed = [name for name, value in before.items() if has.get(name) is not value]
-            has.update((name, before[name]) for name in changed)
+            namespace = vars(module)
+            changed = [name for name, value in before.items() if namespace.get(name) is not value]
+            namespace.update((name, before[name]) for name in changed)
             self.tainted = self.tainted or bool(changed)
         if sys.getrecursionlimit() != self.recursion:
             sys.setrecursionlimit(self.recursion)
             self.tainted = True
 
     def is_tainted(self) -> bool:
-        """Tell whether the user's code has changed what later variants would be compiled with.
+        """Tell whether the user's code has changed what affects later variants.
 
-        A setting that a module has only added when it was imported, as JAX's own kernels do through
-        its test flags, changes nothing for others.
+        Added settings do not count: importing JAX's test utilities defines flags, as JAX's own
+        kernels do.
         """
         import jax
 
         now = jax.config.values
-        kept = all(now.get(name) == value for name, value in self.settings.items())
-        same = dict(os.environ) == self.variables
-        return self.tainted or not (kept and same) or self._has_finders()
+        same_settings = all(now.get(name) == value for name, value in self.settings.items())
+        same_variables = dict(os.environ) == self.variables
+        return self.tainted or not (same_settings and same_variables) or self._has_users_finders()
 
-    def _has_finders(self) -> bool:
-        """Tell whether modules are found in a way that is neither Python's nor a package's."""
+    def _has_users_finders(self) -> bool:
+        """Tell whether the user's code has added finders to the import system."""
         now: list[Any] = [*sys.meta_path, *sys.path_hooks]
         added = [finder for finder in now if finder not in self.finders]
         makers = [str(getattr(finder, "__module__", "")) for finder in added]
         return any(is_users(maker) for maker in makers)
 
     def changed_settings(self) -> dict[str, str]:
-        """Return what the user's code has changed of JAX's settings; some act after lowering.
+        """Return the settings of JAX that the user's code has changed; some act after lowering.
 
-        Settings that a module has added count by its source, so that the key of a variant is the
-        same whatever was imported before.
+        Added settings are left out: the module's source counts, and a variant's key must not depend
+        on what was imported before.
         """
         import jax
 
@@ -127,10 +127,10 @@ class ProcessState:
         return {f"setting {n}": repr(now.get(n)) for n in sorted(before) if now.get(n) != before[n]}
 
     def restore_variables(self) -> list[str]:
-        """Undo what the user's code did to variables that the compiler reads; return their names.
+        """Restore the variables that the compiler reads; return the names of changed ones.
 
-        XLA reads them once a process, so they would have an effect on some variants only, and the
-        key has the values that the build was started with.
+        XLA reads them once per process, so a change would affect only some variants, and the key
+        has the values that the build was started with.
         """
         before = self.variables
         names = [n for n in {*before, *os.environ} if reaches_compiler(n)]
@@ -146,7 +146,7 @@ class ProcessState:
 
 
 def read_flags() -> None:
-    """Have XLA read its flags, which may be the name of a file in the current folder."""
+    """Make XLA parse `XLA_FLAGS` now: it may name a file relative to the current folder."""
     from jaxlib import xla_client
 
     xla_client.CompileOptions()
@@ -156,4 +156,4 @@ def _current_folder() -> str:
     try:
         return os.path.realpath(".")
     except OSError:
-        return ""  # it was removed
+        return ""  # the folder was removed

@@ -1,21 +1,20 @@
-"""What the user's code looks at beside modules: files, folders, links.
+"""Files, folders and links that the user's code reads, beside its modules.
 
-`recorders` fills this in compiling processes, for the module that looked; a manifest holds the
-digests, so that a tuning table which nobody declared is not missed. What a function read once, a
-cache in it may answer with later, so what a module has looked at counts for every later variant
-that reaches the module.
+In compiling processes, `recorders` adds them to the module that read them. Manifests hold their
+digests, so an undeclared tuning table still counts. A module may cache what it has read, so its
+reads count for every later variant that reaches the module, too.
 
-Labels, each with what a manifest says of it; null is for what is not there:
+Labels, each with its value in a manifest; null if it does not exist:
 
-* `file:<path>`: a file that was read; the digest of its contents
-* `folder:<path>`: a folder that was listed; the digest of the names in it
-* `is:<path>`: something that was asked for; whether it is a file, a folder or something else
-* `link:<path>`: a link that was asked for; where it leads, or what there is instead
-* `site:<path>`, with a slash at the end for a listing: below the folder of installed packages; in
-  the other two it stands behind their names
+* `file:<path>`: a file that was read; digest of its contents
+* `folder:<path>`: a folder that was listed; digest of the names in it
+* `is:<path>`: a path that was tested; whether it is a file, a folder or something else
+* `link:<path>`: a link that was read; digest of its target, or the kind of what is there instead
+* `site:<path>`: a path below the folder of installed packages, with a trailing slash for a listing;
+  for the other two kinds, `is:site:<path>` and `link:site:<path>`
 
-Paths below the spec's folder are relative to it. Links on the way stay in them, so that a link that
-leads elsewhere is noticed.
+Paths below the spec's folder are relative to it. Links in them are not resolved, so that a link
+which is changed is noticed.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ _IN_TWO_PARTS = frozenset({"is", "link"})
 _DIFFERENT = "different"
 
 Look = tuple[str, str]
-"""In which way something was looked at, `FILE` and the like, and its absolute path."""
+"""A kind of read (`FILE`, `FOLDER`, `IS`, `LINK`) and an absolute path."""
 
 
 @dataclass(slots=True)
 class Reads:
-    """What was looked at.
+    """What a module has read.
 
     Attributes:
-        looks: what `state` said when each thing was first looked at.
-        missed: variables, and files of the user's home, that kernels do not get to see, each with
-            `file:line` of who asked first.
-        unseen: sentences about what has no digest.
+        looks: the `state` of each path when it was first read.
+        missed: environment variables, and files in the user's home, that are hidden from kernels,
+            each with the `file:line` of the first request.
+        unseen: actions that have no digest, in words.
     """
 
     looks: dict[Look, str | None] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Reads:
     unseen: set[str] = field(default_factory=set)
 
     def look(self, kind: str, path: str) -> None:
-        """Take down that something was looked at, and what it is like."""
+        """Record a read, with the current state of the path."""
         if (kind, path) not in self.looks:
             self.looks[kind, path] = state(kind, path)
 
@@ -63,36 +62,37 @@ _by_module: dict[str, Reads] = {}
 
 
 def of_module(module: str) -> Reads:
-    """Return what is known of a module, for more to be added."""
+    """Return the reads of a module, which may be added to."""
     return _by_module.setdefault(module, Reads())
 
 
 def reads_of(modules: Iterable[str]) -> Reads:
-    """Return what modules have looked at so far."""
-    found = Reads()
+    """Return what modules have read so far, combined."""
+    total = Reads()
     for read in filter(None, map(_by_module.get, modules)):
+        # A copy: another thread of the user's may add reads.
         for look, seen in read.looks.copy().items():
-            if found.looks.setdefault(look, seen) != seen:
-                found.looks[look] = _DIFFERENT
-        found.missed = {**read.missed, **found.missed}
-        found.unseen |= read.unseen
-    return found
+            if total.looks.setdefault(look, seen) != seen:
+                total.looks[look] = _DIFFERENT
+        total.missed = {**read.missed, **total.missed}
+        total.unseen |= read.unseen
+    return total
 
 
 def state(kind: str, path: str) -> str | None:
-    """Return what can cheaply be said of something, so that a change meanwhile is noticed."""
+    """Return a cheap description of a path, to notice changes while compiling."""
     if kind == FOLDER:
         return listing_digest(Path(path))
-    return _lead(path) if kind == LINK else _nature(path)
+    return _link_target(path) if kind == LINK else _kind_of(path)
 
 
 def digest_of(label: str, path: Path, digest: Callable[[Path], str]) -> str | None:
-    """Return what a manifest says under a label.
+    """Return the value of a label in a manifest.
 
     Args:
-        label: one of `label_of`.
-        path: what it names, as `path_of` says.
-        digest: returns the digest of a file's contents, or raises an error of ours.
+        label: a label from `label_of`.
+        path: its path, from `path_of`.
+        digest: returns the digest of a file's contents, or raises a `PallascError`.
     """
     kind = f"{label.partition(':')[0]}:"
     if kind in (IS, LINK):
@@ -102,32 +102,32 @@ def digest_of(label: str, path: Path, digest: Callable[[Path], str]) -> str | No
     try:
         return digest(path)
     except PallascError:
-        return _nature(str(path))  # a folder, or what may not be read
+        return _kind_of(str(path))  # a folder, or an unreadable file
 
 
 def change_of(label: str) -> str:
-    """Return the sentence that what a label names is no longer as it was."""
+    """Return a sentence that says that the value of a label has changed."""
     if label.startswith(LINK):
-        return f"{name_of(label)} no longer leads where it led"
+        return f"{name_of(label)} no longer links to the same place"
     if label.startswith(IS):
-        return f"{name_of(label)}, which was looked for, has come, gone or changed its kind"
-    return f"{name_of(label)}, which was read, has changed"
+        return f"{name_of(label)} was tested for and has been created, removed or replaced"
+    return f"{name_of(label)} was read and has changed"
 
 
 def name_of(label: str) -> str:
-    """Return what a label calls a thing, for messages."""
+    """Return the path in a label, for messages."""
     return label.partition(":")[2].removeprefix(INSTALLED)
 
 
 def package_in(label: str) -> str:
-    """Return the first part of a path below the folder of installed packages, "" elsewhere."""
+    """Return the installed package that a label lies in, "" for other paths."""
     place = label.removeprefix(IS).removeprefix(LINK)
     inside = place.removeprefix(INSTALLED)
     return "" if inside == place else inside.partition(os.sep)[0]
 
 
-def _nature(path: str) -> str | None:
-    """Return what lies at a path, links followed."""
+def _kind_of(path: str) -> str | None:
+    """Return the kind of what is at a path, following links."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -137,12 +137,12 @@ def _nature(path: str) -> str | None:
     return "folder" if stat.S_ISDIR(mode) else "other"
 
 
-def _lead(path: str) -> str | None:
-    """Return where a link leads; what there is instead if it is none."""
+def _link_target(path: str) -> str | None:
+    """Return the digest of a link's target; for anything else, its kind."""
     try:
         return f"link to {_sha256(os.readlink(path))}"
     except (OSError, ValueError):
-        return _nature(path)
+        return _kind_of(path)
 
 
 def _sha256(text: str) -> str:
@@ -150,17 +150,18 @@ def _sha256(text: str) -> str:
 
 
 def listing_digest(folder: Path) -> str | None:
-    """Return the digest of the names in a folder, bytecode aside; None if there is none."""
+    """Return the digest of the names in a folder except bytecode; None if it does not exist."""
     try:
         names = sorted(os.listdir(folder))
     except (OSError, ValueError):
         return None
-    kept = [name for name in names if name != "__pycache__" and not name.endswith(".pyc")]
-    return _sha256("\0".join(kept))
+    # Importing a module next to it writes bytecode.
+    sources = [name for name in names if name != "__pycache__" and not name.endswith(".pyc")]
+    return _sha256("\0".join(sources))
 
 
 def label_of(kind: str, path: str, base_dir: str) -> str:
-    """Return a name of a path that fits after the spec's folder, or Python's, has moved."""
+    """Return a label that stays valid when the spec's folder, or Python's, is moved."""
     place = _place(path, base_dir)
     if not place.startswith(INSTALLED) or kind in (IS, LINK):
         return f"{kind}{place}"
@@ -184,7 +185,7 @@ def _holds(folder: str, path: str) -> bool:
 
 
 def _reached_through(path: str, base_dir: str) -> str:
-    """Return the part of a path that leads to the spec's folder by a link, "" if none does."""
+    """Return the part of a path that is a link to the spec's folder, "" if there is none."""
     real = os.path.realpath(base_dir)
     if not _holds(real, os.path.realpath(path)):
         return ""
@@ -192,13 +193,13 @@ def _reached_through(path: str, base_dir: str) -> str:
     return next((p for p in reversed(parents) if os.path.realpath(p) == real), "")
 
 
-def leads_to(path: str, base_dir: str) -> bool:
-    """Tell whether the spec's folder, or that of installed packages, lies below a path."""
+def contains_inputs(path: str, base_dir: str) -> bool:
+    """Tell whether a path contains the spec's folder or that of installed packages."""
     return any(_holds(path, place) for place in (base_dir, *site_folders()))
 
 
 def path_of(label: str, base_dir: str) -> Path:
-    """Return the path that a label names now; it need not exist."""
+    """Return the current path of a label; it need not exist."""
     kind, _, name = label.partition(":")
     if kind in _IN_TWO_PARTS and name.startswith(INSTALLED):
         kind, _, name = name.partition(":")

@@ -1,16 +1,14 @@
-"""What a compiling process records of the questions that the user's code asks it.
+"""Record in compiling processes what the user's code reads.
 
-Python announces some of them (audit events): opening, listing, running, connecting. The others it
-announces to nobody: what lies at a path, where a link leads, which value a variable has. The
-functions that answer them are replaced by ones that record who asked. Of variables
-only those are recorded that are not there, since all others are the same everywhere or in the key
-(`environment`); what lies in the process's own folder (`isolation`) was made by itself.
+Python's audit events announce opening and listing files, starting programs and connecting. They do
+not announce `stat`, `readlink` or reading a variable; those functions are replaced by recording
+ones. Only missing variables are recorded: all others are fixed or in the key (`environment`). The
+process's own folder (`isolation`) is not recorded.
 
-What has no digest (other programs, the network, contents below `/proc` and `/sys`) makes that what
-was compiled is lowered again at every build. Not seen at all: clocks and random numbers, what
-extension modules ask the system themselves, what an `os.DirEntry` says beside its name, and how
-many cores, which processor or which host this is. `pallasc build --reproduce` finds kernels that
-depend on any of these.
+A variant that uses something without a digest (other programs, the network, contents of `/proc` and
+`/sys`) is lowered again in every build. Not recorded at all: clocks and random numbers, system
+calls of extension modules, the attributes of an `os.DirEntry`, and the number of cores, the
+processor and the host name. `pallasc build --reproduce` finds kernels that depend on these.
 """
 
 from __future__ import annotations
@@ -19,38 +17,39 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from pallasc.compiler.inputs import isolation, reads
 from pallasc.compiler.inputs.attribution import (
+    Options,
     functions_between,
     is_importing,
     line_of,
-    reader,
-    say,
-    watch,
+    record_calls,
+    record_untracked,
+    user_module,
 )
 from pallasc.compiler.inputs.reads import FILE, FOLDER, IS, LINK, of_module
 from pallasc.compiler.toolchain.environment import is_withheld
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard
 
 _OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
-"""Packages that open files for their callers."""
+"""Packages that open files on behalf of their callers."""
 
-_WHETHER = frozenset({
+_TESTS = frozenset({
     "exists", "is_block_device", "is_char_device", "is_dir", "is_fifo", "is_file", "is_junction",
     "is_mount", "is_socket", "is_symlink", "isdir", "isfile", "isjunction", "islink", "ismount",
     "lexists", "makedirs", "mkdir", "which",
 })  # fmt: skip
-"""Functions that only want to know what there is, not what is in it."""
+"""Functions that test a path without reading it."""
 
 _NO_INPUTS = ("/dev/",)
 _NO_DIGEST = ("/proc/", "/sys/")
 _PROGRAM, _NETWORK = "ran another program", "talked to the network"
 _PROCESS = "started another process"
-_ACTS = {
+_UNTRACKED = {
     "os.exec": _PROGRAM,
     "os.fork": _PROCESS,
     "os.forkpty": _PROCESS,
@@ -64,27 +63,28 @@ _ACTS = {
     "socket.sendto": _NETWORK,
     "subprocess.Popen": _PROGRAM,
 }
-"""Audit events of what has no digest, and what they say of a module."""
+"""Audit events of actions without a digest, and their descriptions."""
 _FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
-"""Flags with which nothing can be read that was there before."""
+"""Flags that keep earlier contents from being read."""
 
 _written: set[tuple[str, str]] = set()
-"""Who wrote which file: what a module reads of its own making is no input."""
+"""Modules and the files they wrote: reading them back is not an input."""
 
 
 def record_reads() -> None:
-    """Record from now on what is asked; for compiling processes, once."""
-    # Both remember what they find out by opening files.
+    """Record reads from now on; called once in a compiling process."""
+    # Both open files at the first call and cache the answer; that must not be recorded.
     is_standard("os")
     is_installed(os.__file__)
-    sys.addaudithook(_hear)
+    sys.addaudithook(_on_audit_event)
     for environment, kind in ((os.environ, str), (os.environb, bytes)):
+        # `os.environ.get` and `os.getenv` call `__getitem__`, which is looked up on the class.
         methods = {"__getitem__": _look_up(kind)}
         environment.__class__ = type("_Recording", (type(environment),), methods)
-    watch(os, "stat", _stat)
-    watch(os, "lstat", functools.partial(_stat, follows=False))
-    watch(os, "access", functools.partial(_stat, whether=True))
-    watch(os, "readlink", _read_link)
+    record_calls(os, "stat", _stat)
+    record_calls(os, "lstat", functools.partial(_stat, follows=False))
+    record_calls(os, "access", functools.partial(_stat, tests=True))
+    record_calls(os, "readlink", _read_link)
 
 
 def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
@@ -93,39 +93,39 @@ def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
             return super(type(environment), environment).__getitem__(name)
         except KeyError:
             frame = sys._getframe(1)
-            module = reader(frame)
-            if module and isinstance(name, kind):  # `subprocess` asks for bytes too, in vain
-                _missed(module, frame, os.fsdecode(name))
+            module = user_module(frame)
+            if module and isinstance(name, kind):  # `subprocess` tries bytes keys, too
+                _record_missing(module, frame, os.fsdecode(name))
             raise
 
     return look_up
 
 
-def _missed(module: str, frame: FrameType, name: str) -> None:
+def _record_missing(module: str, frame: FrameType, name: str) -> None:
     if is_withheld(name) and not isolation.is_declared(name):
         of_module(module).missed.setdefault(name, line_of(module, frame))
 
 
-def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         path, flags = arguments[0], arguments[2]
         _opened(path, FILE, writing=isinstance(flags, int) and bool(flags & _FOR_WRITING))
-    elif event in _ACTS:
-        module = reader(sys._getframe(1))
+    elif event in _UNTRACKED:
+        module = user_module(sys._getframe(1))
         if module:
-            say(module, _ACTS[event])
+            record_untracked(module, _UNTRACKED[event])
     elif event in ("os.listdir", "os.scandir"):
         _opened("." if arguments[0] is None else arguments[0], FOLDER)
     elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
         _opened(arguments[0], FILE)
     elif event == "sys.addaudithook":
-        # It could never be taken away, would hear what pallasc does, and could forbid it.
-        raise RuntimeError("a compiling process takes no further audit hooks")
+        # Hooks cannot be removed, see what pallasc does, and can forbid it by raising.
+        raise RuntimeError("audit hooks cannot be added in a compiling process")
 
 
 def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
     frame = sys._getframe(2)
-    module = reader(frame, transparent=_OPEN_FOR_OTHERS)
+    module = user_module(frame, transparent=_OPEN_FOR_OTHERS)
     if not module:
         return
     try:
@@ -133,18 +133,18 @@ def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
             path = os.readlink(f"/proc/self/fd/{path}")
         place = absolute(path)
         if place is None:
-            return  # a descriptor, which was opened by name before
+            return  # a descriptor: opening it was recorded
         if writing:
             _written.add((module, place))
-        elif not place.startswith(_NO_DIGEST) or reader(frame):
+        elif not place.startswith(_NO_DIGEST) or user_module(frame):
             _read(module, place, kind)
-    except Exception:  # noqa: BLE001 - the user's own paths may raise anything
-        say(module, "opened something that cannot be taken down")
+    except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
+        record_untracked(module, "opened something that cannot be recorded")
 
 
 def _read(module: str, place: str, kind: str) -> None:
     if place.startswith(_NO_DIGEST):
-        say(module, f"read {place}")
+        record_untracked(module, f"read {place}")
     elif (module, place) not in _written and not place.startswith(_NO_INPUTS):
         _look(module, kind, place)
 
@@ -157,45 +157,43 @@ def _look(module: str, kind: str, place: str) -> None:
 
 
 def _stat(
-    module: str, frame: FrameType, arguments: tuple[Any, ...], options: Mapping[str, Any],
-    *, follows: bool = True, whether: bool = False,
+    module: str, frame: FrameType, arguments: tuple[Any, ...], options: Options,
+    *, follows: bool = True, tests: bool = False,
 ) -> None:  # fmt: skip
     path, folder = _path(arguments, options), options.get("dir_fd")
     place = absolute(path, folder)
     between = functions_between(frame)
     if place in (None, os.devnull) or (module, place) in _written or "realpath" in between:
-        return  # where links lead is what matters to `realpath`; it asks for that too
+        return  # `realpath` depends on the targets of links only, which `readlink` records
     relative = folder is None and not os.path.isabs(os.fsdecode(path))
     if relative and is_importing(frame):
         return
-    follows = follows and options.get("follow_symlinks", True)
-    whether = whether or bool(between & _WHETHER) or reads.state(IS, place) != "file"
-    if whether or not follows:
+    follows = follows and bool(options.get("follow_symlinks", True))
+    tests = tests or bool(between & _TESTS) or reads.state(IS, place) != "file"
+    if tests or not follows:
         _look(module, IS if follows else LINK, place)
-    if not whether:
+    if not tests:
         _read(module, place, FILE)
 
 
-def _read_link(
-    module: str, frame: FrameType, arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> None:
+def _read_link(module: str, frame: FrameType, arguments: tuple[Any, ...], options: Options) -> None:
     place = absolute(_path(arguments, options), options.get("dir_fd"))
     if place is not None and not place.startswith(_NO_DIGEST):
         _look(module, LINK, place)
 
 
-def _path(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def _path(arguments: tuple[Any, ...], options: Options) -> Any:
     return arguments[0] if arguments else options.get("path")
 
 
-def absolute(path: Any, folder: int | None = None) -> str | None:
-    """Return the absolute path of what a path names, None for a descriptor.
+def absolute(path: object, folder: object = None) -> str | None:
+    """Return an absolute path with links kept, None for a file descriptor.
 
-    Links stay in it, but for those in front of a `..`.
+    Links before a `..` are resolved, as the kernel does: `link/..` is the parent of the target.
 
     Args:
-        path: as the user's code gave it.
-        folder: descriptor of the folder that it is relative to, where that is not the current one.
+        path: path as passed by the user's code.
+        folder: descriptor of the folder that it is relative to; None for the current folder.
     """
     if not isinstance(path, str | bytes | os.PathLike):
         return None

@@ -1,15 +1,15 @@
-"""The toolchains that a store was filled with, for places where none is installed.
+"""The toolchains that a store was filled with, for machines where none is installed.
 
-Looking something up compiles nothing, and yet every key holds the toolchain's identity. So a
-store remembers what it was filled with. Where no compiler is installed, a build takes the newest of
-these, or the one that a lock file names. Python and pallasc are here, so they are compared; the
-rest cannot be, and the build says so.
+Every key contains the toolchain's identity, even where nothing is compiled. A store therefore
+remembers the toolchains that filled it. Without an installed compiler, a build uses the newest of
+them, or the one in the lock file. Python and pallasc are installed and compared; the rest cannot
+be checked, and the build says so.
 
-Manifest, under a key of its own: `toolchains`, a list, the newest first; of each:
+Manifest, under a fixed key: `toolchains`, a list, newest first, of objects with
 
-* `identity`: label -> digest, as of `identity`
-* `versions`: label -> version, for people (`components`)
-* `jax`: digest of JAX's file lists (`identity.recorded`), on which Python specs depend
+* `identity`: label -> digest, as in `identity`
+* `versions`: label -> version, for messages (`components`)
+* `jax`: digest of JAX's file lists (`identity.recorded`), which Python specs depend on
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class RememberedToolchain:
-    """A toolchain that is not installed here, in the place of a `Setup`.
+    """A toolchain that is not installed here; stands in for a `Setup`.
 
     Attributes:
         identity: digests by label.
-        versions: by label, for people.
+        versions: versions by label, for messages.
         jax: digest of JAX's file lists.
     """
 
@@ -58,63 +58,60 @@ class RememberedToolchain:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: there is nothing to clean up."""
+        """Do nothing."""
 
     def context(self, store: Store) -> Context:
-        """Return what keys are made of with it."""
+        """Return the context for keys."""
         variables = compiler_variables(settled(os.environ))
         digests = FileDigests(store.root, trust=store.trust)
         return Context(self.identity, variables, digests, unchecked=set())
 
     def components(self, context: Context) -> dict[str, Component]:
-        """Return what a lock says of it."""
+        """Return its components, as in a lock."""
         return context.components(self.versions)
 
     def versions_now(self) -> Mapping[str, str]:
-        """Return its versions, as a `Setup` does."""
+        """Return its versions."""
         return self.versions
 
     def notes(self, context: Context) -> list[str]:
-        """Return what the user should know of what was not checked."""
-        found = [
-            "the toolchain is not checked, because no compiler is installed here: what the store "
-            f"has was compiled with {self.named()}"
+        """Return notes on what was not checked."""
+        versions = (f"{n} {self.versions[n]}" for n in ("jax", "ptxas") if n in self.versions)
+        notes = [
+            "the toolchain was not checked, because no compiler is installed here; the store was "
+            f"filled with {', '.join(versions)}"
         ]
         if context.unchecked:
             names = ", ".join(sorted(context.unchecked))
-            found.append(
-                f"not checked, because not installed here, though kernels import it: {names}"
+            notes.append(
+                f"packages that kernels import but are not installed here were not checked: {names}"
             )
-        return found
-
-    def named(self) -> str:
-        """Return it in words: `jax 0.12.0, ptxas 13.5.37`."""
-        return ", ".join(f"{n} {self.versions[n]}" for n in ("jax", "ptxas") if n in self.versions)
+        return notes
 
 
 def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:
-    """Have a store remember with which toolchain it was just filled."""
+    """Record in a store the toolchain that was used to fill it."""
     now = RememberedToolchain(dict(identity), dict(versions), recorded(JAX))
     before = remembered_toolchains(store)
     if before[:1] != [now]:
-        others = [known for known in before if known.identity != now.identity]
-        entries = [asdict(known) for known in [now, *others][:_MOST]]
+        others = [toolchain for toolchain in before if toolchain.identity != now.identity]
+        entries = [asdict(toolchain) for toolchain in [now, *others][:_MOST]]
         store.put_manifest(_KEY, Manifest(toolchains=entries))
 
 
 def installed_or_remembered(
     store: Store, *, ptxas: Path | None = None, lock: Lock | None = None
 ) -> Setup | RememberedToolchain:
-    """Return the toolchain that is installed; where none is, one that the store was filled with.
+    """Return the installed toolchain, else one that the store was filled with.
 
     Args:
         store: the store.
         ptxas: an assembler to use instead of the installed wheel's.
-        lock: what is recalled must be its toolchain.
+        lock: a lock whose toolchain a remembered one must match.
 
     Raises:
-        ToolError: it is not complete, or there is none and the store knows of none.
-        NotCachedError: there is none, and what the store was filled with does not fit.
+        ToolError: the toolchain is incomplete, or none is installed and none remembered.
+        NotCachedError: none is installed, and no remembered one matches.
     """
     if ptxas is not None or is_compiler_installed():
         return prepare(ptxas)
@@ -122,54 +119,51 @@ def installed_or_remembered(
 
 
 def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolchain:
-    """Return the toolchain that a store was filled with, for a place where none is installed.
-
-    Args:
-        store: the store.
-        lock: must be for that toolchain.
+    """Return the newest remembered toolchain that matches Python, pallasc and the lock.
 
     Raises:
-        ToolError: the store does not say.
+        ToolError: the store remembers none.
         NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
     """
     from pallasc import __version__
     from pallasc.specs.lock import differences
 
-    found = remembered_toolchains(store)
-    if not found:
+    remembered = remembered_toolchains(store)
+    if not remembered:
         raise ToolError(
-            "No compiler is installed here, and the store does not say with which one its kernels "
-            "were compiled.",
+            "No compiler is installed here, and the store does not say which compiler it was "
+            "filled with.",
             hint='Fill the store with a build, or install it with: pip install "pallasc[cuda13]"',
         )
     if lock is not None:
-        found = [known for known in found if _is_locks(known, lock)]
-        if not found:
+        remembered = [toolchain for toolchain in remembered if _matches(toolchain, lock)]
+        if not remembered:
             raise NotCachedError(
-                "no compiler is installed here, and the store was not filled with the toolchain of "
-                "the lock file.",
-                hint="Restore the store that the lock was made with.",
+                "no compiler is installed here, and the store was not filled with the lock file's "
+                "toolchain.",
+                hint="Restore the store that belongs to the lock.",
             )
     here = {"python": python_name(), "pallasc": own_digest(FileDigests(store.root).digest)}
-    chosen = next((known for known in found if _of_both(known.identity) == here), None)
-    if chosen is not None:
-        return chosen
-    before = components(_of_both(found[0].identity), found[0].versions, {})
+    for toolchain in remembered:
+        if _python_and_pallasc(toolchain.identity) == here:
+            return toolchain
+    newest = remembered[0]
+    before = components(_python_and_pallasc(newest.identity), newest.versions, {})
     clauses = differences(before, components(here, {"pallasc": __version__}, {}))
     raise NotCachedError(
         f"the store was filled with another toolchain: {'; '.join(clauses)}.",
-        hint="Use the Python and the pallasc that it was filled with.",
+        hint="Use the same versions of Python and pallasc.",
     )
 
 
 def remembered_toolchains(store: Store) -> list[RememberedToolchain]:
     """Return the toolchains that a store was filled with, the newest first."""
     manifest = store.get_manifest(_KEY) or Manifest()
-    return [known for entry in manifest.toolchains if (known := _parse(entry)) is not None]
+    return list(filter(None, map(_parse, manifest.toolchains)))
 
 
 def _parse(entry: Mapping[str, object]) -> RememberedToolchain | None:
-    """Return what `remember` wrote as an entry, None if it is something else."""
+    """Parse an entry that `remember` wrote, None if it is malformed."""
     identity, versions, jax = (entry.get(name) for name in ("identity", "versions", "jax"))
     if not isinstance(identity, dict) or not isinstance(versions, dict) or len(entry) != 3:
         return None
@@ -178,17 +172,17 @@ def _parse(entry: Mapping[str, object]) -> RememberedToolchain | None:
     return RememberedToolchain(identity, versions, jax)
 
 
-def _of_both(identity: Mapping[str, str]) -> dict[str, str]:
-    """Return what an identity says of Python and of pallasc, which are installed here too.
+def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
+    """Return the parts of an identity that are installed here, too.
 
-    What Python runs at its start is left out: no kernel is run here.
+    Python's startup files, after the comma, do not matter where no kernel is traced.
     """
     return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}
 
 
-def _is_locks(known: RememberedToolchain, lock: Lock) -> bool:
-    """Tell whether a toolchain is that of a lock; variables are looked at later."""
+def _matches(toolchain: RememberedToolchain, lock: Lock) -> bool:
+    """Tell whether a toolchain is that of a lock, apart from environment variables."""
     from pallasc.specs.lock import VARIABLE, differing
 
-    named = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
-    return not differing(named, components(known.identity, {}, {}))
+    expected = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
+    return not differing(expected, components(toolchain.identity, {}, {}))

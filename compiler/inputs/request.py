@@ -1,8 +1,8 @@
-"""What a build asks of the store: the request key of each variant, and where its sources lie.
+"""Request keys: what a build looks up in the store for each variant.
 
-A request key is made of what a spec says and of the toolchain, without importing anything, so that
-a hit costs no JAX. What many variants share is worked out once a build: the toolchain's key, a
-target's figures, the digests of data files, the folders of an entry point.
+A request key is computed from the spec and the toolchain without importing anything, so a hit does
+not load JAX. What many variants share is computed once per build: the toolchain's key, a target's
+figures, the digests of data files, the folders of an entry point.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
@@ -32,15 +31,15 @@ _PLAIN = (str, int, float, type(None), ArraySpec)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for a variant.
+    """The lookup keys of a variant.
 
-    Two folders may ask for the same with other sources. Each finds its own manifest under
-    `folder_key`; the one under `key` alone is for a folder that was moved or copied.
+    Equal specs in two folders may have different sources, so each folder has a manifest of its own
+    under `folder_key`. The manifest under `key` serves folders that were moved or copied.
 
     Attributes:
-        key: the request key.
-        folder_key: the key of the same request from the spec's own folder.
-        place: where its modules and files are looked for.
+        key: request key.
+        folder_key: request key combined with the spec's folder.
+        place: folders in which modules and files are searched for.
     """
 
     key: str
@@ -49,12 +48,12 @@ class Request:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Return the keys that its manifest may lie under, its own folder's first."""
+        """The keys to look for a manifest under, in order."""
         return self.folder_key, self.key
 
 
 class Requests:
-    """Makes the requests of one build.
+    """Computes the requests of one build.
 
     Args:
         context: the toolchain's identity and the digests of files.
@@ -75,7 +74,7 @@ class Requests:
         declared = (variant.base_dir, variant.files)
         if declared not in self._data:
             self._data[declared] = data_digests(variant, self._context.digests)
-        fields = _own_fields(variant, self._data[declared])
+        fields = _variant_fields(variant, self._data[declared])
         key = labelled_key({**fields, "toolchain": self._toolchain})
         return Request(key, folder_key(key, variant.base_dir), self._place(variant))
 
@@ -87,7 +86,7 @@ class Requests:
 
 
 def request_key(variant: Variant, context: Context) -> str:
-    """Return the key of what was asked: the variant, its data files, the toolchain.
+    """Return the request key of a variant.
 
     Raises:
         ToolError: a declared data file cannot be read.
@@ -96,17 +95,17 @@ def request_key(variant: Variant, context: Context) -> str:
 
 
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:
-    """Return the labelled fields that a request key is made of, as text.
+    """Return the labelled fields of a request key, as text.
 
     Raises:
         ToolError: a declared data file cannot be read.
     """
     data = data_digests(variant, context.digests)
-    return _own_fields(variant, data) | _toolchain_fields(context)
+    return _variant_fields(variant, data) | _toolchain_fields(context)
 
 
 def folder_key(request: str, base_dir: str) -> str:
-    """Return the key of the manifest of a request from a folder of its own."""
+    """Return the key of a request's manifest for one folder."""
     return labelled_key({"request": request, "folder": base_dir})
 
 
@@ -114,18 +113,18 @@ def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
     """Return the digests of the data files that a variant declares.
 
     Raises:
-        ToolError: one cannot be read.
+        ToolError: a data file cannot be read.
     """
     return {name: digests.digest(Path(variant.base_dir) / name) for name in variant.files}
 
 
 def about(variant: Variant) -> About:
-    """Return what the store is told of who asked."""
+    """Return the description of a variant that the store logs."""
     return About(variant.name, variant.target.name, dict(variant.params))
 
 
 def place_of(variant: Variant) -> Place:
-    """Return where a compilation finds modules: the spec's folder, or that of an entry's file."""
+    """Return the folders in which a compilation searches for modules and files."""
     base = Path(variant.base_dir)
     folders = (
         str((base / entry.source).resolve().parent) if entry.is_file else variant.base_dir
@@ -135,12 +134,11 @@ def place_of(variant: Variant) -> Place:
 
 
 def named_entries(variant: Variant) -> list[Entry]:
-    """Return the entry points that a compilation imports: its own, of `$call` and of `$ref`."""
+    """Return the entry points that a compilation imports, those of `$call` and `$ref` included."""
     return [parse_entry(entry) for entry in _names_of_entries(variant)]
 
 
-def _own_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
-    """Return the labelled fields of a variant, with the digests of its data files."""
+def _variant_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
     return {
         "manifest": str(MANIFEST_SCHEMA),
         "args": canonical_text(plain_args(variant.args)),
@@ -157,7 +155,7 @@ def _own_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _shared_text(value: str | tuple[str, ...]) -> str:
-    """Return a value as JSON; the variants of a kernel have it in common."""
+    """Return a value as JSON; cached, since all variants of a kernel share it."""
     return canonical_text(value)
 
 
@@ -167,7 +165,6 @@ def _figures(target: Target) -> str:
 
 
 def _toolchain_fields(context: Context) -> dict[str, str]:
-    """Return what all variants of a build share."""
     return {
         **{f"tool {label}": value for label, value in context.identity.items()},
         **{f"variable {name}": value for name, value in context.variables.items()},
@@ -182,7 +179,7 @@ def _names_of_entries(variant: Variant) -> list[str]:
     return [variant.entry, *_entries_in(nested)] if nested else [variant.entry]
 
 
-def _entries_in(value: Any) -> Iterator[str]:
+def _entries_in(value: object) -> Iterator[str]:
     if isinstance(value, list):
         for item in value:
             yield from _entries_in(item)

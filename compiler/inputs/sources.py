@@ -1,4 +1,4 @@
-"""What a compilation read: files and packages, and what it looked for in vain."""
+"""What a compilation read, and what it looked for without finding it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _READ = ("file:", "site:")
-"""How the labels of `opened` begin whose contents count."""
+"""Prefixes of labels in `opened` whose contents were read."""
 
 
 @dataclass(slots=True)
 class Sources:
-    """What a closure consists of.
+    """The inputs of a compilation.
 
     Attributes:
-        files: source files by label: `module:<name>` for what Python finds by that name, else
-            `file:<path relative to the spec's folder>`; `closure.locate` finds it again.
-        packages: names of installed packages; dotted for one in a shared namespace.
-        unknown: modules that have no file, and so no digest.
-        absent: modules that were asked for in vain.
-        folders: where modules were looked for first.
-        hidden: modules of Python that a file in front of them hides; None where nobody looked.
+        files: source files by label: `module:<name>` if Python finds it by that name, else
+            `file:<path relative to the spec's folder>`; `Place.locate` finds them again.
+        packages: names of installed packages; dotted if in a shared namespace.
+        unknown: modules without a file, which have no digest.
+        absent: modules whose import failed.
+        folders: folders that were searched for modules first.
+        hidden: modules of Python that a file shadows; None if that was not checked.
         opened: other files and folders that were read, by the labels of `reads`.
-        missed: environment variables, and files of the user's home (`~/…`), that were asked for and
-            that kernels do not get to see, with the place of who asked: `file:line`.
-        unseen: sentences about what was done that has no digest.
-        altered: labels of what was no longer, at the end, as it was when it was looked at.
+        missed: environment variables, and files in the user's home (`~/…`), that were requested but
+            are hidden from kernels, with the `file:line` of the request.
+        unseen: actions that have no digest, in words.
+        altered: labels of inputs that changed while the compilation ran.
     """
 
     files: dict[str, Path] = field(default_factory=dict)
@@ -41,15 +41,15 @@ class Sources:
     altered: set[str] = field(default_factory=set)
 
     def changed_since(self, start_ns: int) -> list[str]:
-        """Return the labels of what was read and changed after a time, or is gone."""
+        """Return the labels of inputs that were changed or removed since a time."""
         changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
-        read = (n for n, path in self.opened.items() if n.startswith(_READ) and path.is_file())
+        read = (x for x, path in self.opened.items() if x.startswith(_READ) and path.is_file())
         changed += [label for label in read if _touched_ns(self.opened[label]) >= start_ns]
         return changed + sorted(self.altered)
 
 
 def _touched_ns(path: Path) -> int:
-    """Return when a file was last changed, infinitely late if that cannot be said."""
+    """Return when a file was last changed, `sys.maxsize` if unknown."""
     try:
         status = path.stat()
     except (OSError, ValueError):

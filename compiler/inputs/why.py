@@ -1,4 +1,4 @@
-"""Explain a miss: which labelled fields of the key differ from the nearest entry, which file."""
+"""Explain misses: the fields of the key that differ from the nearest entry, or changed sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pallasc.specs.spec import Variant
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A labelled field, or a source, with its value in the store and now; None where absent."""
+    """A labelled field with its stored and its current value; None if absent."""
 
     label: str
     stored: str | None
@@ -35,15 +35,15 @@ class Explanation:
     """Why a variant is a hit or a miss.
 
     Attributes:
-        variant: its id.
+        variant: id of the variant.
         hit: whether the store has it.
         reason: one sentence.
-        key: the request key.
-        nearest: the id of the variant behind the nearest entry, None where there is none.
-        fields: how the request differs from that entry's.
-        sources: files and packages that changed since.
-        toolchain: how the toolchain differs from that entry's, with versions, in clauses.
-        over_budget: which limit of its spec the stored artifact exceeds, so that building it fails.
+        key: request key.
+        nearest: id of the variant of the nearest entry, None if there is none.
+        fields: differences between the request and that entry's.
+        sources: files and packages that have changed since.
+        toolchain: differences between the toolchains, with versions, in words.
+        over_budget: limit of the spec that the stored artifact exceeds, which fails a build.
     """
 
     variant: str
@@ -57,7 +57,7 @@ class Explanation:
     over_budget: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
@@ -70,10 +70,10 @@ def explain_variants(
     """Explain each variant; the store's manifests are read once.
 
     Args:
-        variants: what to explain.
+        variants: the variants.
         context: the toolchain's identity and the digests of files.
-        store: where to look.
-        versions: returns those of the toolchain's parts; asked where they matter.
+        store: the store.
+        versions: returns the versions of the toolchain's parts; called only if they matter.
     """
     lookup = Lookup(context, store)
     manifests: list[Manifest] | None = None
@@ -81,20 +81,20 @@ def explain_variants(
     for variant in variants:
         request = lookup.requests.of(variant)
         key = request.key
-        found = lookup.find(request)
-        if found.artifact is not None:
-            result.append(_hit(variant, key, found.artifact))
+        cached = lookup.find(request)
+        if cached.artifact is not None:
+            result.append(_hit(variant, key, cached.artifact))
             continue
-        own = next(filter(None, map(store.get_manifest, request.keys)), None)
-        if own is not None:
-            changes = lookup.current(request.place).changes(own)
+        manifest = next(filter(None, map(store.get_manifest, request.keys)), None)
+        if manifest is not None:
+            changes = lookup.current(request.place).changes(manifest)
             sources = tuple(clause for change in changes for clause in change.sentences())
             result.append(
-                Explanation(variant.id, False, found.reason, key, variant.id, (), sources)
+                Explanation(variant.id, False, cached.reason, key, variant.id, (), sources)
             )
             continue
-        if found.untrusted:
-            result.append(Explanation(variant.id, False, found.reason, key, variant.id))
+        if cached.untrusted:
+            result.append(Explanation(variant.id, False, cached.reason, key, variant.id))
             continue
         if manifests is None:
             manifests = all_manifests(store)
@@ -113,8 +113,8 @@ def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
 def all_manifests(store: Store) -> list[Manifest]:
     """Return the manifests of compilations in the store."""
     keys = [key for key, _ in Scan(store.folders).area(format.MANIFESTS)]
-    found = (store.get_manifest(key) for key in keys)
-    return [manifest for manifest in found if manifest is not None and manifest.request]
+    manifests = map(store.get_manifest, keys)
+    return [manifest for manifest in manifests if manifest is not None and manifest.request]
 
 
 def _compare(
@@ -124,33 +124,29 @@ def _compare(
     versions: Callable[[], Mapping[str, str]],
     manifests: list[Manifest],
 ) -> Explanation:
-    """Compare a request with the nearest one: of the same kernel, with the fewest differences."""
+    """Compare a request with the most similar one of the same kernel."""
     fields = short_fields(request_fields(variant, context))
     same = [manifest for manifest in manifests if manifest.name == variant.name]
     if not same:
-        return Explanation(variant.id, False, "no kernel of this name was compiled yet", key)
+        return Explanation(variant.id, False, "no kernel with this name has been compiled yet", key)
     nearest = min(
         same,
-        key=lambda m: (
-            len(differences(fields_in(m.request), fields)),
-            m.variant != variant.id,
-        ),
+        key=lambda m: (len(differences(fields_in(m.request), fields)), m.variant != variant.id),
     )
-    found = tuple(differences(fields_in(nearest.request), fields))
+    differing = tuple(differences(fields_in(nearest.request), fields))
     name = nearest.variant or variant.name
-    own = [each for each in found if not each.label.startswith((TOOL, VARIABLE))]
     before = components_in(fields_in(nearest.request), nearest.versions)
     clauses = tuple(lock_differences(before, context.components(versions())))
-    reason = ", ".join(difference.label for difference in own)
-    reason = f"its key differs from that of {name} in: {reason}" if own else ""
+    labels = [d.label for d in differing if not d.label.startswith((TOOL, VARIABLE))]
+    reasons = [f"its key differs from that of {name} in: {', '.join(labels)}"] if labels else []
     if clauses:
-        apart = f"{name} was compiled with another toolchain: {'; '.join(clauses)}"
-        reason = f"{reason}; {apart}" if reason else apart
-    return Explanation(variant.id, False, reason, key, name, found, toolchain=clauses)
+        reasons.append(f"{name} was compiled with another toolchain: {'; '.join(clauses)}")
+    reason = "; ".join(reasons)
+    return Explanation(variant.id, False, reason, key, name, differing, toolchain=clauses)
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
-    """Return the fields whose values differ, by label."""
+    """Return the fields whose values differ, sorted by label."""
     return [
         Difference(label, stored.get(label), now.get(label))
         for label in sorted({*stored, *now})

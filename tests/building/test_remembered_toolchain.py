@@ -80,11 +80,13 @@ def test_what_the_store_has_is_found_and_what_is_not_checked_is_said(
     assert report.exit_code == 0
     toolchain, packages = report.notes
     assert toolchain.startswith(
-        "the toolchain is not checked, because no compiler is installed here: what the store has "
-        "was compiled with jax 0."
+        "the toolchain was not checked, because no compiler is installed here; the store was "
+        "filled with jax 0."
     )
     assert ", ptxas 1" in toolchain
-    assert packages == ("not checked, because not installed here, though kernels import it: numpy")
+    assert packages == (
+        "packages that kernels import but are not installed here were not checked: numpy"
+    )
 
 
 def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None:
@@ -129,8 +131,8 @@ def test_why_is_told_without_a_compiler_where_the_store_says_enough(
         "hit   scale@h100-sxm: the store has it\nhit   twice@h100-sxm: the store has it\n"
     )
     toolchain, packages = err.splitlines()
-    assert toolchain.startswith("warning: the toolchain is not checked, because no compiler is")
-    assert packages.endswith("though kernels import it: numpy")
+    assert toolchain.startswith("warning: the toolchain was not checked, because no compiler is")
+    assert packages.endswith("were not checked: numpy")
 
     built.write("scale.py", "import numpy\n\n\ndef run(x):\n    return x * 5\n")
     assert main([*asked, *here]) == 0
@@ -155,7 +157,7 @@ def test_a_lock_is_compared_without_a_compiler(
     assert main(asked) == 0
     out, err = capfd.readouterr()
     assert (out, f"{lock} is current: 2 same" in err) == ("", True)
-    assert "warning: the toolchain is not checked" in err
+    assert "warning: the toolchain was not checked" in err
     built.write("scale.py", "def run(x):\n    return x * 5\n")
     assert main(asked) == 3
     assert (
@@ -181,7 +183,7 @@ def test_the_toolchain_of_the_lock_is_taken_or_none(tmp_path: Path) -> None:
     assert choose_remembered(store).versions == {"jax": "0.2"}
     locks = [Lock(remembered_toolchain.components(identity(name), {}, {})) for name in ("1", "3")]
     assert choose_remembered(store, locks[0]).versions == {"jax": "0.1"}
-    with pytest.raises(NotCachedError, match="not filled with the toolchain of the lock file"):
+    with pytest.raises(NotCachedError, match="not filled with the lock file's toolchain"):
         choose_remembered(store, locks[1])
 
 

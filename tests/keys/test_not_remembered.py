@@ -84,7 +84,7 @@ def test_what_has_no_digest_is_lowered_again_and_the_rest_is_a_hit(reports: list
 
 def test_a_file_that_somebody_asked_for_is_noticed_when_it_comes(reports: list[Any]) -> None:
     assert [(r.variant.name, r.reason) for r in reports[2].compiled] == [
-        ("asks", "asks.py.debug, which was looked for, has come, gone or changed its kind")
+        ("asks", "asks.py.debug was tested for and has been created, removed or replaced")
     ]
 
 

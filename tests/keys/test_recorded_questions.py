@@ -168,7 +168,7 @@ def test_that_a_file_is_there_is_recorded(gallery: Gallery, place: Any, name: st
     assert place.ask(found).changed == ()
     (place.project / "notes.txt").unlink()
     (said,) = place.ask(found).changed
-    assert said == "notes.txt, which was looked for, has come, gone or changed its kind"
+    assert said == "notes.txt was tested for and has been created, removed or replaced"
 
 
 @pytest.mark.parametrize("name", IS_MISSING)
@@ -305,7 +305,7 @@ def test_a_question_that_cannot_be_recorded_is_said_and_does_no_harm(gallery: Ga
     assert gallery.manifests["odd"]["unseen"] == []
     who = gallery.entries["fresh odd"]
     assert gallery.manifests["fresh odd"]["unseen"] == [
-        f"{who} asked for something that cannot be taken down"
+        f"{who} queried something that cannot be recorded"
     ]
 
 

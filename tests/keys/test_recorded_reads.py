@@ -180,7 +180,7 @@ def test_the_version_of_an_installed_package_is_an_input(gallery: Gallery, place
     assert set(found["opened"]) == {label}
     assert place.ask(found).changed == ()
     place.add("site/thirdparty-1.0.dist-info/METADATA", "Name: thirdparty\nVersion: 1.0.1\n")
-    assert place.ask(found).changed == (f"{label[5:]}, which was read, has changed",)
+    assert place.ask(found).changed == (f"{label[5:]} was read and has changed",)
 
 
 def test_data_of_a_package_counts_with_the_package(gallery: Gallery, place: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_module_that_was_missing_is_noticed_when_it_comes(
     assert found["absent"] == ["later"]
     assert place.ask(found).changed == ()
     place.add(where)
-    assert place.ask(found).changed == ("later, which was missing, can be imported now",)
+    assert place.ask(found).changed == ("later was missing and can be imported now",)
 
 
 def test_a_file_that_already_hides_a_module_of_python_is_no_change(world: Any, trace: Any) -> None:
