@@ -28,7 +28,7 @@ from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.source import MemorySource
-from pallasc.specs.bundle.writer import write_bundle
+from pallasc.specs.bundle.writer import build_bundle
 
 TARGETS = ("a100-sxm", "a6000", "l40s", "h100-sxm", "b200", "b300", "thor", "rtx-pro-6000")
 KERNELS = 10
@@ -50,20 +50,17 @@ class CountingSource(MemorySource):
 def make_bundle(path: Path, variants: int) -> None:
     """Write a bundle of so many different variants of ten kernels on eight targets."""
     points = max(1, variants // (KERNELS * len(TARGETS)))
-    write_bundle(
-        path,
-        (
-            item_of(
-                f"kernel_{kernel}",
-                {"m": 16 * (point + 1), "n": 256 * (point % 7 + 1), "dtype": "bf16"},
-                make_artifact(1000 * kernel + point, target=target, shape=(16 * (point + 1), 256)),
-            )
-            for kernel in range(KERNELS)
-            for point in range(points)
-            for target in TARGETS
-        ),
-        level=3,
+    items = (
+        item_of(
+            f"kernel_{kernel}",
+            {"m": 16 * (point + 1), "n": 256 * (point % 7 + 1), "dtype": "bf16"},
+            make_artifact(1000 * kernel + point, target=target, shape=(16 * (point + 1), 256)),
+        )
+        for kernel in range(KERNELS)
+        for point in range(points)
+        for target in TARGETS
     )
+    path.write_bytes(build_bundle(items, level=3))
 
 
 def manifest_place(path: Path) -> tuple[int, int, int]:

@@ -85,7 +85,7 @@ def _row(variant: Any, digest: str) -> dict[str, Any]:
 def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     """Write a package with a bundle of the kernel that adds, and a second bundle for it."""
     from pallasc.specs.bundle.items import item_of
-    from pallasc.specs.bundle.writer import write_bundle
+    from pallasc.specs.bundle.writer import build_bundle
 
     adding = [one for one in built if one[0].name == "add"]
     package, beside = folder / "gpu_check_ops", folder / "built"
@@ -96,7 +96,7 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
         place.mkdir(parents=True)
         if chosen:
             items = [item_of(one.name, dict(one.params), artifact) for one, artifact in chosen]
-            write_bundle(place / f"{name}.pallasc", items)
+            (place / f"{name}.pallasc").write_bytes(build_bundle(items))
     (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
 
 

@@ -6,7 +6,6 @@ for one kernel lies close together.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,37 +41,6 @@ from pallasc.specs.bundle.items import Blob, Item, Packed, pack_item
 from pallasc.specs.bundle.manifest import Entry, content_digest, pack_entries
 from pallasc.specs.bundle.provenance import Provenance, pack_provenance
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.user_files import replace_file
-
-
-def write_bundle(
-    path: str | os.PathLike[str],
-    items: Iterable[Item],
-    *,
-    keep_debug: bool = False,
-    keep_ptx: bool = False,
-    level: int = DEFAULT_LEVEL,
-    provenance: Iterable[Provenance] = (),
-) -> None:
-    """Write a bundle in one step: whoever opens the path sees the old file or the new one.
-
-    Args:
-        path: where to write it.
-        items: the variants, in any order.
-        keep_debug: leave debug sections in the cubins.
-        keep_ptx: take the PTX along, which nothing needs that launches.
-        level: of zstd, 1 to 22.
-        provenance: from what the artifacts were made.
-
-    Raises:
-        SpecError: no such level, two artifacts of one variant, or the file cannot be written; what
-            was there is still there.
-        CorruptError: an artifact is damaged.
-    """
-    data = build_bundle(
-        items, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
-    )
-    replace_file(path, data)
 
 
 def build_bundle(
@@ -83,7 +51,19 @@ def build_bundle(
     level: int = DEFAULT_LEVEL,
     provenance: Iterable[Provenance] = (),
 ) -> bytes:
-    """Return the bytes of a bundle; arguments and errors as for `write_bundle`."""
+    """Return the bytes of a bundle.
+
+    Args:
+        items: the variants, in any order.
+        keep_debug: leave debug sections in the cubins.
+        keep_ptx: take the PTX along, which nothing needs that launches.
+        level: of zstd, 1 to 22.
+        provenance: from what the artifacts were made.
+
+    Raises:
+        SpecError: no such level, two artifacts of one variant, or too much of something.
+        CorruptError: an artifact is damaged.
+    """
     check_level(level)
     origins = pack_provenance(provenance)
     variants = _sorted(pack_item(item, keep_debug=keep_debug, keep_ptx=keep_ptx) for item in items)

@@ -18,8 +18,9 @@ from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle import writer
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.writer import build_bundle, write_bundle
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
+from pallasc.specs.user_files import replace_file
 
 PROGRAMS = Path(__file__).parent / "programs"
 VARIANTS = st.lists(
@@ -130,30 +131,28 @@ def test_a_file_is_there_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kernels.pallasc"
-    write_bundle(path, make_items(1))
+    replace_file(path, build_bundle(make_items(1)))
     before = path.read_bytes()
-    with pytest.raises(SpecError, match="two artifacts"):
-        write_bundle(path, [item_of("k", {}, make_artifact(seed)) for seed in (1, 2)])
 
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(SpecError, match="cannot be written: No space left"):
-        write_bundle(path, make_items(2))
+        replace_file(path, build_bundle(make_items(2)))
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == [path.name]
 
 
 def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "a" / "b" / "k.pallasc", make_items(1))
+    replace_file(tmp_path / "a" / "b" / "k.pallasc", build_bundle(make_items(1)))
     assert len(open_bundle((tmp_path / "a" / "b" / "k.pallasc").read_bytes())) == 1
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match=r"k\.pallasc cannot be written: "):
-        write_bundle(tmp_path / "file" / "k.pallasc", make_items(1))
+        replace_file(tmp_path / "file" / "k.pallasc", build_bundle(make_items(1)))
 
 
 def test_a_content_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +176,10 @@ def test_a_damaged_artifact_is_refused() -> None:
 
 def test_a_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path) -> None:
     path, link = tmp_path / "k.pallasc", tmp_path / "link"
-    write_bundle(path, make_items(1))
+    replace_file(path, build_bundle(make_items(1)))
     path.chmod(0o640)
     link.symlink_to(path)
-    write_bundle(link, make_items(2))
+    replace_file(link, build_bundle(make_items(2)))
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
     assert len(open_bundle(path.read_bytes())) == 2

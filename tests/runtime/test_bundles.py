@@ -24,7 +24,8 @@ from pallasc.runtime.opening import Kernels
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.source import OpenFile
 from pallasc.specs.bundle.trust import Policy
-from pallasc.specs.bundle.writer import write_bundle
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.user_files import replace_file
 
 TARGETS = ("h100-sxm", "h200", "b200", "a100-sxm")
 
@@ -36,16 +37,12 @@ def _artifact(target: str = "h100-sxm", columns: int = 64, **changes: Any) -> An
 
 def _write(path: Path, *targets: str, name: str = "add", columns: tuple[int, ...] = (64,)) -> Path:
     """Write a bundle of a kernel with so many columns on these targets."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bundle(
-        path,
-        (
-            item_of(name, {"n": n}, _artifact(target, n))
-            for target in targets or TARGETS
-            for n in columns
-        ),
-        level=3,
+    items = (
+        item_of(name, {"n": n}, _artifact(target, n))
+        for target in targets or TARGETS
+        for n in columns
     )
+    replace_file(path, build_bundle(items, level=3))
     return path
 
 
@@ -479,7 +476,7 @@ def _write_another(path: Path) -> Path:
     """Write a bundle with another artifact of the same variant."""
     path.parent.mkdir(parents=True, exist_ok=True)
     other = _artifact(toolchain={"ptxas": "another"})
-    write_bundle(path, [item_of("add", {"n": 64}, other)], level=3)
+    replace_file(path, build_bundle([item_of("add", {"n": 64}, other)], level=3))
     return path
 
 
