@@ -3,12 +3,11 @@
 Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`, with two inherited pipe
 descriptors, the parent's process id, and the channel for replies. Standard output and error belong
 to the user's code; the parent keeps them in files, and the worker reads the second (`listening`).
-The worker ends when the pipe of requests closes, or its parent dies.
+The worker ends when the pipe of requests closes, or the warden dies, which has set PDEATHSIG.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import tempfile
@@ -46,27 +45,16 @@ from pallasc.errors import CompileError, PallascError
 from pallasc.specs.garbage import collector_past
 from pallasc.specs.loading.modules import module_name
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    requests, _, parent = (int(text) for text in arguments)
-    _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     nvjitlink.hide()
     imports.record_imports()
     imports.read_sources_afresh()
-    with os.fdopen(requests, "rb") as source:
+    with os.fdopen(int(arguments[0]), "rb") as source:
         _serve(source, channel)
     return 0
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _serve(source: BinaryIO, channel: Channel) -> None:
