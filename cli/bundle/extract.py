@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, size_option
-from pallasc.cli.bundle.options import choice_options, file_argument
+from pallasc.cli.bundle.options import Choice, choice_options, file_argument
 from pallasc.cli.terminal.output import echo
 
 
@@ -37,9 +38,8 @@ def command(
     output: Path,
     force: bool,
     most_bytes: int | None,
-    targets: tuple[str, ...],
-    expression: str | None,
     as_json: bool,
+    **choice: Unpack[Choice],
 ) -> int:
     """Write cubins, launch plans and records of variants into files, and PTX where there is any.
 
@@ -62,7 +62,7 @@ def command(
     from pallasc.specs.bundle.unpack import unpack
 
     with open_bundle(file) as bundle:
-        entries = chosen_entries(bundle, targets=targets, expression=expression)
+        entries = chosen_entries(bundle, **choice)
         written = unpack(bundle, entries, output, force=force, most_bytes=most_bytes)
     if as_json:
         files = [

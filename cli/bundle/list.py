@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option
-from pallasc.cli.bundle.options import choice_options, file_argument
+from pallasc.cli.bundle.options import Choice, choice_options, file_argument
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @file_argument
 @choice_options
 @json_option("the variants")
-def command(file: Path, targets: tuple[str, ...], expression: str | None, as_json: bool) -> int:
+def command(file: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
     """List the variants of a bundle.
 
     Examples:
@@ -41,7 +41,7 @@ def command(file: Path, targets: tuple[str, ...], expression: str | None, as_jso
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
-        entries = chosen_entries(bundle, targets=targets, expression=expression)
+        entries = chosen_entries(bundle, **choice)
         if as_json:
             listed = [entry_json(bundle, entry) for entry in entries]
             head = {"file": str(file), "bytes": bundle.size, "digest": bundle.digest}

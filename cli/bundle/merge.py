@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option
-from pallasc.cli.bundle.options import choice_options, files_argument, output_option
+from pallasc.cli.bundle.options import Choice, choice_options, files_argument, output_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 10
 
-Choice = tuple["Bundle", "Sequence[Entry]"]
+Chosen = tuple["Bundle", "Sequence[Entry]"]
 
 
 @click.command("merge", cls=Command, short_help="Put several bundles into one.")
@@ -28,13 +28,7 @@ Choice = tuple["Bundle", "Sequence[Entry]"]
 @output_option
 @choice_options
 @json_option("what was written")
-def command(
-    files: tuple[Path, ...],
-    output: Path,
-    targets: tuple[str, ...],
-    expression: str | None,
-    as_json: bool,
-) -> int:
+def command(files: tuple[Path, ...], output: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
     """Write the variants of several bundles into one, whatever their order.
 
     A variant that several of them have is written once. Where they have different artifacts of a
@@ -58,7 +52,7 @@ def command(
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
         for bundle in bundles:
             bundle.verify()
-        data = _merged(_choices(bundles, targets, expression))
+        data = _merged(_choices(bundles, choice))
         for bundle in bundles:
             if bundle.signatures:
                 echo(f"{bundle.name} is signed, {output} will not be", err=True)
@@ -66,9 +60,7 @@ def command(
     return 0
 
 
-def _choices(
-    bundles: Sequence[Bundle], targets: Sequence[str], expression: str | None
-) -> list[Choice]:
+def _choices(bundles: Sequence[Bundle], choice: Choice) -> list[Chosen]:
     """Return each bundle that has variants which match, with these.
 
     Raises:
@@ -77,11 +69,11 @@ def _choices(
     from pallasc.cli.bundle.options import chosen_entries
     from pallasc.errors import SpecError
 
-    choices: list[Choice] = []
+    choices: list[Chosen] = []
     errors = []
     for bundle in bundles:
         try:
-            choices.append((bundle, chosen_entries(bundle, targets=targets, expression=expression)))
+            choices.append((bundle, chosen_entries(bundle, **choice)))
         except SpecError as error:
             errors.append(error)
     if not choices:
@@ -89,7 +81,7 @@ def _choices(
     return choices
 
 
-def _merged(choices: Sequence[Choice]) -> bytes:
+def _merged(choices: Sequence[Chosen]) -> bytes:
     """Return the bytes of the new bundle.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
@@ -41,6 +41,13 @@ def key_option(text: str) -> Callable[[F], F]:
         metavar="KEY",
         help=f"{text} A file that keygen wrote, a folder of *.pub, or ed25519:…; repeatable.",
     )
+
+
+class Choice(TypedDict):
+    """Which variants of a bundle a command is about: see `choice_options`."""
+
+    targets: tuple[str, ...]
+    expression: str | None
 
 
 choice_options = together(
