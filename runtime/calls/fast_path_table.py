@@ -125,7 +125,7 @@ class _DialectTable:
         return {kind: partial(self._go_on, kind) for kind in ("call", "into")}
 
     def _go_on(
-        self, kind: str, arrays: Any, more: Any, out: Any, stream: Any, named: Mapping[str, Any]
+        self, kind: str, arrays: Any, more: Any, out: Any, stream: Any, named: Mapping[str, object]
     ) -> Any:
         if self._current is None:
             return self._slow[kind](arrays, more, out, stream, named)

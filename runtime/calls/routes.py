@@ -112,6 +112,7 @@ class Route:
             plan = beside_contexts(device, stream, plan)
         else:
             plan = program.bind(stream, pointers, workspace)
+        # Without a lock: two threads may bind one key, and either plan is right.
         if len(self.plans) >= MOST_PLANS:
             self.plans.clear()
         self.plans[key] = plan
@@ -142,7 +143,7 @@ class Route:
         first = result[1] if len(result) > 1 else 0
         if int(result[0]) in _WRONG_CONTEXT and place >= 0:
             context = current_context()
-            # Behind steps in a default stream of a context that is gone nothing can be ordered.
+            # Nothing can be ordered after steps in a default stream of a context that is gone.
             is_lost = first and not context and stream <= DEFAULT_STREAMS
             if context != int(program.device.context) and not is_lost:
                 plan = beside_contexts(program.device, stream, plan)

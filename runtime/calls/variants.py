@@ -140,6 +140,7 @@ class Variants:
             addresses = None  # binding them has the plainer message
         device = get_device(current_device() if ordinal is None else ordinal)
         route = self._route_of(select(self.variants, device, types, addresses=addresses))
+        # Kept where types decide alone: elsewhere addresses may choose another route next time.
         if self.is_only_route(route):
             self._routes_of_types[device.ordinal, types] = route
         return route

@@ -80,6 +80,7 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
     if not device.has_pools:
         # One thread at a time: between its first use of the memory and its last, no other.
         key = _key(device, stream)
+        # setdefault is atomic: all threads get the lock that the first put there.
         with process_state.now.turns.setdefault(key, threading.RLock()):
             yield from _turn_with_workspace(device, key, size_bytes, what)
         return
