@@ -1,7 +1,7 @@
-"""The arrays that `pallasc.compile` is given: as trees of `ArraySpec`, and as a spec writes them.
+"""Convert the arguments of `pallasc.compile` to trees of `ArraySpec` and to a spec's notation.
 
-What JAX takes apart is taken apart here as well. Where JAX is not loaded, nothing was registered
-with it, and lists, tuples and dicts are all that there can be.
+Pytrees are flattened as JAX does. If JAX is not loaded, no node types are registered with it, so
+only lists, tuples and dicts can occur.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ARRAY_PROTOCOLS = (
 
 
 def array_tree(item: Any, what: str) -> Any:
-    """Return an argument as a tree with an `ArraySpec` for each array; `Call` stays what it is.
+    """Return an argument as a tree with an `ArraySpec` for each array; a `Call` is kept.
 
     Args:
-        item: what was given.
-        what: what it is called in messages.
+        item: the argument.
+        what: its name in messages.
 
     Raises:
         SpecError: something in it is neither an array nor a pytree node.
@@ -42,20 +42,20 @@ def array_tree(item: Any, what: str) -> Any:
     if isinstance(item, str):
         return resolve_array(item)
     if isinstance(item, Call):
-        held = item.arguments.items()
-        return Call(item.target, **{key: _in_call(value, f"{what}.{key}") for key, value in held})
+        values = item.arguments.items()
+        return Call(item.target, **{key: _in_call(v, f"{what}.{key}") for key, v in values})
     if type(item) in (dict, OrderedDict):
         return type(item)((key, array_tree(child, f"{what}.{key}")) for key, child in item.items())
     if type(item) in (list, tuple) or hasattr(item, "_fields"):
-        made = [array_tree(child, f"{what}.{index}") for index, child in enumerate(item)]
-        return type(item)(*made) if hasattr(item, "_fields") else type(item)(made)
+        children = [array_tree(child, f"{what}.{index}") for index, child in enumerate(item)]
+        return type(item)(*children) if hasattr(item, "_fields") else type(item)(children)
     if "jax" in sys.modules and is_node(item):
         return _node(item, what)
     return _array(item, what)
 
 
 def _in_call(value: Any, what: str) -> Any:
-    """Return an argument of a `Call`: what is not an array, and holds none, stays as it is."""
+    """Convert an argument of a `Call`; values without arrays are kept."""
     if isinstance(value, str):
         return resolve_array(value) if looks_like_array(value) else value
     if type(value) in (list, tuple):
@@ -79,10 +79,10 @@ def _node(item: Any, what: str) -> Node:
 
 
 def _array(item: Any, what: str) -> ArraySpec:
-    """Return dtype and shape of an array, or of what stands for one.
+    """Return dtype and shape of an array, or of an object such as `jax.ShapeDtypeStruct`.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is not an array.
     """
     kind = type(item)
     roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
@@ -93,8 +93,8 @@ def _array(item: Any, what: str) -> ArraySpec:
         )
     if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, name) for name in _ARRAY_PROTOCOLS):
         raise SpecError(
-            f"{what} is {an(kind.__name__)}, which has shape and dtype and is neither an array nor "
-            "a pytree node that JAX knows.",
+            f"{what} is {an(kind.__name__)}, which has shape and dtype but is neither an array "
+            "nor a pytree node registered with JAX.",
             hint=f"Register {kind.__name__} with jax.tree_util, or pass a jax.ShapeDtypeStruct.",
         )
     # torch writes "torch.float32".
@@ -105,10 +105,10 @@ def _array(item: Any, what: str) -> ArraySpec:
 
 
 def with_calls_resolved(tree: Any, base_dir: str) -> Any:
-    """Return a tree for this process: each `Call` becomes the node that it gives.
+    """Return a tree for this process, with the result of each `Call` in its place.
 
     Raises:
-        SpecError: what it calls cannot be imported.
+        SpecError: a called function cannot be imported.
     """
     if isinstance(tree, Call):
         target = tree.target
@@ -116,8 +116,8 @@ def with_calls_resolved(tree: Any, base_dir: str) -> Any:
         function = (
             import_function(target, base_dir, called="$call") if isinstance(target, str) else target
         )
-        held = {key: with_calls_resolved(item, base_dir) for key, item in tree.arguments.items()}
-        return BuiltNode(called, function, held)
+        values = {key: with_calls_resolved(item, base_dir) for key, item in tree.arguments.items()}
+        return BuiltNode(called, function, values)
     if isinstance(tree, Ref):
         if not isinstance(tree.target, str):
             return tree.target
@@ -128,16 +128,16 @@ def with_calls_resolved(tree: Any, base_dir: str) -> Any:
     if isinstance(tree, dict):
         return type(tree)((key, with_calls_resolved(item, base_dir)) for key, item in tree.items())
     if isinstance(tree, list | tuple):
-        made = [with_calls_resolved(item, base_dir) for item in tree]
-        return type(tree)(*made) if hasattr(tree, "_fields") else type(tree)(made)
+        items = [with_calls_resolved(item, base_dir) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return tree
 
 
 def to_notation(tree: Any, what: str) -> Any:
-    """Return a tree as a spec writes it, for another process.
+    """Return a tree in the notation of specs, for another process.
 
     Raises:
-        SpecError: a node cannot be made anew there by calling its type with keyword arguments.
+        SpecError: a node cannot be rebuilt by calling its type with keyword arguments.
     """
     if isinstance(tree, ArraySpec):
         return str(tree)
@@ -157,15 +157,15 @@ def to_notation(tree: Any, what: str) -> Any:
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
         return {key: to_notation(item, f"{what}.{key}") for key, item in tree.items()}
     if isinstance(tree, Mapping):
-        raise _cannot_travel(what, tree)
+        raise _cannot_rebuild(what, tree)
     return tree
 
 
 def _call_of(node: Node, what: str) -> Call:
-    """Return the call that makes a dataclass anew."""
+    """Return the call that rebuilds a dataclass."""
     value = node.value
     if not dataclasses.is_dataclass(value) or not all(f.init for f in dataclasses.fields(value)):
-        raise _cannot_travel(what, value)
+        raise _cannot_rebuild(what, value)
     import jax
 
     entries, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
@@ -175,18 +175,18 @@ def _call_of(node: Node, what: str) -> Call:
     }
     fields = [field.name for field in dataclasses.fields(value)]
     if not set(by_name) <= set(fields):
-        raise _cannot_travel(what, value)
-    held = {
+        raise _cannot_rebuild(what, value)
+    values = {
         name: to_notation(by_name[name], f"{what}.{name}")
         if name in by_name
         else getattr(value, name)
         for name in fields
     }
-    return Call(type(value), **held)
+    return Call(type(value), **values)
 
 
-def _cannot_travel(what: str, value: Any) -> SpecError:
+def _cannot_rebuild(what: str, value: object) -> SpecError:
     return SpecError(
-        f"{what} is {an(type(value).__name__)}, which cannot be made anew in another process.",
+        f"{what} is {an(type(value).__name__)}, which cannot be rebuilt in another process.",
         hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
     )

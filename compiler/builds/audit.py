@@ -1,11 +1,11 @@
-"""Compile again what the store has, and compare byte for byte."""
+"""Recompile variants of the store, and compare byte for byte."""
 
 from __future__ import annotations
 
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,15 +23,15 @@ Outcome = Literal["same", "different", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """One variant compiled again.
+    """The result of recompiling one variant.
 
     Attributes:
-        variant: its id.
-        outcome: `failed` where it did not compile this time.
+        variant: id of the variant.
+        outcome: `failed` if it did not compile this time.
         stored: digest of the artifact in the store.
-        fresh: digest of the one compiled now, None where it failed.
-        parts: what differs: names of fields of the record, and digests of blobs.
-        error: why it failed.
+        fresh: digest of the new artifact, None if it failed.
+        parts: differing fields of the record, and digests of differing blobs.
+        error: reason of the failure.
     """
 
     variant: str
@@ -42,15 +42,8 @@ class AuditResult:
     error: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return {
-            "variant": self.variant,
-            "outcome": self.outcome,
-            "stored": self.stored,
-            "fresh": self.fresh,
-            "parts": list(self.parts),
-            "error": self.error,
-        }
+        """Return plain data."""
+        return {**asdict(self), "parts": list(self.parts)}
 
 
 def audit(
@@ -62,13 +55,13 @@ def audit(
     jobs: int | None = None,
     ptxas: Path | None = None,
 ) -> list[AuditResult]:
-    """Compile variants that the store has into an empty store, and compare.
+    """Recompile variants of a store into an empty one, and compare.
 
     Args:
-        variants: which; those that are not in the store are left out.
-        store: what is audited.
-        sample: how many of them, chosen by `seed`; all by default.
-        seed: of the choice.
+        variants: the variants; those that are not in the store are skipped.
+        store: the store to audit.
+        sample: number of variants to choose at random; all by default.
+        seed: seed of the choice.
         jobs: as for `build`.
         ptxas: as for `build`.
     """
@@ -76,9 +69,9 @@ def audit(
         lookup = Lookup(setup.context(store), store)
     stored: list[tuple[Variant, Artifact]] = []
     for variant in variants:
-        found = lookup.find(lookup.requests.of(variant))
-        if found.artifact is not None:
-            stored.append((variant, found.artifact))
+        artifact = lookup.find(lookup.requests.of(variant)).artifact
+        if artifact is not None:
+            stored.append((variant, artifact))
     if sample is not None and sample < len(stored):
         chosen = sorted(random.Random(seed).sample(range(len(stored)), sample))
         stored = [stored[index] for index in chosen]
@@ -102,7 +95,7 @@ def _compare(name: str, stored: Artifact, result: VariantResult) -> AuditResult:
 
 
 def differing_parts(first: Artifact, second: Artifact) -> tuple[str, ...]:
-    """Return the fields of the record, and the blobs, in which two artifacts differ."""
+    """Return the fields of the record, and the digests of blobs, that differ."""
     labels = sorted({*first.record, *second.record})
     fields = [label for label in labels if first.record.get(label) != second.record.get(label)]
     shared = sorted({*first.record["blobs"]} & {*second.record["blobs"]})

@@ -1,7 +1,7 @@
 """Build variants: look each up in the store, compile the misses in workers, report.
 
-Where nothing has changed this is all that runs: no worker, no JAX, no SQLite, and of this package
-only what looks things up is imported.
+If all variants are hits, no worker is started, and neither JAX nor SQLite nor any module that only
+compiling needs is imported.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 _A_PATH = re.compile(r"/[^\s:']+")
 _MANY = 50
-"""Looking up fewer variants takes no time."""
-_MADE = ("compiled", "lowered")
-"""What becomes of a variant whose manifest is written."""
+"""Number of variants from which looking them up takes noticeable time."""
+_WRITES_MANIFEST = ("compiled", "lowered")
 _NO_TOOLCHAIN = (
-    "the store does not say with which compiler it was filled, and none is installed here"
+    "the store does not say which compiler it was filled with, and none is installed here"
 )
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 
@@ -53,26 +52,26 @@ def build(
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> Report:
-    """Build `variants`; what the store has is not compiled again.
+    """Build `variants`, and compile those that are not in the store.
 
-    An interrupt (Ctrl-C) stops the workers at once; what was finished stays in the store and in the
-    report, which says that it was interrupted.
+    An interrupt (Ctrl-C) stops the workers at once; finished variants stay in the store and in the
+    report, which is marked as interrupted.
 
     Args:
-        variants: what to build.
-        store: where artifacts lie and will lie.
-        options: how.
-        on_event: is told of each variant as it goes on, and of the time that passes.
+        variants: the variants.
+        store: the store to read and to add to.
+        options: options of the build.
+        on_event: callback for the progress of variants, and for passing time.
 
     Returns:
-        The report; failures are in it, not raised.
+        The report, which includes failures.
 
     Raises:
-        ToolError: the toolchain is not complete; or something has to be compiled, `require_store`
-            is given, and the store cannot be written.
-        NotCachedError: the lock was made with another toolchain.
-        CorruptError: not all folders of the store are its own.
-        SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is none.
+        ToolError: the toolchain is incomplete; or something has to be compiled with
+            `require_store`, and the store cannot be written.
+        NotCachedError: the lock is for another toolchain.
+        CorruptError: a folder of the store is a link or belongs to someone else.
+        SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
     """
     started = time.monotonic()
     run = Run(variants, store, options, on_event)
@@ -82,8 +81,8 @@ def build(
     except KeyboardInterrupt:
         interrupted = True
     seconds = time.monotonic() - started
-    held = run.locked.notes() if run.locked else []
-    notes = tuple(_distinct([*store.warnings, *run.notes, *held, *run.withheld.notes()]))
+    lock_notes = run.locked.notes() if run.locked else []
+    notes = tuple(_distinct([*store.warnings, *run.notes, *lock_notes, *run.hidden.notes()]))
     return Report(run.finished(), seconds, notes, interrupted)
 
 
@@ -91,11 +90,12 @@ def _run(run: Run) -> None:
     options = run.options
     limits = _limits() if any(name in os.environ for name in _LIMITS) else None
     run.store.folders.check()
-    _ = run.store.trust  # what is wrong with its keys is told before anything is done
+    _ = run.store.trust  # reading its keys reports errors in them before anything is done
     with ExitStack() as stack:
         setup = _prepared(run)
         if setup is None:
-            _nothing_known(run)
+            for index in range(len(run.variants)):  # without an identity there are no keys
+                _settle_uncompiled(run, index, LookupResult(why=_NO_TOOLCHAIN))
             return
         stack.enter_context(setup)
         workers = Workers(run, setup, stack)
@@ -107,7 +107,7 @@ def _run(run: Run) -> None:
             context = setup.context(run.store)
         stack.callback(context.digests.save)
         lookup = Lookup(context, run.store)
-        run.hold(lookup, setup)
+        run.apply_lock(lookup, setup)
         session = stack.enter_context(Session(run.store))
         with collector_paused():
             if _has_misses(run.variants, lookup):
@@ -118,7 +118,7 @@ def _run(run: Run) -> None:
         if isinstance(setup, Setup):
             if run.misses and run.may_compile():
                 workers.compile(lookup, session)
-            if any(result.status in _MADE for result in run.results.values()):
+            if any(result.status in _WRITES_MANIFEST for result in run.results.values()):
                 from pallasc.compiler.inputs.remembered_toolchain import remember
 
                 remember(run.store, context.identity, setup.versions_now())
@@ -130,13 +130,13 @@ def _run(run: Run) -> None:
 
 
 def _prepared(run: Run) -> Setup | RememberedToolchain | None:
-    """Return the toolchain; where none is installed, one that the store was filled with.
+    """Return the installed toolchain, else one that the store was filled with.
 
-    There is None of both where nothing is to be compiled, and nothing can be found either.
+    None if neither exists and the build compiles nothing.
 
     Raises:
-        ToolError: it is not complete, or there is none to compile with.
-        NotCachedError: there is none, and the store was filled by another Python or pallasc.
+        ToolError: the toolchain is incomplete, or there is none to compile with.
+        NotCachedError: none is installed, and another Python or pallasc filled the store.
     """
     options = run.options
     if options.ptxas is not None or is_compiler_installed():
@@ -146,11 +146,11 @@ def _prepared(run: Run) -> Setup | RememberedToolchain | None:
         remembered_toolchains,
     )
 
-    known = remembered_toolchains(run.store)
-    if options.compiles and not known:
-        return prepare()
+    remembered = remembered_toolchains(run.store)
+    if options.compiles and not remembered:
+        return prepare()  # raises, and says what to install
     run.has_compiler = False
-    if not known:
+    if not remembered:
         return None
     return choose_remembered(run.store, options.locked.lock if options.locked else None)
 
@@ -160,8 +160,8 @@ class Workers:
 
     Args:
         run: the build.
-        setup: what compiles.
-        stack: ends them.
+        setup: the toolchain.
+        stack: exit stack that ends them.
     """
 
     def __init__(self, run: Run, setup: Setup | RememberedToolchain, stack: ExitStack) -> None:
@@ -169,10 +169,10 @@ class Workers:
         self._pool: Pool | None = None
 
     def start(self, tasks: int) -> Pool | None:
-        """Have workers import JAX while other things go on; does nothing the second time.
+        """Start workers, which import JAX in the background; does nothing the second time.
 
         Raises:
-            ToolError: what they compile cannot be stored, and must be.
+            ToolError: the store cannot be written, and `require_store` is set.
         """
         setup = self._setup
         if self._pool is None and tasks and self._run.may_compile() and isinstance(setup, Setup):
@@ -186,7 +186,7 @@ class Workers:
         return self._pool
 
     def compile(self, lookup: Lookup, session: Session) -> None:
-        """Compile what is missing.
+        """Compile the misses.
 
         Raises:
             ToolError: a compiling process cannot be started.
@@ -201,29 +201,29 @@ class Workers:
 
 
 def _check_store(run: Run) -> None:
-    """Check that what will be compiled can be stored, where it must be.
+    """Check that the store can be written, if `require_store` is set.
 
     Raises:
-        ToolError: it cannot.
+        ToolError: it cannot be written.
     """
     reason = run.store.why_not_writable() if run.options.require_store else ""
     if reason:
         raise ToolError(
             f"the store {run.store.root} cannot be written: {reason}.",
             hint="Name another folder with --store or PALLASC_CACHE_DIR; --no-require-store "
-            "compiles without keeping anything.",
+            "compiles without storing anything.",
         )
 
 
 def _limits() -> Limits:
-    """Return the store's limits; imported only where there are any, or something was compiled."""
+    """Return the store's limits; imported only if set, or if something was compiled."""
     from pallasc.cache.upkeep.limits import read_limits
 
     return read_limits()
 
 
 def _distinct(notes: Iterable[str]) -> Iterator[str]:
-    """Yield notes without those that differ from an earlier one in the name of a file only."""
+    """Yield notes, except those that differ from an earlier note only in a path."""
     seen = set()
     for note in notes:
         kind = _A_PATH.sub("", note)
@@ -233,37 +233,35 @@ def _distinct(notes: Iterable[str]) -> Iterator[str]:
 
 
 def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
-    """Tell, from one variant of each kernel, whether something has surely changed.
-
-    Variants of one kernel share their sources, so a changed one is seen at the first of them.
-    """
+    """Predict misses from the first variant of each kernel: its variants share their sources."""
     if len(variants) < _MANY:
         return False
     first = {(variant.name, variant.base_dir): variant for variant in reversed(variants)}
-    with suppress(PallascError):  # is reported where it is looked up for good
+    with suppress(PallascError):  # `look_up` reports it
         requests = map(lookup.requests.of, first.values())
         return any(lookup.find(request).artifact is None for request in requests)
     return False
 
 
 def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:
-    """Settle the variants that the store has; group the others by request and folder."""
+    """Settle the variants that the store has; group the misses by request and folder."""
+    # The import system caches the listings of folders, and files may have been added since.
     importlib.invalidate_caches()
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
             request = lookup.requests.of(variant)
-            found = run.locked.find(variant, request) if run.locked else lookup.find(request)
+            cached = run.locked.find(variant, request) if run.locked else lookup.find(request)
         except PallascError as error:
             error.location = error.location or variant.location
             run.settle(index, VariantResult(variant, "failed", error=error))
             continue
-        if found.artifact is None or found.action_key is None:
-            _missing(run, index, request, found)
+        if cached.artifact is None or cached.action_key is None:
+            _record_miss(run, index, request, cached)
             workers.start(1)
             continue
-        manifest = found.manifest
-        session.hit(found.action_key, about=about(variant), seconds=manifest.cost_s)
+        manifest = cached.manifest
+        session.hit(cached.action_key, about=about(variant), seconds=manifest.cost_s)
         seconds = time.monotonic() - began
         run.settle(
             index,
@@ -271,19 +269,19 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
                 variant,
                 "hit",
                 seconds,
-                found.action_key,
-                found.artifact,
+                cached.action_key,
+                cached.artifact,
                 saved_s=manifest.cost_s,
                 printed=manifest.printed,
                 diagnostics=_diagnostics(manifest),
-                manifest_key=found.manifest_key,
+                manifest_key=cached.manifest_key,
                 missed=manifest.missed,
             ),
         )
 
 
 def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest, which hardly any has."""
+    """Return the diagnostics of a manifest; imports nothing if there are none."""
     if not manifest.diagnostics:
         return ()
     from pallasc.compiler.workers.diagnostics import from_json
@@ -291,29 +289,22 @@ def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
     return from_json(manifest.diagnostics)
 
 
-def _missing(run: Run, index: int, request: Request, found: LookupResult) -> None:
-    """Note a miss; settle it where nothing may be compiled."""
-    miss = run.misses.setdefault(request.folder_key, Miss(request, found.reason, []))
+def _record_miss(run: Run, index: int, request: Request, result: LookupResult) -> None:
+    miss = run.misses.setdefault(request.folder_key, Miss(request, result.reason, []))
     miss.indices.append(index)
-    _not_compiled(run, index, found)
+    _settle_uncompiled(run, index, result)
 
 
-def _nothing_known(run: Run) -> None:
-    """Settle all variants of a build that compiles nothing, where no key can be told."""
-    for index in range(len(run.variants)):
-        _not_compiled(run, index, LookupResult(why=_NO_TOOLCHAIN))
-
-
-def _not_compiled(run: Run, index: int, found: LookupResult) -> None:
-    """Settle a miss where nothing may be compiled, or nothing can be."""
-    variant, reason = run.variants[index], found.reason
+def _settle_uncompiled(run: Run, index: int, result: LookupResult) -> None:
+    """Settle a miss if it must not, or cannot, be compiled."""
+    variant, reason = run.variants[index], result.reason
     if run.options.frozen:
         error: PallascError = NotCachedError(
             f"{variant.id} is not in the store: {reason}.",
             location=variant.location,
-            hint="--frozen compiles nothing: build it without, or restore the store.",
+            hint="--frozen compiles nothing: build without it, or restore the store.",
         )
-        if found.untrusted:
+        if result.untrusted:
             error = untrusted_entry(variant, reason)
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
     elif not run.options.compiles:
@@ -328,7 +319,7 @@ def _not_compiled(run: Run, index: int, found: LookupResult) -> None:
 
 
 def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
-    """Put what has changed since the nearest entry of the store into the reasons of the misses."""
+    """Replace the reasons of the misses with differences from the nearest entry of the store."""
     from pallasc.compiler.inputs.why import explain_variants
 
     first = [run.variants[miss.indices[0]] for miss in run.misses.values()]
@@ -338,6 +329,6 @@ def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> No
         for index in miss.indices:
             if index in run.results:
                 own = replace(explanation, variant=run.variants[index].id)
-                held = run.results[index]
-                run.results[index] = replace(held, reason=miss.reason, explanation=own)
+                result = run.results[index]
+                run.results[index] = replace(result, reason=miss.reason, explanation=own)
         run.explanations[miss.request.folder_key] = explanation

@@ -162,7 +162,7 @@ class SpecReader:
             raise NotCachedError(
                 f"what this file declares is not in the store: {why}.",
                 location=Location(path),
-                hint="--frozen does not execute it: build it without, or restore the store.",
+                hint="--frozen does not execute it: build without it, or restore the store.",
             )
         try:
             literal = _literal_env(path)

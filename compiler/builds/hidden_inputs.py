@@ -1,8 +1,8 @@
-"""Say which variables of this environment kernels asked for and did not get to see.
+"""Warn of variables and files that kernels requested but that are hidden from them.
 
-Kernels see the variables that their specs declare (`environment`). One that asks for another gets
-none, wherever it is built; where that variable is set here, somebody may have meant it to count.
-The same for a file of the home folder, in whose place workers have an empty one.
+Kernels see only the variables that their specs declare (`environment`), and an empty home folder
+(`isolation`), wherever they are built. If a requested variable is set here, or the file exists, the
+user may expect it to have an effect.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ _HOME = f"~{os.sep}"
 
 @dataclass(slots=True)
 class HiddenInputs:
-    """What kernels asked for: who, by the name of a variable or of a file in the home folder."""
+    """Requests: place by kernel, by the name of a variable or of a file in the home folder."""
 
-    asked: dict[str, dict[str, str]] = field(default_factory=dict)
+    requests: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, kernel: str, missed: Mapping[str, str]) -> None:
-        """Take down what a kernel asked for: `missed` of its manifest."""
+        """Add the requests of a kernel: `missed` of its manifest."""
         for name, place in missed.items() if isinstance(missed, Mapping) else ():
-            self.asked.setdefault(name, {}).setdefault(kernel, place)
+            self.requests.setdefault(name, {}).setdefault(kernel, place)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each that is set, or lies, here."""
+        """Return a note on each variable that is set here and each file that exists."""
         return [
-            _note(name, askers) for name, askers in sorted(self.asked.items()) if _is_here(name)
+            _note(name, kernels)
+            for name, kernels in sorted(self.requests.items())
+            if _is_here(name)
         ]
 
 
 def diagnostics_of(result: VariantResult) -> list[Diagnostic]:
-    """Return the same of one variant, for who fails builds that say too much."""
+    """Return the notes of one variant as diagnostics, for `fail_on_warning`."""
     from pallasc.compiler.workers.diagnostics import Diagnostic
 
     kernel, missed = result.variant.name, result.missed
@@ -57,21 +59,21 @@ def _is_here(name: str) -> bool:
     return name in os.environ
 
 
-def _note(name: str, askers: Mapping[str, str]) -> str:
-    (first, place), *others = askers.items()
+def _note(name: str, kernels: Mapping[str, str]) -> str:
+    (first, place), *others = kernels.items()
     who = first if not others else f"{first} and {_more(others)}"
     where = f" ({place})" if place else ""
     if name.startswith(_HOME):
         return (
-            f"{who} looked for {name}{where}, which is there, and does not get to see it: kernels "
-            'have a home that is empty. To let them see yours, write env: ["HOME"] in the spec.'
+            f"{who} looked for {name}{where}, which exists but is hidden: kernels have an empty "
+            'home. To use your home, write env: ["HOME"] in the spec.'
         )
     asks = "asks" if not others else "ask"
     why = why_not_declared(name)
     if why:
-        return f"{who} {asks} for {name}{where}, which is set here and not let through: it {why}."
+        return f"{who} {asks} for {name}{where}, which is set here but not let through: it {why}."
     return (
-        f"{who} {asks} for {name}{where}, which is set here and not let through, so none is seen. "
+        f"{who} {asks} for {name}{where}, which is set here but not let through. "
         f'To let it through, write env: ["{name}"] in the spec, or env = ["{name}"] under '
         "[tool.pallasc] in pyproject.toml."
     )

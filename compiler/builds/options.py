@@ -1,4 +1,4 @@
-"""How variants are built: what travels as one object from a command to the workers."""
+"""The options of a build."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Options:
     """How variants are built.
 
     Attributes:
-        jobs: how many processes compile at a time; as many as cores and memory allow by default.
-        keep_going: go on with the others when a variant fails.
+        jobs: number of compiling processes; by default as many as cores and memory allow.
+        keep_going: whether to go on after a variant fails.
         ptxas: an assembler to use instead of the installed wheel's.
-        timeout_s: how long one variant may take; None is for ever.
-        memory_bytes: what one compiling process may hold; None is its share of the machine.
-        compile: whether to compile at all: what is not in the store is `missing` otherwise.
-        frozen: what is not in the store fails, and nothing is compiled.
-        explain: say of each miss what has changed since the nearest entry of the store.
-        locked: the lock that all of it must agree with; see `locked`.
-        require_store: what is compiled and cannot be stored has failed.
-        fail_on_warning: what compiles with a warning that one of these matches, now or when it was
-            stored, has failed.
+        timeout_s: time limit of one variant; None for no limit.
+        memory_bytes: memory limit of one compiling process; None for its share of the machine.
+        compile: whether to compile misses; otherwise they are `missing`.
+        frozen: whether misses fail instead of being compiled.
+        explain: whether to compare each miss with the nearest entry of the store.
+        locked: lock that all variants must match; see `locked`.
+        require_store: whether a variant fails if it cannot be stored.
+        fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
+            or when it was stored.
     """
 
     jobs: int | None = None
@@ -49,4 +49,4 @@ class Options:
 
 
 DEFAULTS = Options()
-"""A build that compiles what is missing, held to nothing."""
+"""The options of a build that compiles all misses and has no lock."""

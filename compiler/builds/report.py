@@ -1,4 +1,4 @@
-"""What a build tells: an event as each variant goes on, and a report at the end."""
+"""The events of a build, and its report."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ NOT_COMPILED = ("hit", "lowered", "shared")
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """What became of one variant.
+    """The result of one variant.
 
     Attributes:
         variant: the variant.
-        status: `hit` where the store had it, `lowered` where it had to be lowered again to see that
-            the store had it, `shared` where another variant of this build asked for the same,
-            `skipped` where the build stopped before, `missing` where the store has it not and
-            nothing was to be compiled.
-        seconds: time of its compilation, or of looking it up.
-        action_key: what was compiled, None where that is not known.
-        artifact: the result, None where there is none.
-        error: why it failed.
-        reason: why it was not a hit.
-        explanation: what has changed since the nearest entry of the store, where asked for.
-        died: whether the process that compiled it ended, or was stopped.
-        saved_s: what compiling it once took, where it was a hit and that is known.
-        output: the tail of what the compiling process wrote, where it failed.
-        printed: what tracing and lowering printed, packed (`printed.unpack`).
-        manifest_key: of the manifest that says what was read, "" where that is not known.
-        diagnostics: what was said while it was traced, lowered and compiled, now or then.
-        missed: what its code asked for and did not get to see (`hidden_inputs`).
+        status: `hit`: found in the store. `lowered`: found in the store after lowering it again.
+            `shared`: the same request as an earlier variant of this build. `skipped`: the build
+            stopped before. `missing`: not in the store, in a build that compiles nothing.
+        seconds: time of compiling it, or of looking it up.
+        action_key: its action key, None if unknown.
+        artifact: the artifact, None if there is none.
+        error: reason of a failure.
+        reason: reason of a miss.
+        explanation: differences from the nearest entry of the store, with `explain`.
+        died: whether the process that compiled it ended or was stopped.
+        saved_s: compile time that a hit saved, 0 if unknown.
+        output: end of the output of the compiling process, if it failed.
+        printed: output of tracing and lowering, packed (`kernel_output.unpack`).
+        manifest_key: key of the manifest that lists its inputs, "" if unknown.
+        diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
+        missed: variables and files that its code requested but could not see (`hidden_inputs`).
     """
 
     variant: Variant
@@ -62,7 +61,7 @@ class VariantResult:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened to a variant; `done` of `total` are finished."""
+    """A change in the state of a variant; `done` of `total` are finished."""
 
     kind: Literal["started", "hit", "lowered", "shared", "compiled", "failed", "missing"]
     variant: Variant
@@ -73,13 +72,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Some time has passed: what is being compiled, and since when.
+    """A periodic event, for displays.
 
     Attributes:
-        running: variants and the seconds that each has taken so far, the slowest first.
-        done: how many of `total` are finished.
-        compiled_s: what each variant that was compiled in this build took, in seconds.
-        jobs: how many can be compiled at a time.
+        running: variants being compiled and their times so far in seconds, longest first.
+        done: number of finished variants.
+        total: number of all variants.
+        compiled_s: compile times of this build's variants in seconds.
+        jobs: number of compiling processes.
     """
 
     running: tuple[tuple[Variant, float], ...]
@@ -94,11 +94,14 @@ OnEvent = Callable[[Event | Tick], None]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a build, in the order of the variants.
+    """The results of a build.
 
-    `notes` are warnings about the store and about compilations that were not deterministic.
-    `interrupted` says that somebody stopped the build; what was left is `skipped`. `errors` are of
-    spec files that could not be executed, while the others were built.
+    Attributes:
+        results: results, in the order of the variants.
+        seconds: duration of the build.
+        notes: warnings about the store and about nondeterministic compilations.
+        interrupted: whether the build was interrupted; unfinished variants are `skipped`.
+        errors: errors of spec files that could not be executed.
     """
 
     results: tuple[VariantResult, ...]
@@ -128,7 +131,7 @@ class Report:
 
     @property
     def skipped(self) -> tuple[VariantResult, ...]:
-        """Variants that were not begun, or not finished, when the build stopped."""
+        """Variants that were not finished when the build stopped."""
         return self.having("skipped")
 
     @property

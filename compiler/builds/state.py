@@ -1,4 +1,4 @@
-"""The state of one build: its options, what is settled, what is missing."""
+"""The state of one build: options, results, misses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Miss:
-    """A request that the store could not answer, and the positions of the variants that ask it."""
+    """A request that missed, with the positions of its variants."""
 
     request: Request
     reason: str
@@ -36,7 +36,7 @@ class Miss:
 
 @contextmanager
 def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
-    """Tell that time passes while this thread reads files, and says nothing itself."""
+    """Send ticks from another thread while this one reads files."""
     done = threading.Event()
 
     def tick() -> None:
@@ -56,15 +56,15 @@ class Run:
     """The state of one build: a result for each variant, by its position.
 
     Attributes:
-        variants: what is built.
-        store: where artifacts lie.
-        options: how they are built.
-        results: what is finished.
-        misses: what the store does not have, by the key of its folder.
-        notes: warnings about what was compiled.
-        withheld: what kernels asked for and did not get to see.
-        has_compiler: whether anything can be compiled here.
-        explanations: why misses were misses, where that was asked for.
+        variants: variants to build.
+        store: the store.
+        options: options of the build.
+        results: finished results by position.
+        misses: misses by folder key.
+        notes: warnings about compilations.
+        hidden: variables and files that kernels requested but that are hidden from them.
+        has_compiler: whether a compiler is installed.
+        explanations: explanations of misses by folder key, with `explain`.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[str, Miss] = {}
         self.notes: list[str] = []
-        self.withheld = HiddenInputs()
+        self.hidden = HiddenInputs()
         self.explanations: dict[str, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
         self._failed = False
 
-    def hold(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
-        """Hold the build to its lock, if it has one.
+    def apply_lock(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
+        """Check the build against its lock, if it has one.
 
         Raises:
-            NotCachedError: the lock was made with another toolchain.
+            NotCachedError: the lock is for another toolchain.
         """
         if self.options.locked is not None:
             from pallasc.compiler.builds.locked import LockedLookup, require_toolchain
@@ -96,36 +96,36 @@ class Run:
             self.locked = LockedLookup(self.options.locked, lookup, self.store)
 
     def settle(self, index: int, result: VariantResult) -> None:
-        """Take a result; an artifact over its budget, or not as locked, is a failure."""
-        self.withheld.add(result.variant.name, result.missed)
+        """Record a result; an artifact over its budget, or not as locked, is a failure."""
+        self.hidden.add(result.variant.name, result.missed)
         if result.artifact is not None:
-            wrong: PallascError | None = check_budget(result.artifact, result.variant.budget)
-            if wrong is None and self.locked is not None:
-                wrong = self.locked.check(result)
-            if wrong is None and self.options.fail_on_warning:
-                wrong = self._said_too_much(result)
-            if wrong is not None:
-                wrong.location = wrong.location or result.variant.location
-                result = replace(result, status="failed", error=wrong)
+            error: PallascError | None = check_budget(result.artifact, result.variant.budget)
+            if error is None and self.locked is not None:
+                error = self.locked.check(result)
+            if error is None and self.options.fail_on_warning:
+                error = self._fatal_warning(result)
+            if error is not None:
+                error.location = error.location or result.variant.location
+                result = replace(result, status="failed", error=error)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.tell(result.status, result.variant, result)
 
-    def _said_too_much(self, result: VariantResult) -> PallascError | None:
+    def _fatal_warning(self, result: VariantResult) -> PallascError | None:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics
 
         kernels = result.artifact.kernels if result.artifact else ()
         own = () if any(kernel.origin == "mosaic" for kernel in kernels) else (NO_KERNEL,)
-        said = (*result.diagnostics, *own, *diagnostics_of(result))
-        return check_diagnostics(said, self.options.fail_on_warning, result.variant.base_dir)
+        diagnostics = (*result.diagnostics, *own, *diagnostics_of(result))
+        return check_diagnostics(diagnostics, self.options.fail_on_warning, result.variant.base_dir)
 
     def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
-        """Tell whoever listens what happened to a variant."""
+        """Report an event of a variant to the listener."""
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
         self.on_event(event)
 
     def may_compile(self) -> bool:
-        """Tell whether misses are to be compiled, after what has happened so far."""
+        """Tell whether misses are compiled; not after a failure, unless `keep_going`."""
         return (
             self.options.compiles
             and self.has_compiler
@@ -137,7 +137,7 @@ class Run:
         return self._failed and not self.options.keep_going
 
     def finished(self) -> tuple[VariantResult, ...]:
-        """Return all results; what was never begun is skipped."""
+        """Return all results; variants without one are `skipped`."""
         return tuple(
             self.results.get(index) or VariantResult(variant, "skipped")
             for index, variant in enumerate(self.variants)

@@ -290,7 +290,7 @@ def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int
     assert (caught.value.exit_code, counted(), told) == (3, 0, [])
     assert str(caught.value) == (
         f"{path}: what this file declares is not in the store: it was not read here before.\n"
-        "  --frozen does not execute it: build it without, or restore the store."
+        "  --frozen does not execute it: build without it, or restore the store."
     )
     SpecReader(store=project.store).specs([str(path)])
     held = SpecReader(store=project.store, frozen=True).specs([str(path)])

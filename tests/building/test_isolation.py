@@ -154,8 +154,8 @@ def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so(
         (result,) = report.results
         assert (result.status, result.action_key) == (status, first.results[0].action_key)
         assert report.notes == (
-            "choosing asks for KERNEL_TILE (choosing.py:4), which is set here and not let through, "
-            'so none is seen. To let it through, write env: ["KERNEL_TILE"] in the spec, or env = '
+            "choosing asks for KERNEL_TILE (choosing.py:4), which is set here but not let through. "
+            'To let it through, write env: ["KERNEL_TILE"] in the spec, or env = '
             '["KERNEL_TILE"] under [tool.pallasc] in pyproject.toml.',
         )
 
@@ -175,7 +175,7 @@ def test_a_pattern_fails_a_variant_that_asks_for_a_variable_that_is_withheld(
         assert [result.status for result in (asking, same, plain)] == ["failed", "failed", status]
         assert asking.error.message.startswith(
             "it compiles with a warning: choosing.py:4: pallasc: asking asks for KERNEL_TILE, "
-            "which is set here and not let through"
+            "which is set here but not let through"
         )
         assert "pallasc: same asks for KERNEL_TILE" in same.error.message
         assert str(asking.error.location) == f"{project.folder}/choosing.py:4"
@@ -288,7 +288,7 @@ def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
     report = project.build()
     assert report.results[0].status == "hit"
     (note,) = report.notes
-    assert note.startswith("tuned looked for ~/table.json (tuned.py:3), which is there, and does")
+    assert note.startswith("tuned looked for ~/table.json (tuned.py:3), which exists but is")
     assert list((home / ".cache").iterdir()) == []
 
 

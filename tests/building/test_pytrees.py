@@ -78,8 +78,8 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
     ("name", "message"),
     [
         ("unknown",
-         "array 1 is an Unknown, which has shape and dtype and is neither an array nor a pytree "
-         "node that JAX knows.\n"
+         "array 1 is an Unknown, which has shape and dtype but is neither an array nor a pytree "
+         "node registered with JAX.\n"
          "  Register Unknown with jax.tree_util, or pass a jax.ShapeDtypeStruct."),
         ("number in a node", "array 1.scale is a float, which is not an array."),
         ("text in a node", "unknown dtype 'f33'."),
@@ -90,7 +90,7 @@ def test_containers_keep_their_types(results: dict[str, Any]) -> None:
          "pytree node."),
         ("call of nothing", "$call 'pytrees:QAray': pytrees has no 'QAray'."),
         ("pair isolated",
-         "array 1 is a Pair, which cannot be made anew in another process.\n"
+         "array 1 is a Pair, which cannot be rebuilt in another process.\n"
          '  Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.'),
     ],
 )  # fmt: skip

@@ -109,7 +109,7 @@ def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_c
 ) -> None:
     project.write("scale.py", "def run(x):\n    return x * 2\n")
     project.spec({"name": "scale", "entry": "scale.py:run"})
-    why = "the store does not say with which compiler it was filled, and none is installed here"
+    why = "the store does not say which compiler it was filled with, and none is installed here"
     frozen = project.build(frozen=True)
     (result,) = frozen.results
     assert (frozen.exit_code, result.error.exit_code, result.reason) == (3, 3, why)

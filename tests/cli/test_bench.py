@@ -141,4 +141,4 @@ def test_whatever_compiles_first_requires_a_store_in_ci(
     result = run(command, built.spec, "-k", "dtype=f32", "--store", store, "--jobs", "1")
     assert (result.code, result.out) == (4, "")
     assert "file/store cannot be written: " in result.err
-    assert "--no-require-store compiles without keeping anything." in result.err
+    assert "--no-require-store compiles without storing anything." in result.err

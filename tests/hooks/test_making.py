@@ -105,11 +105,11 @@ def test_hints_name_what_the_user_wrote(
     with pytest.raises(making.BundleError) as failed:
         making.make(yaml, output, root=tmp_path, environ=environ, say=lambda text: None)
     assert failed.value.exit_code == 3
-    hint = f"{written} compiles nothing: build it without, or restore the store."
+    hint = f"{written} compiles nothing: build without it, or restore the store."
     assert str(failed.value).endswith(hint)
     if written == 'from = "store"':  # which has Python specs executed
         return
     with pytest.raises(NotCachedError) as missing:
         making.make(python, output, root=tmp_path, environ=environ, say=lambda text: None)
-    hint = f"{written} does not execute it: build it without, or restore the store."
+    hint = f"{written} does not execute it: build without it, or restore the store."
     assert missing.value.hint == hint
