@@ -25,10 +25,9 @@ from pallasc.compiler.executable.tensor_maps import from_xla
 from pallasc.compiler.executable.unsupported import (
     UNSUPPORTED_HINT,
     describe_call,
-    describe_thunk,
     source_frames,
 )
-from pallasc.compiler.executable.xla_schema import refuse_unknown_fields
+from pallasc.compiler.executable.xla_schema import describe_thunk, refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Kernel, parse_cubin
 from pallasc.specs.artifacts.plan import (

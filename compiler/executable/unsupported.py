@@ -5,43 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-_THUNKS = {
-    "gemm_thunk": "a matrix product by cuBLAS",
-    "cublas_lt_matmul_thunk": "a matrix product by cuBLASLt",
-    "cudnn_thunk": "a cuDNN graph",
-    "convolution_thunk": "a cuDNN convolution",
-    "convolution_reorder_thunk": "a cuDNN filter reordering",
-    "norm_thunk": "a cuDNN normalisation",
-    "fft_thunk": "a Fourier transform by cuFFT",
-    "triangular_solve_thunk": "a triangular solve by cuBLAS",
-    "select_k_thunk": "a top-k selection by RAFT",
-    "conditional_thunk": "control flow (lax.cond or lax.switch)",
-    "while_thunk": "control flow (lax.while_loop, fori_loop or scan)",
-    "host_execute_start_thunk": "a computation on the host",
-    "host_execute_done_thunk": "a computation on the host",
-    "host_send_thunk": "a transfer to the host",
-    "host_send_done_thunk": "a transfer to the host",
-    "host_recv_thunk": "a transfer from the host",
-    "host_recv_done_thunk": "a transfer from the host",
-    "device_to_host_copy_thunk": "a copy to host memory",
-    "host_to_device_copy_thunk": "a copy from host memory",
-    "infeed_thunk": "an infeed",
-    "outfeed_thunk": "an outfeed",
-    "replica_id_thunk": "the replica id",
-    "partition_id_thunk": "the partition id",
-    "rng_seed_thunk": "a random seed drawn at run time",
-}
-
 UNSUPPORTED_HINT = "Leave it out of the function, or give the kernel alone as the entry."
 
 _HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")
-
-
-def describe_thunk(kind: str) -> str:
-    """Return what a thunk of this field name does, for an error message."""
-    if kind in _THUNKS:
-        return _THUNKS[kind]
-    return f"a collective over devices ({kind.removesuffix('_thunk').replace('_', ' ')})"
 
 
 def describe_call(target: str) -> str:

@@ -160,6 +160,34 @@ MosaicGpuKernelProto: version 1 int64, object_file 2 bytes, is_nvshmem_used 3 bo
   gpu_binary 8 bytes, kernel_name 9 string, smem_bytes 10 int64, cluster_size 11 int64
 """
 
+_THUNKS = {
+    "gemm_thunk": "a matrix product by cuBLAS",
+    "cublas_lt_matmul_thunk": "a matrix product by cuBLASLt",
+    "cudnn_thunk": "a cuDNN graph",
+    "convolution_thunk": "a cuDNN convolution",
+    "convolution_reorder_thunk": "a cuDNN filter reordering",
+    "norm_thunk": "a cuDNN normalisation",
+    "fft_thunk": "a Fourier transform by cuFFT",
+    "triangular_solve_thunk": "a triangular solve by cuBLAS",
+    "select_k_thunk": "a top-k selection by RAFT",
+    "conditional_thunk": "control flow (lax.cond or lax.switch)",
+    "while_thunk": "control flow (lax.while_loop, fori_loop or scan)",
+    "host_execute_start_thunk": "a computation on the host",
+    "host_execute_done_thunk": "a computation on the host",
+    "host_send_thunk": "a transfer to the host",
+    "host_send_done_thunk": "a transfer to the host",
+    "host_recv_thunk": "a transfer from the host",
+    "host_recv_done_thunk": "a transfer from the host",
+    "device_to_host_copy_thunk": "a copy to host memory",
+    "host_to_device_copy_thunk": "a copy from host memory",
+    "infeed_thunk": "an infeed",
+    "outfeed_thunk": "an outfeed",
+    "replica_id_thunk": "the replica id",
+    "partition_id_thunk": "the partition id",
+    "rng_seed_thunk": "a random seed drawn at run time",
+}
+"""Thunks that no launch of a cubin can do, in words."""
+
 _SCALARS = {
     "int64": 3, "uint64": 4, "int32": 5, "fixed64": 6, "fixed32": 7, "bool": 8, "string": 9,
     "bytes": 12, "uint32": 13,
@@ -240,3 +268,10 @@ def _submessages(message: Any) -> Iterator[Any]:
 
 _UNREAD = frozenset({"Shape", "AttributesMap", "Allocation", "Thunk"})
 """Messages that carry more than is read here, or that are checked on their own."""
+
+
+def describe_thunk(kind: str) -> str:
+    """Return what a thunk of this field name does, for an error message."""
+    if kind in _THUNKS:
+        return _THUNKS[kind]
+    return f"a collective over devices ({kind.removesuffix('_thunk').replace('_', ' ')})"
