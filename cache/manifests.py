@@ -1,4 +1,4 @@
-"""Manifests: what each field may be, checked where one is read or written.
+"""Manifests: their fields, checked when one is read or written.
 
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. What the fields mean is documented
@@ -23,9 +23,9 @@ _MOST = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a store says of a request; a field that is missing has its default.
+    """The entry of a request in a store; missing fields have their defaults.
 
-    `body` is what was read, with its signatures: `to_json` of what was not.
+    `body` is the JSON object that was read, including signatures; empty for a new manifest.
     """
 
     about: Mapping[str, object] = field(default_factory=dict)
@@ -56,36 +56,36 @@ class Manifest:
 
     @property
     def cost_s(self) -> float:
-        """Return what compiling took, in seconds; 0 where it does not say."""
+        """The compile time in seconds, 0 if unknown."""
         return seconds_of(self.about.get("seconds"))
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a store holds it: what is empty is left out, but for `hidden`."""
-        said = {name: getattr(self, name) for name in _FIELDS}
-        return {n: v for n, v in said.items() if v or (n == "hidden" and v is not None)}
+        """Return the JSON object for a store, without empty fields other than `hidden`."""
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return {n: v for n, v in fields.items() if v or (n == "hidden" and v is not None)}
 
 
 def manifest_from_json(body: Mapping[str, Any]) -> Manifest:
-    """Return a manifest whose fields `check_manifest` has checked."""
+    """Return a manifest from a body that `check_manifest` has accepted."""
     return Manifest(**body, body=body)
 
 
-def check_manifest(name: str, body: Mapping[str, Any]) -> None:
+def check_manifest(name: str, body: Mapping[str, object]) -> None:
     """Check every field of a manifest.
 
     Args:
-        name: the key that it lies under, for messages.
-        body: what it says.
+        name: its key, for messages.
+        body: its fields.
 
     Raises:
-        CorruptError: a field is not what it may be, or is unknown.
+        CorruptError: a field is invalid or unknown.
     """
     for label, value in body.items():
         check = _FIELDS.get(label)
         if check is None:
             raise CorruptError(f"manifest {name}: unknown field {label[:40]!r}")
         if not check(value):
-            raise CorruptError(f"manifest {name}: {label!r} is not as manifests have it")
+            raise CorruptError(f"manifest {name}: {label!r} has an invalid value")
 
 
 def _is_name(value: object) -> bool:
@@ -93,10 +93,10 @@ def _is_name(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Tell whether this is a text that can be written as UTF-8: JSON may have half a character."""
+    """Tell whether this is text that can be encoded as UTF-8: JSON allows lone surrogates."""
     if type(value) is not str:
         return False
-    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _is_texts(value: object) -> bool:
@@ -112,12 +112,12 @@ def _is_optional_text(value: object) -> bool:
 
 
 def is_seconds(value: object) -> bool:
-    """Tell whether this is a time or a number of seconds: not negative, and in ns below 64 bits."""
+    """Tell whether this is a non-negative time in seconds that fits into 64 bits as ns."""
     return type(value) in (int, float) and 0 <= value < 9e9  # type: ignore[operator]
 
 
 def seconds_of(value: object) -> float:
-    """Return the seconds that a manifest or the log states; 0 where it states none."""
+    """Return the seconds in a manifest or the log, 0 if invalid."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(value) if 0 <= value < 1e9 else 0.0
@@ -133,12 +133,12 @@ def _is_about(value: object) -> bool:
 
 def _are_diagnostics(value: object) -> bool:
     return isinstance(value, list) and all(
-        isinstance(one, dict)
-        and one.keys() == {"stage", "kind", "source", "text", "count"}
-        and all(_is_text(one[name]) for name in ("stage", "kind", "source", "text"))
-        and type(one["count"]) is int
-        and 0 < one["count"] < _MOST
-        for one in value
+        isinstance(item, dict)
+        and item.keys() == {"stage", "kind", "source", "text", "count"}
+        and all(_is_text(item[name]) for name in ("stage", "kind", "source", "text"))
+        and type(item["count"]) is int
+        and 0 < item["count"] < _MOST
+        for item in value
     )
 
 
@@ -150,15 +150,15 @@ def _is_toolchain(value: object) -> bool:
 
 
 def is_signed_by(value: object) -> bool:
-    """Tell whether this is a list of signatures, right or wrong."""
+    """Tell whether this is a well-formed list of signatures, valid or not."""
     return (
         isinstance(value, list)
         and len(value) <= MAX_SIGNATURES
-        and all(isinstance(one, dict) and one.keys() == {"key", "signature"} for one in value)
+        and all(isinstance(item, dict) and item.keys() == {"key", "signature"} for item in value)
         and all(
             type(part) is str and len(part) <= _LONGEST_SIGNATURE and part.isascii()
-            for one in value
-            for part in one.values()
+            for item in value
+            for part in item.values()
         )
     )
 

@@ -1,4 +1,4 @@
-"""`pallasc.compile`: one callable, from Python, to an artifact."""
+"""`pallasc.compile`: compile one callable to an artifact."""
 
 from __future__ import annotations
 
@@ -41,33 +41,32 @@ def compile(
     store: Store | None = None,
     **static: Any,
 ) -> Artifact:
-    """Compile `function` for a GPU that need not be there.
+    """Compile `function` for a GPU, which need not be present.
 
     Args:
-        function: what JAX can trace; closures too, unless `isolated`.
-        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, arrays or what stands for
-            one, None, or pytrees of these; `pallasc.Call` stands for the node that the call gives.
+        function: a function that JAX can trace; with `isolated`, not a closure.
+        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, arrays or array-like
+            objects, None, or pytrees of these. A `pallasc.Call` is replaced by its result.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
-        mesh: axes and sizes of the devices that run it together, `{"x": 4}`; the arrays are those
-            of one device.
+        mesh: axes and sizes of the device mesh, `{"x": 4}`; the arrays are those of one device.
         isolated: compile in a worker process; the function must be importable. Otherwise this
-            process compiles, and can do so for one architecture only. A process in which JAX has
-            looked for devices already, as any computation makes it, must say `isolated=True`.
+            process compiles, for one architecture only. Required if JAX has already initialised
+            devices in this process, as any computation does.
         ptxas: an assembler to use instead of the installed wheel's.
-        store: where to look first and to keep the result. Isolated, that is the user's own by
-            default, and a function whose sources are as they were is not even traced. Otherwise it
-            is traced and lowered, since it may hold what no source says, and not compiled again.
-        static: further keyword arguments, passed as they are. Isolated, they must be plain data,
-            `pallasc.Call` or `pallasc.Ref`.
+        store: the store to read and to add to. With `isolated`, it is the user's own by default,
+            and a function with unchanged sources is not traced. Otherwise the function is always
+            traced and lowered, since a closure may hold other values, and compiled if necessary.
+        static: further keyword arguments, passed unchanged. With `isolated`, they must be plain
+            data, `pallasc.Call` or `pallasc.Ref`.
 
     Returns:
         The artifact; `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, `artifact.kernels`.
 
     Raises:
-        SpecError: a wrong array or target, arrays that do not fit the function, or a function that
+        SpecError: an array or the target is invalid, the arrays do not match the function, or it
             cannot be called or imported.
-        CompileError: it does not compile; or, in this process, a second architecture.
-        ToolError: the toolchain is not complete.
+        CompileError: compilation failed, or this process has compiled for another architecture.
+        ToolError: the toolchain is incomplete.
     """
     if not callable(function):
         raise SpecError(
@@ -85,7 +84,7 @@ def compile(
 
 @cache
 def _setup(ptxas: Path | None) -> Setup:
-    """Return the setup of this process, which lasts until it ends."""
+    """Return the setup of this process, which is kept until it ends."""
     setup = prepare(ptxas)
     if setup.temporary is not None:
         atexit.register(setup.temporary.cleanup)
@@ -106,14 +105,14 @@ def _compile_here(
     from pallasc.compiler.lowering.makers import OtherAssemblerError
     from pallasc.compiler.toolchain import nvjitlink
 
-    # `JAX_PLATFORMS` is left alone: the process may have devices of its own.
+    # `JAX_PLATFORMS` is not set: the process may use devices of its own.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
     digests = _digests(_store_root())
     record = setup.record(digests)
     digests.save()
-    given = [with_calls_resolved(item, str(Path.cwd())) for item in args]
-    job = Job(function, given, static, target, mesh)
+    trees = [with_calls_resolved(item, str(Path.cwd())) for item in args]
+    job = Job(function, trees, static, target, mesh)
 
     def run(tools: Tools) -> Artifact:
         if store is not None:
@@ -137,28 +136,28 @@ def _compile_here(
 
 
 _other_assemblers: set[Path] = set()
-"""Assemblers instead of which this process uses another: it chose once and stays with that."""
+"""Assemblers that XLA does not use in this process: it chooses one once per process."""
 
 _processes: dict[tuple[Path, str], XlaProcess] = {}
 _processes_lock = threading.Lock()
 
 
 def _process(setup: Setup, target: Target) -> XlaProcess:
-    """Return the process in which XLA compiles for a target, where this one cannot."""
+    """Return the process in which XLA compiles for a target, if this one cannot."""
     from pallasc.compiler.workers.xla_process import XlaProcess
 
     key = (setup.toolchain.ptxas, target.arch)
     with _processes_lock:
-        found = _processes.get(key)
-        if found is None or not found.alive:
-            found = _processes[key] = XlaProcess(setup)
-            atexit.register(found.close)
-    return found
+        process = _processes.get(key)
+        if process is None or not process.alive:
+            process = _processes[key] = XlaProcess(setup)
+            atexit.register(process.close)
+    return process
 
 
 @cache
 def _reports(ptxas: Path) -> Reports:
-    """Return what the assembler says to this process."""
+    """Return the collector of the assembler's reports in this process."""
     folder = tempfile.TemporaryDirectory(prefix="pallasc-ptxas-")
     atexit.register(folder.cleanup)
     return Reports(ptxas, Path(folder.name))
@@ -166,12 +165,12 @@ def _reports(ptxas: Path) -> Reports:
 
 @cache
 def _digests(store_root: Path | None) -> FileDigests:
-    """Return the digests that this process knows; each is looked at again by stat alone."""
+    """Return this process's cache of file digests, revalidated by stat."""
     return FileDigests(store_root)
 
 
 def _store_root() -> Path | None:
-    """Return where digests of files are remembered, None where there is no such place."""
+    """Return the folder that caches digests of files, None if there is none."""
     try:
         return default_root()
     except ToolError:

@@ -1,4 +1,4 @@
-"""Make bundles from specs: what the store has, what it lacks compiled, provenance, the files."""
+"""Make bundles from specs: build, add provenance, write the files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class WrittenBundle:
     """A bundle that was written.
 
     Attributes:
-        path: where it is.
-        target: the model or architecture that it is for, where there is one bundle for each.
-        variants: ids of what it holds, in the order of the specs.
-        size: bytes of the file.
-        digest: of what it holds, as `Bundle.digest`.
+        path: path of the file.
+        target: its model or architecture, if the bundles are split.
+        variants: ids of its variants, in the order of the specs.
+        size: size of the file in bytes.
+        digest: digest of its contents, as `Bundle.digest`.
     """
 
     path: Path
@@ -48,12 +48,12 @@ class WrittenBundle:
 
 @dataclass(frozen=True, slots=True)
 class BundleResult:
-    """What became of it.
+    """The result of `make_bundle`.
 
     Attributes:
-        report: of the build; where its `exit_code` is not 0, nothing was written.
-        bundles: what was written, in the order of their targets.
-        provenance: what the bundles say they were made from.
+        report: report of the build; nothing is written unless its `exit_code` is 0.
+        bundles: the written bundles, sorted by target.
+        provenance: the provenance recorded in the bundles.
     """
 
     report: Report
@@ -80,30 +80,30 @@ def make_bundle(
     """Write the selected variants into a bundle; all of them or nothing.
 
     Args:
-        selection: the variants, and the specs that they come from.
-        output: the file; what was there is replaced in one step.
-        store: where artifacts lie and will lie.
-        source: what happens to a variant that is not in the store. `compile`: it is compiled.
-            `store`: it fails, with exit code 3. `frozen`: the same, and where there is a lock file
-            all variants must be as it says; the specs must have been read with `frozen`.
+        selection: the variants, and their specs.
+        output: the file; an existing one is replaced atomically.
+        store: the store to read and to add to.
+        source: handling of variants that are not in the store. `compile` compiles them; `store`
+            fails with exit code 3; `frozen` fails, too, and if there is a lock file all variants
+            must match it. With `frozen`, the specs must have been read with `frozen`.
         lock: the lock file; `pallasc.lock` in the current folder by default.
-        locked: there must be a lock file, and what comes out must be as it says.
-        split_by: write one bundle for each model or architecture, with its name behind that of
+        locked: whether there must be a lock file that all variants match.
+        split_by: write one bundle per model or architecture, and append its name to that of
             `output`: `kernels-h100-sxm.pallasc`.
-        keep_debug: leave debug sections in the cubins.
-        keep_ptx: take the PTX along, which nothing needs that launches.
-        level: of zstd, 1 to 22.
-        provenance: what to say of where it comes from; by default that is found out.
-        options: how variants are built; `source` and `locked` decide what it says of both.
-        on_event: is told of each variant as it goes on, and of the time that passes.
+        keep_debug: keep debug sections of the cubins.
+        keep_ptx: include the PTX, which launching does not need.
+        level: compression level of zstd, 1 to 22.
+        provenance: provenance to record; determined from the specs by default.
+        options: options of the build; `source` and `locked` override its `frozen` and `locked`.
+        on_event: callback for the progress of variants, and for passing time.
 
     Returns:
-        What was written, and the report of the build; failures of variants are in that.
+        The bundles and the report of the build, which includes failures.
 
     Raises:
-        SpecError: a wrong argument, or a file that cannot be written.
-        ToolError: something has to be compiled, and the toolchain is not complete.
-        NotCachedError: there must be a lock file and there is none, or it is for another toolchain.
+        SpecError: an argument is wrong, or a file cannot be written.
+        ToolError: something has to be compiled, and the toolchain is incomplete.
+        NotCachedError: a required lock file is missing, or it is for another toolchain.
     """
     from pallasc.compiler.builds.locked import load_locked
     from pallasc.specs.bundle.writer import build_bundle
@@ -113,11 +113,11 @@ def make_bundle(
     if place.is_dir() or not place.name:
         raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
     frozen = source == "frozen" or (locked and source == "store")
-    held = load_locked(Path(lock) if lock else None, frozen=frozen, locked=locked)
+    constraint = load_locked(Path(lock) if lock else None, frozen=frozen, locked=locked)
     report = build(
         selection.variants,
         store=store,
-        options=replace(options, frozen=source != "compile", locked=held),
+        options=replace(options, frozen=source != "compile", locked=constraint),
         on_event=on_event,
     )
     if report.exit_code:
@@ -132,7 +132,7 @@ def make_bundle(
             selection.specs,
             artifacts,
             read=files_read(report.results, store),
-            apart=[group.path for group in groups],
+            ignore=[group.path for group in groups],
         )
     pack = partial(
         build_bundle, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
@@ -142,7 +142,7 @@ def make_bundle(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What goes into one bundle."""
+    """The contents of one bundle."""
 
     path: Path
     target: str | None
@@ -168,13 +168,13 @@ def _groups(
 def _write(
     groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]
 ) -> tuple[WrittenBundle, ...]:
-    """Write all bundles; none before all of them are made."""
+    """Write all bundles, once all of them are packed."""
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
 
-    made = [pack(_items(group.results)) for group in groups]
+    packed = [pack(_items(group.results)) for group in groups]
     written = []
-    for group, data in zip(groups, made, strict=True):
+    for group, data in zip(groups, packed, strict=True):
         replace_file(group.path, data)
         ids = tuple(result.variant.id for result in group.results)
         with open_bundle(data) as bundle:

@@ -1,15 +1,15 @@
 """Load spec files: YAML in this process, Python in a worker.
 
-What a Python file declares is remembered in the store, under the digests of all files that were
-read to find out, so that an unchanged one is not executed again.
+The store remembers the specs of a Python file with the digests of all files that executing it read,
+so an unchanged one is not executed again.
 
-Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, a text of JSON
-whose mappings keep their order, and `env`, label -> value of each variable that they declare.
-What it said and printed while it was executed is said each time it is read.
+Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, JSON text whose
+mappings keep their order, and `env`, label -> value of each variable that the specs declare. Its
+warnings are repeated each time it is read.
 
-What a file declares may depend on the variables that it declares to see. Those that stand there in
-so many words are known before it is executed; where it asked for another one that is set, it is
-executed a second time and sees that, too.
+The specs may depend on variables that the file declares. Literal declarations are found by parsing
+it before it is executed; if it declares and reads another variable that is set, it is executed a
+second time with that variable.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ _TICK_S = 0.5
 _OUTPUT_LINES = 20
 
 OnTick = Callable[[str, float], None]
-"""Is told which file is being executed, and for how many seconds."""
+"""Called with the file being executed, and the seconds so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was chosen of specs.
+    """Specs and the variants selected from them.
 
     Attributes:
-        specs: all that the files declare.
-        variants: those of them that are built.
+        specs: all specs of the files.
+        variants: the selected variants.
     """
 
     specs: tuple[Spec, ...]
@@ -85,17 +85,17 @@ class _ProcessError(SpecError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecReader:
-    """Reads spec files, Python files in a process of their own each, within limits.
+    """Reads spec files; each Python file is executed in a process of its own.
 
     Attributes:
-        store: remembers what Python files declare; its listener is told, too, of what looks like a
-            spec in a folder and is not read.
-        timeout_s: how long executing one file may take; None is for ever.
-        memory_bytes: what its process may hold; None is what the machine has, 0 any amount.
-        frozen: execute nothing.
-        on_tick: is told about twice a second which file is being executed, and for how long.
-        broken: is given the error of a file whose process died or was stopped at a limit, and the
-            other files go on; None has it raised.
+        store: store that remembers the specs of Python files; its listener also receives notes on
+            files in a folder that look like specs and are skipped.
+        timeout_s: time limit of executing one file; None for no limit.
+        memory_bytes: memory limit of its process; None for the machine's memory, 0 for no limit.
+        frozen: whether executing a file is an error.
+        on_tick: called about twice a second while a file is executed.
+        broken: called with the error of a file whose process died or exceeded a limit, and the
+            other files are read; None raises it.
     """
 
     store: Store
@@ -104,7 +104,7 @@ class SpecReader:
     frozen: bool = False
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
-    _withheld: HiddenInputs = field(default_factory=HiddenInputs)
+    _hidden: HiddenInputs = field(default_factory=HiddenInputs)
 
     def specs(self, paths: Sequence[str]) -> list[Spec]:
         """Return the specs that files and folders declare.
@@ -114,19 +114,19 @@ class SpecReader:
             NotCachedError: one would have to be executed, and `frozen` forbids it.
         """
         specs = load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
-        for note in self._withheld.notes():
+        for note in self._hidden.notes():
             self.store.tell(note)
         return specs
 
     def select(
         self, paths: Sequence[str], targets: Sequence[str] = (), expression: str | None = None
     ) -> Selection:
-        """Return what specs declare, and the variants that are chosen of it.
+        """Read specs and select variants.
 
         Args:
-            paths: spec files and folders of them.
-            targets: models or architectures in place of the specs' own; none changes nothing.
-            expression: which variants to take; None takes all.
+            paths: spec files and folders.
+            targets: models or architectures that replace the specs' own; none keeps those.
+            expression: expression that selects variants; None selects all.
 
         Raises:
             SpecError: a spec, a target or the expression is wrong.
@@ -139,28 +139,28 @@ class SpecReader:
         return Selection(tuple(specs), tuple(chosen))
 
     def _read(self, path: str) -> list[Spec]:
-        """Return what a file declares: what the store remembers, or what its execution tells."""
+        """Return the specs of a Python file, from the store or by executing it."""
         digests = FileDigests(self.store.root, trust=self.store.trust)
         folder = str(Path(path).resolve().parent)
         of_project = project_env(folder)
         key = _key(path, digests, of_project)
-        why = "it was not read here before"
-        for known, unchecked in self._known_keys(path, key, digests, of_project):
-            manifest = self.store.get_manifest(known)
+        why = "it has not been read with this store"
+        for key_of_file, unchecked in self._known_keys(path, key, digests, of_project):
+            manifest = self.store.get_manifest(key_of_file)
             if manifest is None:
                 continue
             changed = _changed(manifest, folder, digests, unchecked)
             specs = _remembered(manifest) if changed is None else None
             if specs is not None:
                 self._tell(path, _diagnostics(manifest))
-                self._withheld.add(Path(path).name, manifest.missed)
+                self._hidden.add(Path(path).name, manifest.missed)
                 return specs
             if changed is None:
-                self.store.put_away(MANIFESTS, known, "it declares no specs", None)
-            why = changed or "what is remembered of it is damaged"
+                self.store.put_away(MANIFESTS, key_of_file, "it has no specs", None)
+            why = changed or "its manifest is damaged"
         if self.frozen:
             raise NotCachedError(
-                f"what this file declares is not in the store: {why}.",
+                f"the specs of this file are not in the store: {why}.",
                 location=Location(path),
                 hint="--frozen does not execute it: build without it, or restore the store.",
             )
@@ -176,16 +176,16 @@ class SpecReader:
             self.broken(error)
             return []
         self._remember(key, collected, digests, declared)
-        self._withheld.add(Path(path).name, collected.missed)
+        self._hidden.add(Path(path).name, collected.missed)
         self._tell(path, collected.diagnostics)
         return list(collected.specs)
 
     def _known_keys(
         self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
     ) -> Iterator[tuple[str, set[str] | None]]:
-        """Yield keys to look under, and what takes the names of packages that are not checked.
+        """Yield keys, each with the set that collects names of unchecked packages, or None.
 
-        Where no compiler is installed, there is one for each that the store was filled with.
+        Without an installed compiler, there is a key for each remembered toolchain.
         """
         yield key, None
         if not is_compiler_installed():
@@ -209,16 +209,16 @@ class SpecReader:
         digests.save()
 
     def _tell(self, path: str, diagnostics: Iterable[Diagnostic]) -> None:
-        """Say what was said while a file was executed, now or when it was last."""
+        """Report the warnings of executing a file, now or earlier."""
         for diagnostic in diagnostics:
             self.store.tell(f"while {path} was read: {diagnostic}")
 
     def _ask_worker(self, path: str, names: Iterable[str]) -> Collected:
-        """Have a file executed by a process of its own; return what that found.
+        """Execute a file in a process of its own.
 
         Args:
             path: the file.
-            names: environment variables that it gets to see.
+            names: environment variables that are passed on.
 
         Raises:
             SpecError: the file is wrong, or its process died or was stopped.
@@ -233,7 +233,7 @@ class SpecReader:
         self._tell(path, answer.reply.diagnostics)
         error = answer.reply.error
         if answer.reply.out_of_memory:
-            # The kernel refused it: whether that or the watch comes first is chance.
+            # An allocation failed before the supervisor noticed the limit; treat both alike.
             raise _ProcessError(error.message, location=error.location, hint=error.hint)
         raise error
 
@@ -242,7 +242,7 @@ class SpecReader:
         from pallasc.compiler.workers.tasks import Task
 
         request = Collect(path=path, env=declared_values(names))
-        # where the place of a death is looked for
+        # The folder is where a crash is located.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
         with self._pool() as pool:
@@ -253,7 +253,7 @@ class SpecReader:
                     for _, seconds in pool.running():
                         self.on_tick(path, seconds)
         raise SpecError(
-            "nothing was heard of the process that executes this file.", location=Location(path)
+            "the process that executes this file sent no answer.", location=Location(path)
         )
 
     def _pool(self) -> Pool:
@@ -265,7 +265,7 @@ class SpecReader:
         return Pool(
             1,
             settled(os.environ),
-            Listen(),  # so that starting Python does not count as the file's time
+            Listen(),  # starting Python does not count as the file's time
             timeout_s=self.timeout_s,
             memory_bytes=(find_capacity().memory_bytes(1) if memory is None else memory) or None,
             tick_s=None if self.on_tick is None else _TICK_S,
@@ -273,14 +273,14 @@ class SpecReader:
 
 
 def _literal_env(path: str) -> set[str]:
-    """Return the variables that a file declares in so many words: `env=["KERNEL_TILE"]`."""
+    """Return the variables that a file declares literally: `env=["KERNEL_TILE"]`."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError):
-        return set()  # its execution says what is wrong
+        return set()  # executing it reports the error
     keywords = (node for node in ast.walk(tree) if isinstance(node, ast.keyword))
-    given = (node.value for node in keywords if node.arg == "env")
-    lists = (value.elts for value in given if isinstance(value, ast.List | ast.Tuple))
+    values = (node.value for node in keywords if node.arg == "env")
+    lists = (value.elts for value in values if isinstance(value, ast.List | ast.Tuple))
     texts = (item.value for items in lists for item in items if isinstance(item, ast.Constant))
     return {text for text in texts if isinstance(text, str) and not why_not_declared(text)}
 
@@ -288,19 +288,19 @@ def _literal_env(path: str) -> set[str]:
 def _changed(
     manifest: Manifest, folder: str, digests: FileDigests, unchecked: set[str] | None
 ) -> str | None:
-    """Return what is no longer as it was when a file was executed, None if everything is."""
+    """Return what has changed since a file was executed, None if nothing has."""
     env = manifest.env
     now = declared_fields(label.partition(" ")[2] for label in env)
-    other = next((label for label in env if env[label] != now[label]), None)
-    if other is not None:
-        return f"{other.partition(' ')[2]}, which it declares under env, has another value"
+    changed = next((label for label in env if env[label] != now[label]), None)
+    if changed is not None:
+        return f"{changed.partition(' ')[2]}, which it declares under env, has another value"
     sources = CurrentSources(Place(folder, (folder,)), digests, unchecked)
     change = sources.first_change(manifest)
     return change.sentences()[0] if change else None
 
 
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
-    """Return the key of what a file declares; `jax` is the digest of a JAX that is not here."""
+    """Return the key of a file's specs; `jax` is the digest of a JAX that is not installed."""
     return labelled_key(
         {
             "collect": _SCHEMA,
@@ -316,7 +316,7 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
 
 
 def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
-    """Return what a manifest says was said; hardly any has something."""
+    """Return the diagnostics of a manifest; imports nothing if there are none."""
     if not manifest.diagnostics:
         return ()
     from pallasc.compiler.workers.diagnostics import from_json
@@ -325,7 +325,7 @@ def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
 
 
 def _remembered(manifest: Manifest) -> list[Spec] | None:
-    """Return the specs in a manifest, None if it holds none: it may be a stranger's."""
+    """Return the specs in a manifest, None if malformed: the store may be untrusted."""
     try:
         return [spec_from_json(dict(item)) for item in json.loads(manifest.specs)]
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError, PallascError):
@@ -333,8 +333,8 @@ def _remembered(manifest: Manifest) -> list[Spec] | None:
 
 
 def _process_error(path: str, answer: Answer) -> _ProcessError:
-    """Return the error for a file whose process died: how, where, and what it wrote last."""
-    message, hint, where = "the process that executes this file gave no answer", None, answer.place
+    """Return the error for a file whose process died, with place and last output."""
+    message, hint, where = "the process that executes this file sent no answer", None, answer.place
     if answer.error is not None:
         message, hint = answer.error.message, answer.error.hint
         where = answer.error.location or where

@@ -18,20 +18,20 @@ from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Tolerance
 
 _SLICE = 1 << 22
-"""Elements that are compared at a time, so that copies in double precision stay small."""
+"""Number of elements compared at a time, to bound the copies in double precision."""
 _ULPS = 4
 
 
 def read_array(
     file: Path, dtype: str, shape: Sequence[int], layout: Sequence[int] | None = None
 ) -> Any:
-    """Return an array of numpy from a file with the bytes of device memory.
+    """Read a numpy array from a file with the bytes of device memory.
 
     Args:
         file: the file.
         dtype: short name.
         shape: sizes of the dimensions.
-        layout: the dimensions from the minor one, None for row-major.
+        layout: dimensions, minor to major; None for row-major.
 
     Raises:
         SpecError: numpy has no such type.
@@ -62,17 +62,17 @@ def numpy_dtype(dtype: str) -> Any:
     import ml_dtypes
 
     name = parse_dtype(dtype).jax_name
-    found = getattr(np, name, None) or getattr(ml_dtypes, name, None)
-    if found is None:
+    kind = getattr(np, name, None) or getattr(ml_dtypes, name, None)
+    if kind is None:
         raise SpecError(f"numpy has no type for {dtype}.", hint="Upgrade ml_dtypes.")
-    return np.dtype(found)
+    return np.dtype(kind)
 
 
 def settle_tolerance(tolerance: Tolerance | None, dtype: str) -> tuple[float, float]:
     """Return `rtol` and `atol` for results of a type.
 
-    What a tolerance does not say is 0. Without one, floating-point numbers may differ by four units
-    in the last place, of their size or of 1.
+    A missing field is 0. Without a tolerance, floating-point numbers may differ by four units in
+    the last place, relative to their size or to 1.
     """
     if tolerance is not None:
         return tolerance.rtol or 0.0, tolerance.atol or 0.0
@@ -85,24 +85,24 @@ def settle_tolerance(tolerance: Tolerance | None, dtype: str) -> tuple[float, fl
     return eps, eps
 
 
-def compare_arrays(got: Any, wanted: Any, *, rtol: float, atol: float) -> dict[str, Any]:
-    """Return how far two arrays of one shape are apart, as plain data.
+def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> dict[str, object]:
+    """Return the differences of two arrays of one shape, as plain data.
 
-    An element is right where `|got - wanted| <= atol + rtol * |wanted|`, or both are the same
-    infinity or NaN. `max_abs` and `max_rel` are those of pairs that are finite, None without any;
-    `max_rel` leaves out where the reference has 0.
+    Elements match if `|actual - expected| <= atol + rtol * |expected|`, or if both are NaN or the
+    same infinity. `max_abs` and `max_rel` cover finite pairs, and are None if there are none;
+    `max_rel` skips zeros of the reference.
     """
-    result, right = got.reshape(-1), wanted.reshape(-1)
+    result, reference = actual.reshape(-1), expected.reshape(-1)
     mismatches, first = 0, None
     max_abs: float | None = None
     max_rel: float | None = None
     for start in range(0, result.size, _SLICE):
-        raw = [array[start : start + _SLICE] for array in (result, right)]
+        raw = [array[start : start + _SLICE] for array in (result, reference)]
         a, b = map(_widened, raw)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             distance, size = np.abs(a - b), np.abs(b)
             if all(array.dtype.kind in "iu" for array in raw):
-                # Double precision does not tell all neighbours of 64 bits apart.
+                # Neighbouring 64-bit integers may be equal in double precision.
                 distance[(raw[0] != raw[1]) & (distance == 0)] = 1
             finite = np.isfinite(a) & np.isfinite(b)
             same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -113,27 +113,32 @@ def compare_arrays(got: Any, wanted: Any, *, rtol: float, atol: float) -> dict[s
             first = start + int(np.argmax(wrong))
         max_abs = _largest(max_abs, distance[finite])
         max_rel = _largest(max_rel, relative)
-    found = {"count": int(result.size), "mismatches": mismatches, "rtol": rtol, "atol": atol}
-    return {**found, "max_abs": max_abs, "max_rel": max_rel, "first": _place(got, wanted, first)}
+    return {
+        "count": int(result.size),
+        "mismatches": mismatches,
+        "rtol": rtol,
+        "atol": atol,
+        "max_abs": max_abs,
+        "max_rel": max_rel,
+        "first": None if first is None else _element(actual, expected, first),
+    }
 
 
 def _widened(array: Any) -> Any:
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def _largest(known: float | None, values: Any) -> float | None:
+def _largest(largest: float | None, values: Any) -> float | None:
     if not values.size:
-        return known
-    # JSON has no infinity, which the distance of two large numbers may be.
-    return max(min(float(values.max()), sys.float_info.max), 0.0 if known is None else known)
+        return largest
+    # The distance of two large numbers may be infinite, which JSON cannot express.
+    return max(min(float(values.max()), sys.float_info.max), largest or 0.0)
 
 
-def _place(got: Any, wanted: Any, at: int | None) -> dict[str, Any] | None:
-    """Return where the first wrong element is, and both numbers as text."""
-    if at is None:
-        return None
+def _element(actual: Any, expected: Any, at: int) -> dict[str, object]:
+    """Return the index of an element, and both values as text."""
     return {
-        "index": [int(position) for position in np.unravel_index(at, got.shape)],
-        "got": str(got.reshape(-1)[at]),
-        "wanted": str(wanted.reshape(-1)[at]),
+        "index": [int(position) for position in np.unravel_index(at, actual.shape)],
+        "got": str(actual.reshape(-1)[at]),
+        "wanted": str(expected.reshape(-1)[at]),
     }

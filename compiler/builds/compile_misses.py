@@ -1,4 +1,4 @@
-"""Have workers compile what the store did not have, and settle what comes back."""
+"""Compile the misses of a build in workers, and record their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TICK_S = 0.25
 
 
 def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> None:
-    """Compile the misses of a build, each request of a folder once.
+    """Compile the misses of a build, each request once per folder.
 
     Raises:
         ToolError: a compiling process cannot be started.
@@ -45,7 +45,7 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> No
         miss = misses[task.label]
         if answer is None:
             began_s[task.label] = time.monotonic()
-            run.tell("started", run.variants[miss.indices[0]], None)
+            run.emit("started", run.variants[miss.indices[0]], None)
             continue
         for position, index in enumerate(miss.indices):
             result = _result(run, session, miss, index, answer, first=position == 0)
@@ -59,12 +59,12 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> No
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
-    """Return the pool that a build's options ask for; its workers start when there is work.
+    """Return a pool for a build; its workers start when there is work.
 
     Args:
-        options: of the build.
-        setup: what compiles.
-        tasks: how many variants there may be to compile.
+        options: options of the build.
+        setup: the toolchain.
+        tasks: largest number of variants to compile.
     """
     capacity = find_capacity()
     jobs = options.jobs or capacity.jobs(tasks)
@@ -128,9 +128,9 @@ def _result(
         _sign(run, miss, reply)
     artifact = _artifact(run, reply)
     if artifact is None:
-        return replace(result, error=CompileError("the store lost what was just compiled"))
+        return replace(result, error=CompileError("the store lost the new artifact"))
     if run.options.require_store and reply.not_stored:
-        return replace(result, error=_not_kept(run, reply.not_stored))
+        return replace(result, error=_not_stored(run, reply.not_stored))
     status: Status = "shared"
     if first:
         status = "compiled" if reply.status == "compiled" else "lowered"
@@ -148,12 +148,15 @@ def _result(
 
 
 def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
-    """Publish the manifest that a worker made, signed; it must lead where the worker said."""
+    """Sign and publish a worker's manifest; it must name the artifact that the worker reported."""
     body = reply.manifest
     if body is None:
         return
     if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
-        run.notes.append(f"{run.variants[miss.indices[0]].id}: its manifest was made up")
+        run.notes.append(
+            f"{run.variants[miss.indices[0]].id}: its manifest names another artifact and was "
+            "not stored"
+        )
         return
     try:
         for key in miss.request.keys:
@@ -163,19 +166,19 @@ def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
         run.notes.append(f"{run.variants[miss.indices[0]].id} was not signed: {error.message}")
 
 
-def _not_kept(run: Run, reason: str) -> ToolError:
+def _not_stored(run: Run, reason: str) -> ToolError:
     return ToolError(
-        f"it was compiled, and the store {run.store.root} could not keep it: {reason}.",
+        f"it was compiled, but the store {run.store.root} could not keep it: {reason}.",
         hint="Make room, or name another folder with --store; --no-require-store goes on without.",
     )
 
 
 def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
-    """Return why a variant failed; what killed its process says how to see it alone."""
+    """Return the error of a variant; if its process died, with a command that isolates it."""
     if isinstance(answer.reply, Failed):
         error = answer.reply.error
     else:
-        error = answer.error or CompileError("the worker gave no answer")
+        error = answer.error or CompileError("the worker sent no answer")
         alone = f"To see it alone: {reproduction(variant, run)}"
         error.hint = f"{error.hint} {alone}" if error.hint else alone
     error.location = error.location or answer.place or variant.location
@@ -183,7 +186,7 @@ def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
 
 
 def reproduction(variant: Variant, run: Run) -> str:
-    """Return the command that builds just this variant, with the same limits and tools."""
+    """Return a command that builds only this variant, with the same limits and tools."""
     options = run.options
     words = ["pallasc", "build", variant.location.file, "-k", variant.id, "--jobs", "1"]
     words += ["--target", variant.target.name]
@@ -208,9 +211,9 @@ def _notes(variant: Variant, reply: Compiled) -> list[str]:
 
 
 def _artifact(run: Run, reply: Compiled) -> Artifact | None:
-    found = None
-    if reply.stored:  # what the store has need not stay in memory
-        found = stored_artifact(run.store, reply.action, record=reply.digest or "")
-    if found is not None or reply.record is None:
-        return found
+    artifact = None
+    if reply.stored:  # read on demand, so that it need not stay in memory
+        artifact = stored_artifact(run.store, reply.action, record=reply.digest or "")
+    if artifact is not None or reply.record is None:
+        return artifact
     return Artifact(reply.record, reply.blobs.__getitem__)

@@ -1,7 +1,6 @@
-"""Which of the user's files were read to compile the variants of a build.
+"""The user's files that compiling a build's variants read, from the manifests in the store.
 
-The manifests of the store say so: modules that kernels import, and data that they open. Installed
-packages are no files here; their versions are those of the environment.
+These are modules that kernels import and data files that they open, without installed packages.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class FilesRead:
     """Files by the spec file whose variants read them.
 
     Attributes:
-        files: absolute paths without symbolic links, by the path of the spec file.
-        unknown: spec files with a variant of which the store does not say what it read.
+        files: resolved paths by the path of the spec file.
+        unknown: spec files with a variant that has no manifest.
     """
 
     files: Mapping[Path, set[Path]] = field(default_factory=dict)
     unknown: frozenset[Path] = frozenset()
 
     def by(self, specs: Collection[Path]) -> set[Path]:
-        """Return what variants of these spec files read."""
+        """Return the files that variants of these spec files read."""
         return {file for spec in specs for file in self.files.get(spec, ())}
 
     def is_unknown(self, specs: Collection[Path]) -> bool:
-        """Tell whether a variant of these spec files may have read something else."""
+        """Tell whether variants of these spec files may have read other files."""
         return not self.unknown.isdisjoint(specs)
 
 
@@ -46,7 +45,7 @@ NOTHING_READ = FilesRead()
 
 
 def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
-    """Return what was read to compile results, now or when the store got them."""
+    """Return the files that were read to compile results, now or earlier."""
     files: dict[Path, set[Path]] = {}
     unknown = set()
     seen: set[tuple[str, str]] = set()

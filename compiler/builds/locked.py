@@ -1,31 +1,26 @@
-"""Hold a build to a lock file, or to what the store has: `--frozen` and `--locked`.
+"""Check a build against a lock file or the store: `--frozen` and `--locked`, as in cargo and uv.
 
-What each promises, as cargo and uv use these words:
-
-* `--locked`: what is missing is compiled, and must come out as the lock says. Exit code 3 where a
-  variant is not in the lock, or has another action key or another artifact. A spec that is written
-  in another way and gives the same is no difference. Without a lock file the build fails, since
-  all of it would have to be added.
-* `--frozen`: nothing is compiled. Exit code 3 for each variant that is not to be had as it is. With
-  a lock file, a variant must be in it; its sources, where a manifest in the store knows them, must
-  be what they were; and the store must have its record, with the lock's digest and all blobs. A
-  store that has the record but no manifest cannot tell whether sources have changed since: where
-  the spec has not, by the lock's request key, its action key is taken at its word then, and a note
-  says for how many variants. Without a lock file, every variant must be a hit by its manifest.
+* `--locked`: misses are compiled, and all results must match the lock. Exit code 3 if a variant is
+  not in the lock, or has another action key or artifact. A rewritten spec with the same result
+  matches. Without a lock file the build fails.
+* `--frozen`: nothing is compiled. Exit code 3 for each variant that is not available unchanged.
+  With a lock file, a variant must be in it; its sources must be unchanged, if a manifest in the
+  store lists them; and the store must have the complete record with the lock's digest. If the store
+  has the record but no manifest, changes of sources cannot be detected: unless the spec has changed
+  (by the lock's request key), the lock's action key is used, and a note gives the number of such
+  variants. Without a lock file, every variant must be a hit by its manifest.
 * both: as `--frozen`, and there must be a lock file.
 
-A source that changed fails `--frozen` even where it would be lowered to the same module, since
-only a compilation could tell.
+A changed source fails `--frozen` even if it lowers to the same module: only lowering would show it.
 
-A lock is for one toolchain. Every part of it (JAX, its plugin, ptxas, Python, pallasc itself) is in
-every action key, so with another one nothing can be as locked: both end at once, before anything is
-looked up or compiled, and say what differs. To build with several, keep a lock file for each.
+A lock is for one toolchain, every part of which (JAX, its plugin, ptxas, Python, pallasc) is in
+every action key. With another toolchain the build fails before any look-up and says what differs.
+Keep one lock file per toolchain.
 
-Entries of variants that a build does not ask for do no harm: `pallasc lock SPECS` finds those that
-no spec declares any more.
+Entries of other variants are ignored; `pallasc lock SPECS` finds those that no spec declares.
 
-The lock is looked for in the current folder, not beside the specs: a build may take several of them
-from several folders, and ids name none. It holds no paths, so it can lie anywhere.
+The lock file is searched for in the current folder, as a build may take specs from several folders.
+It contains no paths.
 """
 
 from __future__ import annotations
@@ -64,22 +59,22 @@ if TYPE_CHECKING:
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
 _STORED = (
-    "Somebody changed the store, or compiling it is not deterministic. Empty the store with "
+    "The store was modified, or compiling is not deterministic. Empty the store with "
     "pallasc cache clear, or name another with --store or PALLASC_CACHE_DIR, and build again."
 )
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
 _SOURCES_CHANGED = "its sources have changed since it was locked"
 OTHER_ACTION_KEY = "its action key differs from the lock's"
-"""Said where neither the spec nor, as far as is known, a source has changed."""
+"""Reason if neither the spec nor, as far as is known, a source has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What a build is held to.
+    """The constraint of `--locked` or `--frozen` on a build.
 
     Attributes:
-        file: the lock file, for messages.
-        lock: what it says; None where there is none, then only what the store has counts.
+        file: path of the lock file, for messages.
+        lock: the lock; None if there is none, and every variant must be in the store.
         frozen: whether nothing may be compiled.
     """
 
@@ -89,16 +84,16 @@ class Locked:
 
 
 def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | None:
-    """Return what a build is held to by its options, None where it is held to nothing.
+    """Return the constraint of a build's options, None if there is none.
 
     Args:
         path: the lock file; `pallasc.lock` in the current folder by default.
-        frozen: nothing may be compiled.
-        locked: everything must be as the lock says.
+        frozen: whether nothing may be compiled.
+        locked: whether all variants must match the lock.
 
     Raises:
-        SpecError: a lock file was named that nothing would use, or it is damaged.
-        NotCachedError: `locked` without a lock file, or the one that was named is not there.
+        SpecError: the lock file is damaged, or named without `frozen` and `locked`.
+        NotCachedError: the lock file is required and does not exist.
     """
     if not (frozen or locked):
         if path is not None:
@@ -115,10 +110,10 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
 
 
 def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, context: Context) -> None:
-    """Check that the lock was made with this toolchain.
+    """Check that the lock is for this toolchain.
 
     Raises:
-        NotCachedError: it was made with another one; the message says what differs.
+        NotCachedError: it is for another one; the message says what differs.
     """
     if locked.lock is None or not differing(locked.lock.toolchain, context.components({})):
         return
@@ -130,11 +125,11 @@ def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, contex
 
 
 class LockedLookup:
-    """Looks up the variants of one build that is held to something.
+    """Looks up the variants of a build with a lock, or with `--frozen`.
 
     Args:
-        locked: to what.
-        lookup: finds what the store has.
+        locked: the constraint.
+        lookup: the look-up without it.
         store: the store.
     """
 
@@ -166,31 +161,32 @@ class LockedLookup:
         entry = self._lock.variants.get(variant.id)
         if entry is None:
             raise NotCachedError(f"{variant.id} is {self._absent}.", hint=self._hint("Add it"))
-        found = self._lookup.find(request)
-        if found.artifact is not None:
-            return found
+        cached = self._lookup.find(request)
+        if cached.artifact is not None:
+            return cached
         if self._has_manifest(request):
-            self._reasons[variant.id] = found.reason
+            self._reasons[variant.id] = cached.reason
         if not self._frozen:
-            return found
-        if found.untrusted or (self._store.trust.required and not self._has_manifest(request)):
-            # The lock names it, but says nothing of who compiled it.
-            raise untrusted_entry(variant, found.reason if found.untrusted else NOT_SIGNED)
+            return cached
+        if cached.untrusted or (self._store.trust.required and not self._has_manifest(request)):
+            # A lock says nothing about signatures.
+            raise untrusted_entry(variant, cached.reason if cached.untrusted else NOT_SIGNED)
         return self._by_action_key(variant, request, entry)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
-        """Return the error of a result that is not what the lock says, None if it is."""
+        """Return the error of a result that differs from the lock, None if it matches."""
         clause = self.difference(result)
         if clause is None:
             return None
         entry = self._lock.variants.get(result.variant.id) if self._lock else None
-        again = entry is not None and result.action_key == entry.action
-        same_request = _STORED if result.status == "hit" else _REPRODUCE
-        hint = same_request if again else self._hint()
+        if entry is not None and result.action_key == entry.action:
+            hint = _STORED if result.status == "hit" else _REPRODUCE
+        else:
+            hint = self._hint()
         return NotCachedError(f"{result.variant.id} is {clause}.", hint=hint)
 
     def difference(self, result: VariantResult) -> str | None:
-        """Say how a result is not what the lock says, None if it is."""
+        """Return in words how a result differs from the lock, None if it matches."""
         if self._lock is None or result.artifact is None:
             return None
         entry = self._lock.variants.get(result.variant.id)
@@ -198,28 +194,28 @@ class LockedLookup:
             return self._absent
         if result.action_key != entry.action:
             return f"not as locked: {self._why(result, entry)}"
-        found = result.artifact.digest
-        if found == entry.artifact:
+        digest = result.artifact.digest
+        if digest == entry.artifact:
             return None
         if result.status == "hit":
             return (
-                f"not the locked artifact: the store has {found} under action key {entry.action}, "
+                f"not the locked artifact: the store has {digest} under action key {entry.action}, "
                 f"and {self._file} has {entry.artifact}"
             )
         return (
-            f"not deterministic: action key {entry.action} has given artifact {found}, "
+            f"not deterministic: action key {entry.action} gave artifact {digest}, "
             f"and {self._file} has {entry.artifact}"
         )
 
     def notes(self) -> list[str]:
-        """Return what the user should know of how variants were found."""
+        """Return notes on how variants were found."""
         if self._frozen and self._lock is None:
             return [f"there is no {self._file} here: variants were only looked up in the store"]
         if not self.unchecked:
             return []
         return [
-            f"this store does not know the sources of {self.unchecked} of the variants: they were "
-            f"taken as {self._file} says, and may have changed since"
+            f"this store does not know the sources of {self.unchecked} of the variants: the "
+            f"entries of {self._file} were used, and sources may have changed since"
         ]
 
     @property
@@ -233,28 +229,28 @@ class LockedLookup:
         return any(self._store.get_manifest(key) for key in request.keys)
 
     def _by_action_key(self, variant: Variant, request: Request, entry: Entry) -> LookupResult:
-        """Take what the lock names, where nothing tells that it is out of date."""
+        """Return the artifact of a lock's entry, unless it is known to be out of date."""
         reason = self._reasons.get(variant.id, "")
         if not reason and request.key != entry.request:
             reason = _SPEC_CHANGED
         if reason:
             raise NotCachedError(
                 f"{variant.id} would have to be compiled: {reason}.",
-                hint="Build it without --frozen.",
+                hint="Build without --frozen.",
             )
         artifact = artifact_of_action(self._store, entry.action)
         if artifact is None:
             raise NotCachedError(
-                f"{variant.id} is not in the store: {self._store.root} has no whole record under "
-                f"action key {entry.action}.",
-                hint="Build it without --frozen, or restore the store that the lock was made with.",
+                f"{variant.id} is not in the store: {self._store.root} has no complete record "
+                f"under action key {entry.action}.",
+                hint="Build without --frozen, or restore the store that the lock was made with.",
             )
         self.unchecked += 1
-        said = [diagnostic.to_json() for diagnostic in stored_for_action(self._store, entry.action)]
-        return LookupResult(entry.action, artifact, manifest=Manifest(diagnostics=said))
+        diagnostics = [each.to_json() for each in stored_for_action(self._store, entry.action)]
+        return LookupResult(entry.action, artifact, manifest=Manifest(diagnostics=diagnostics))
 
     def _why(self, result: VariantResult, entry: Entry) -> str:
-        """Say why a variant has another action key than its entry, as far as the store knows."""
+        """Return why a variant's action key differs from its entry, as far as is known."""
         variant = result.variant
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
@@ -270,14 +266,15 @@ class LockedLookup:
         return OTHER_ACTION_KEY if self._is_unexplained(result, entry) else _SOURCES_CHANGED
 
     def _is_unexplained(self, result: VariantResult, entry: Entry) -> bool:
-        """Tell whether nothing says that sources have changed: the lock itself may have."""
+        """Tell whether there is no sign of changed sources; the lock may have been edited."""
         if result.artifact is not None and result.artifact.digest == entry.artifact:
             return True
-        known = result.status in NOT_COMPILED
-        return known and artifact_of_action(self._store, entry.action) is None
+        return (
+            result.status in NOT_COMPILED and artifact_of_action(self._store, entry.action) is None
+        )
 
     def _manifests_of(self, action: str) -> list[Manifest]:
-        """Return the manifests that lead to an action key; reads all of them, once."""
+        """Return the manifests with an action key; all manifests are read, once."""
         if self._manifests is None:
             from pallasc.compiler.inputs.why import all_manifests
 
@@ -288,7 +285,7 @@ class LockedLookup:
 
 
 def _changes(before: Manifest, now: Manifest) -> list[str]:
-    """Say what differs between two manifests of a variant."""
+    """Return the differences of two manifests of a variant in words."""
     request = _differing(fields_in(before.request), fields_in(now.request))
     files = _differing(before.files, now.files)
     opened = _differing(before.opened, now.opened)

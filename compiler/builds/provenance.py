@@ -1,9 +1,9 @@
-"""Say from what a bundle is made: spec files, the commits they are of, the toolchain.
+"""Determine the provenance of a bundle: spec files with their commits, and the toolchain.
 
-The digest of a spec file is over what it declares, not over its bytes: comments make no difference,
-nor does the order of kernels, fields, values and targets, nor which variants go into the bundle.
-Its name is relative to its repository; outside of one it has as few folders as tell it from others.
-An unpacked sdist stands for the repository that it was made from (`recorded_commit`).
+The digest of a spec file covers what it declares, not its bytes: comments, the order of kernels,
+fields, values and targets, and the selection of variants make no difference. Its name is relative
+to its repository; outside a repository, it is the shortest path that tells the files apart. An
+unpacked sdist counts as the repository that it was made from (`recorded_commit`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_to_json
 
 _UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "table", "tolerance")
-"""Fields of a spec that decide no compilation."""
+"""Fields of a spec that do not affect compilations."""
 
 
 @dataclass(slots=True)
@@ -39,18 +39,18 @@ def origins(
     artifacts: Iterable[Artifact],
     *,
     read: FilesRead = NOTHING_READ,
-    apart: Sequence[Path] = (),
+    ignore: Sequence[Path] = (),
 ) -> tuple[Provenance, ...]:
     """Return the provenance of a bundle: one for each repository that specs lie in.
 
     Args:
-        specs: all that was declared.
-        artifacts: what was compiled, for the toolchain.
+        specs: all declared specs.
+        artifacts: the artifacts, for the toolchain.
         read: the files that compiling read.
-        apart: files that are about to be written; that they differ makes no tree dirty.
+        ignore: output files, whose changes do not make a tree dirty.
     """
     toolchains = _toolchains(artifacts)
-    outputs = [path.resolve() for path in apart]
+    outputs = [path.resolve() for path in ignore]
     return tuple(
         _origin(group, toolchain, read, outputs)
         for group in _groups(specs)
@@ -59,11 +59,9 @@ def origins(
 
 
 def _toolchains(artifacts: Iterable[Artifact]) -> list[dict[str, str]]:
-    """Return the versions of each toolchain; it is one, unless a store's records disagree."""
-    found = {}
-    for artifact in artifacts:
-        found[canonical_json(artifact.versions)] = artifact.versions
-    return [found[key] for key in sorted(found)]
+    """Return the versions of each toolchain; usually all records have the same one."""
+    versions = {canonical_json(artifact.versions): artifact.versions for artifact in artifacts}
+    return [versions[key] for key in sorted(versions)]
 
 
 def _groups(specs: Sequence[Spec]) -> list[_Group]:
@@ -74,7 +72,7 @@ def _groups(specs: Sequence[Spec]) -> list[_Group]:
     groups: dict[Path | None, _Group] = {}
     for file, declared in files.items():
         repository: Repository | SdistRecord | None = repositories[file.parent]
-        if repository is None or not repository.own([file]):
+        if repository is None or not repository.tracked([file]):
             repository = find_recorded(file)
         root = repository.root if repository else None
         groups.setdefault(root, _Group(repository)).files[file] = declared
@@ -82,27 +80,28 @@ def _groups(specs: Sequence[Spec]) -> list[_Group]:
 
 
 def _origin(
-    group: _Group, toolchain: Mapping[str, str], read: FilesRead, apart: Sequence[Path]
+    group: _Group, toolchain: Mapping[str, str], read: FilesRead, ignore: Sequence[Path]
 ) -> Provenance:
     repository = group.repository
     names = _names(group)
-    found = Differences(None)
+    differences = Differences(None)
     if repository is not None:
-        found = repository.differences(_sources(group) | read.by(group.files), apart=apart)
-    # Where it is not known what was read, nobody can say that all of it is in the commit.
-    dirty = found.dirty or (None if read.is_unknown(group.files) else found.dirty)
+        sources = _sources(group) | read.by(group.files)
+        differences = repository.differences(sources, ignore=ignore)
+    # If a variant's reads are unknown, so is whether all of them are in the commit.
+    dirty = differences.dirty or (None if read.is_unknown(group.files) else differences.dirty)
     return Provenance(
         builder=f"pallasc {__version__}",
         toolchain=toolchain,
         specs={names[file]: _digest(specs) for file, specs in group.files.items()},
         commit=repository.commit if repository else None,
         dirty=dirty,
-        changed=found.names[:MOST_CHANGED],
+        changed=differences.names[:MOST_CHANGED],
     )
 
 
 def _names(group: _Group) -> dict[Path, str]:
-    """Return what each spec file is called."""
+    """Return the name of each spec file."""
     if group.repository is not None:
         return {file: group.repository.name_of(file) for file in group.files}
     names = {}
@@ -116,27 +115,27 @@ def _names(group: _Group) -> dict[Path, str]:
 
 
 def _sources(group: _Group) -> set[Path]:
-    """Return the files that the specs name: themselves, and entry points and data beside them."""
-    found = set(group.files)
+    """Return the spec files, and the entry points, data files and tables that they name."""
+    files = set(group.files)
     for declared in group.files.values():
         for spec in declared:
             entry = spec.entry.partition(":")[0]
             own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
             own += [spec.table] if spec.table else []
-            found.update((Path(spec.base_dir) / name).resolve() for name in own)
-    return found
+            files.update((Path(spec.base_dir) / name).resolve() for name in own)
+    return files
 
 
 def _digest(specs: Iterable[Spec]) -> str:
-    """Return the digest of what a file declares, whatever order it does so in."""
+    """Return the digest of a file's specs, independent of their order."""
     return digest(b"\n".join(sorted(map(_declared, specs))))
 
 
 def _declared(spec: Spec) -> bytes:
-    """Return what of a spec decides compilations, in one order."""
+    """Return the fields of a spec that affect compilations, in a fixed order."""
     data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
     if not data["env"]:
-        del data["env"]  # as in bundles from before there was this field
+        del data["env"]  # equal to bundles made before this field existed
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
     rows = _sorted(row.values for row in spec.rows)
     data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}

@@ -1,14 +1,14 @@
-"""The commit of an sdist, which lies in no repository: recorded in a file when the sdist is made.
+"""The commit of an sdist, recorded in a file when the sdist is made.
 
-`pallasc-origin.json` in the folder of the project is one object:
+`pallasc-origin.json` in the project's folder is one object:
 
 * `schema`: 1
-* `commit`: what was checked out
-* `dirty`: whether the sources differed from it, null where git could not tell
-* `folder`: of the project, relative to the repository; empty where it is the same
+* `commit`: commit that was checked out
+* `dirty`: whether the sources differed from it, null if git could not tell
+* `folder`: folder of the project, relative to the repository; empty if it is the same
 * `files`: SHA-256 of each source of kernels, by its name relative to the project
 
-A source that has changed since then makes the tree dirty, as it does in a repository.
+As in a repository, a source that was changed later makes the tree dirty.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 @dataclass(frozen=True, slots=True)
 class SdistRecord:
-    """An unpacked sdist that knows its commit.
+    """An unpacked sdist with a recorded commit.
 
     Attributes:
-        root: the folder of the project, without symbolic links.
-        commit: what was checked out when the sdist was made.
+        root: folder of the project, without symbolic links.
+        commit: commit that was checked out when the sdist was made.
         dirty: whether the sources differed from it.
-        folder: of the project, relative to the repository.
+        folder: folder of the project, relative to the repository.
         files: SHA-256 of each source, by its name relative to the project.
     """
 
@@ -51,20 +51,20 @@ class SdistRecord:
         """Return the name of a file, relative to the repository."""
         return (self.folder / file.relative_to(self.root).as_posix()).as_posix()
 
-    def own(self, files: Collection[Path]) -> set[Path]:
-        """Return those files that the sdist was made with."""
+    def tracked(self, files: Collection[Path]) -> set[Path]:
+        """Return those of the files that the record lists."""
         return {file for file in files if self._name(file) in self.files}
 
-    def differences(self, files: Collection[Path], *, apart: Collection[Path] = ()) -> Differences:
-        """Return what differs from the sources that the sdist was made from.
+    def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:
+        """Return the differences from the sources that the sdist was made from.
 
         Args:
-            files: what something was made from; those that the sdist was made without differ.
-            apart: make no difference.
+            files: inputs of a build; those that the record does not list differ.
+            ignore: files to ignore.
         """
         changed = {self.root / name for name in self.files if not self._is_same(name)}
-        changed |= set(files) - self.own(files)
-        names = sorted(self._shown(file) for file in changed - set(apart))
+        changed |= set(files) - self.tracked(files)
+        names = sorted(self._shown(file) for file in changed - set(ignore))
         return Differences(True if names else self.dirty, tuple(names))
 
     def _shown(self, file: Path) -> str:
@@ -79,9 +79,9 @@ class SdistRecord:
 
 
 def record_text(root: Path, files: Iterable[str]) -> bytes | None:
-    """Return what an sdist records, None where nothing is known.
+    """Return the record of an sdist, None if the commit is unknown.
 
-    An sdist that is made from an unpacked one records what that does.
+    An sdist made from an unpacked sdist keeps its record.
 
     Args:
         root: the folder of the project.
@@ -94,7 +94,7 @@ def record_text(root: Path, files: Iterable[str]) -> bytes | None:
     names = sorted(files)
     sources = {root / name for name in names}
     repository = find_repository(root)
-    if repository is None or not repository.own(sources):
+    if repository is None or not repository.tracked(sources):
         recorded = _read(root)
         return None if recorded is None else (root / RECORD).read_bytes()
     data = {
@@ -108,7 +108,7 @@ def record_text(root: Path, files: Iterable[str]) -> bytes | None:
 
 
 def find_recorded(file: Path) -> SdistRecord | None:
-    """Return the unpacked sdist that a source belongs to, None where there is none.
+    """Return the unpacked sdist that a source belongs to, None if there is none.
 
     Raises:
         SpecError: a record cannot be read.
@@ -116,7 +116,7 @@ def find_recorded(file: Path) -> SdistRecord | None:
     for folder in file.parents:
         recorded = _read(folder)
         if recorded is not None:
-            return recorded if recorded.own([file]) else None
+            return recorded if recorded.tracked([file]) else None
     return None
 
 
@@ -141,15 +141,15 @@ def _read(root: Path) -> SdistRecord | None:
 def _parse(root: Path, data: Any) -> SdistRecord:
     folder = PurePosixPath(data["folder"])
     if data["schema"] != _SCHEMA or folder.is_absolute() or ".." in folder.parts:
-        raise ValueError("another schema or folder")
+        raise ValueError("schema or folder")
     if not _COMMIT.fullmatch(data["commit"]) or data["dirty"] not in (True, False, None):
-        raise ValueError("no commit")
+        raise ValueError("commit")
     files = {str(name): str(digest) for name, digest in data["files"].items()}
     return SdistRecord(root, data["commit"], data["dirty"], folder, files)
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file, nothing where it cannot be read."""
+    """Return the SHA-256 of a file, "" if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -1,6 +1,6 @@
 """Compare launches with the references of their specs, in a process of their own.
 
-`Compare` asks for it, `Compared` or `Failed` replies (`messages`).
+The request is `Compare`, the reply `Compared` or `Failed` (`messages`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAM = "pallasc.compiler.builds.reference_worker"
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """An array, and the name of the file with its bytes in device memory."""
+    """An array, and the name of the file with its bytes as in device memory."""
 
     array: Binding
     name: str
@@ -32,7 +32,7 @@ class ArrayFile:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFiles:
-    """The arrays that a launch took and gave, in files of a folder."""
+    """The inputs and outputs of a launch, in files of a folder."""
 
     folder: Path
     inputs: tuple[ArrayFile, ...]
@@ -41,14 +41,14 @@ class LaunchFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared(Reply):
-    """What `compare.compare_arrays` says of each output."""
+    """The comparison of each output, from `compare_arrays`."""
 
     outputs: tuple[Mapping[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare(Request):
-    """Run the reference of a variant and compare; `env` has the variables that it declares."""
+    """Run the reference of a variant and compare; `env` has its declared variables."""
 
     op: ClassVar[str] = "compare"
     reply: ClassVar[type[Reply]] = Compared
@@ -58,17 +58,17 @@ class Compare(Request):
 
 
 Launch = Callable[[int], LaunchFiles]
-"""Launches the variant of a number."""
+"""Launches a variant, given its number."""
 
 
 def compare(
     variants: Sequence[Variant], launch: Launch
 ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Yield number and comparison of each variant, each launched when its turn comes.
+    """Launch and compare one variant after the other; yield its number and comparisons.
 
     Args:
-        variants: what is compared; all have a reference.
-        launch: see `Launch`. Its files are not needed any more when the comparison is yielded.
+        variants: variants that have a reference.
+        launch: see `Launch`. Its files may be removed when the comparison is yielded.
 
     Raises:
         PallascError: a launch or a reference fails.
@@ -96,5 +96,5 @@ def _outputs(answer: Answer) -> list[dict[str, Any]]:
     if isinstance(answer.reply, Failed):
         raise answer.reply.error
     if not isinstance(answer.reply, Compared):
-        raise answer.error or CompileError("the process that runs references has not answered")
+        raise answer.error or CompileError("the process that runs references sent no answer")
     return [dict(output) for output in answer.reply.outputs]

@@ -1,4 +1,4 @@
-"""The process that runs references: on the CPU, with JAX, away from the process that launches.
+"""The process that runs references with JAX on the CPU, separate from the launching process.
 
 Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
 `reference`.
@@ -48,11 +48,11 @@ def main(arguments: list[str], channel: Channel) -> int:
     return 0
 
 
-def _compare(request: Compare) -> list[dict[str, Any]]:
-    """Return what `compare_arrays` says of each output.
+def _compare(request: Compare) -> list[dict[str, object]]:
+    """Return the comparison of each output.
 
     Raises:
-        SpecError: the reference cannot be run, or gives something else than the kernel.
+        SpecError: the reference cannot be run, or its results have other shapes.
     """
     variant, launched = request.variant, request.launched
     expose_variables(request.env)
@@ -74,7 +74,7 @@ def _read(folder: Path, file: ArrayFile) -> Any:
 
 def _compare_output(
     variant: Variant, output: ArrayFile, expected: Any, folder: Path
-) -> dict[str, Any]:
+) -> dict[str, object]:
     array = output.array
     if tuple(expected.shape) != array.shape:
         raise _wrong(
@@ -88,19 +88,20 @@ def _compare_output(
 
 
 def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
-    """Return what a variant's reference gives for these arrays.
+    """Return the results of a variant's reference.
 
-    It gets the arrays as the kernel does, and those static arguments that it has parameters for.
+    It is called with the kernel's arrays and those static arguments that it has parameters for.
 
     Args:
         variant: the variant.
-        inputs: arrays of numpy by path, in the order of the kernel's signature.
+        inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
         SpecError: it cannot be imported, or fails.
     """
     import jax
 
+    # JAX narrows 64-bit types unless this is set before any array is made.
     if any(array.dtype.itemsize >= 8 and array.dtype != "complex64" for array in inputs.values()):
         jax.config.update("jax_enable_x64", True)
     try:
@@ -118,10 +119,10 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
         result = function(*positional, **named, **static)
         return jax.block_until_ready(result)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         place = user_place(frames(error)) or variant.location
         raise SpecError(
-            f"the reference {variant.reference} of {variant.name} failed: {said}", location=place
+            f"the reference {variant.reference} of {variant.name} failed: {reason}", location=place
         ) from error
 
 
@@ -144,7 +145,7 @@ def _arguments(variant: Variant, inputs: Mapping[str, Any]) -> tuple[list[Any], 
 
 
 def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
-    """Return an argument with arrays of JAX in it, in the order in which JAX flattens."""
+    """Return an argument with JAX arrays, in the order in which JAX flattens it."""
     import jax
     import jax.numpy as jnp
 
@@ -159,7 +160,7 @@ def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
 
 
 def _leaves_of(result: Any) -> list[Any]:
-    """Return the arrays of a result, in the order of the kernel's."""
+    """Return the arrays of a result, in the order of the kernel's results."""
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Compare variants with a lock file, and make the lock anew."""
+"""Compare variants with a lock file, and update it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Entry, Lock, compare, differences, merged, update_command
 from pallasc.specs.spec import Variant
 
-_ASKED_OTHERWISE = "its spec has changed, and gives the same as before"
+_SAME_RESULT = "its spec has changed, with the same result"
 _NOT_DETERMINISTIC = "the same action key gave another artifact"
 
 
 @dataclass(frozen=True, slots=True)
 class LockCheck:
-    """How variants differ from a lock, and what the user should know of the comparison."""
+    """The differences of variants from a lock, and notes on the comparison."""
 
     changes: tuple[Change, ...]
     notes: tuple[str, ...] = ()
@@ -38,13 +38,13 @@ class LockCheck:
 
 @dataclass(frozen=True, slots=True)
 class LockUpdate:
-    """What an update gives.
+    """The result of an update.
 
     Attributes:
-        lock: the new lock; the old one where a variant failed.
-        changes: how it differs from the old one.
-        toolchain: how its toolchain differs, in clauses.
-        report: of the build.
+        lock: the new lock; the old one if a variant failed.
+        changes: changed entries.
+        toolchain: differences between the toolchains, in words.
+        report: report of the build.
     """
 
     lock: Lock
@@ -71,14 +71,14 @@ def check_lock(
     Args:
         variants: the variants.
         locked: the lock.
-        whole: whether these are all the variants that it should have.
-        store: tells what the variants are by now.
+        whole: whether entries of other variants count as dropped.
+        store: the store in which variants are looked up.
         ptxas: as for `build`.
 
     Raises:
-        NotCachedError: the lock was made with another toolchain.
-        ToolError: the toolchain is not complete, a data file cannot be read; or no compiler is
-            installed, and the store does not say with which one it was filled.
+        NotCachedError: the lock is for another toolchain.
+        ToolError: the toolchain is incomplete, a data file cannot be read; or no compiler is
+            installed, and the store does not remember one.
     """
     lock = locked.lock
     entries = lock.variants if lock else {}
@@ -86,11 +86,11 @@ def check_lock(
         context = setup.context(store)
         require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
-        held = LockedLookup(replace(locked, frozen=True), lookup, store)
-        found = [_check(v, entries.get(v.id), lookup.requests.of(v), held) for v in variants]
-        notes = (*held.notes(), *setup.notes(context))
+        frozen = LockedLookup(replace(locked, frozen=True), lookup, store)
+        checked = [_check(v, entries.get(v.id), lookup.requests.of(v), frozen) for v in variants]
+        notes = (*frozen.notes(), *setup.notes(context))
         context.digests.save()
-    changes = [change for change in found if change is not None]
+    changes = [change for change in checked if change is not None]
     if whole:
         gone = entries.keys() - {variant.id for variant in variants}
         changes += [Change("dropped", name, entries[name]) for name in gone]
@@ -104,17 +104,17 @@ def _check(
     if entry is None:
         return Change("added", variant.id)
     try:
-        found = lookup.find(variant, request)
+        cached = lookup.find(variant, request)
     except NotCachedError as missing:
         reason = missing.message.removeprefix(f"{variant.id} ").removesuffix(".")
         return Change("unknown", variant.id, entry, reason=reason)
-    if found.artifact is None or found.action_key is None:
-        return Change("unknown", variant.id, entry, reason=found.reason)
-    after = Entry(found.action_key, found.artifact.digest, request.key)
+    if cached.artifact is None or cached.action_key is None:
+        return Change("unknown", variant.id, entry, reason=cached.reason)
+    after = Entry(cached.action_key, cached.artifact.digest, request.key)
     if after == entry:
         return None
-    result = VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
-    reason = lookup.difference(result) or _ASKED_OTHERWISE
+    result = VariantResult(variant, "hit", 0.0, cached.action_key, cached.artifact)
+    reason = lookup.difference(result) or _SAME_RESULT
     return Change("changed", variant.id, entry, after, reason)
 
 
@@ -131,16 +131,16 @@ def update_lock(
     """Build variants, and return the lock with their entries; nothing is written.
 
     Args:
-        variants: whose entries are made anew.
-        lock: the old lock, None where there is none.
-        file: the lock file, for messages.
-        whole: whether the other entries go; otherwise they stay.
+        variants: variants whose entries are updated.
+        lock: the old lock, None if there is none.
+        file: path of the lock file, for messages.
+        whole: whether entries of other variants are removed.
         store: as for `build`.
         options: as for `build`.
         on_event: as for `build`.
 
     Raises:
-        NotCachedError: entries would stay that another toolchain made.
+        NotCachedError: entries for another toolchain would be kept.
         ToolError: the toolchain is not complete.
     """
     old = lock or Lock()
@@ -149,22 +149,22 @@ def update_lock(
         toolchain = setup.components(context)
         requests = [request.key for request in map(Requests(context).of, variants)]
     names = {variant.id for variant in variants}
-    apart = differences(old.toolchain, toolchain) if old.variants else []
-    if apart and not whole and not old.variants.keys() <= names:
+    changed_parts = differences(old.toolchain, toolchain) if old.variants else []
+    if changed_parts and not whole and not old.variants.keys() <= names:
         raise NotCachedError(
-            f"{file} is for another toolchain: {'; '.join(apart)}; the entries that this update "
-            "leaves alone would not fit this one.",
+            f"{file} is for another toolchain: {'; '.join(changed_parts)}; the entries that this "
+            "update keeps would not match this one.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
     report = build(variants, store=store, options=options, on_event=on_event)
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
-        return LockUpdate(old, (), tuple(apart), report)
+        return LockUpdate(old, (), tuple(changed_parts), report)
     new = merged(old, Lock(toolchain, entries), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
-    reasons = {} if apart else {r.variant.id: r.reason for r in report.results}
-    told = tuple(_with_reason(change, reasons) for change in changes)
-    return LockUpdate(new, told, tuple(apart), report)
+    reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
+    explained = tuple(_with_reason(change, reasons) for change in changes)
+    return LockUpdate(new, explained, tuple(changed_parts), report)
 
 
 def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[str, Entry]:
@@ -180,8 +180,8 @@ def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:
         return change
     before, after = change.before, change.after
     if before.action != after.action:
-        known = reasons.get(change.variant, "")
+        reason = reasons.get(change.variant, "")
         unexplained = change.variant in reasons and before.request == after.request
-        return replace(change, reason=known or (OTHER_ACTION_KEY if unexplained else ""))
+        return replace(change, reason=reason or (OTHER_ACTION_KEY if unexplained else ""))
     same = before.artifact == after.artifact
-    return replace(change, reason=_ASKED_OTHERWISE if same else _NOT_DETERMINISTIC)
+    return replace(change, reason=_SAME_RESULT if same else _NOT_DETERMINISTIC)

@@ -1,8 +1,7 @@
-"""Compile variants twice in fresh processes, and compare byte for byte, with what is stored too.
+"""Compile variants twice in fresh processes, and compare them byte for byte, and with the store.
 
-Both times the store is empty, and the second time the variants go through the workers in the
-opposite order, so that what a process has compiled before is different too. The hash seed is not:
-workers have a fixed one, so no build could differ in it.
+Both builds start with an empty store. The second compiles the variants in reverse order, so workers
+have compiled others before. The hash seed is the same: it is fixed for all workers.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ _LONGEST_VALUE = 80
 
 @dataclass(frozen=True, slots=True)
 class ReproduceResult:
-    """One variant compiled twice.
+    """The result of compiling one variant twice.
 
     Attributes:
-        variant: its id.
-        outcome: `failed` where it did not compile both times, `skipped` where the build stopped.
-        first, second: digests of both artifacts, None where there is none.
-        stored: digest of the one that the build gave, from the store perhaps.
-        differences: fields of the record that differ, and where the bytes of blobs do.
-        error: why it failed.
+        variant: id of the variant.
+        outcome: `failed` if it did not compile both times, `skipped` if the build stopped.
+        first: digest of the first artifact, None if there is none.
+        second: digest of the second.
+        stored: digest of the artifact of the build itself, which may be from the store.
+        differences: differing fields of the record, and offsets in blobs.
+        error: reason of the failure.
     """
 
     variant: str
@@ -53,13 +53,13 @@ class ReproduceResult:
     stored: str | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain data."""
+        """Return plain data."""
         return {**asdict(self), "differences": list(self.differences)}
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The results, in the order of the variants, and whether somebody stopped it."""
+    """The results, in the order of the variants, and whether it was interrupted."""
 
     results: tuple[ReproduceResult, ...]
     interrupted: bool = False
@@ -72,16 +72,17 @@ class Reproduction:
         return 0 if all(result.outcome == "same" for result in self.results) else 1
 
 
-def with_reproduction(report: Report, found: Reproduction) -> Report:
-    """Return a build's report in which what did not come out twice alike has failed."""
-    wrong = {result.variant: result for result in found.results if result.outcome != "same"}
+def with_reproduction(report: Report, reproduction: Reproduction) -> Report:
+    """Return a build's report in which variants that were not reproduced have failed."""
+    wrong = {result.variant: result for result in reproduction.results if result.outcome != "same"}
     results = tuple(
         replace(result, status="failed", error=_fault(wrong[result.variant.id], result))
         if result.variant.id in wrong
         else result
         for result in report.results
     )
-    return replace(report, results=results, interrupted=report.interrupted or found.interrupted)
+    interrupted = report.interrupted or reproduction.interrupted
+    return replace(report, results=results, interrupted=interrupted)
 
 
 def _fault(wrong: ReproduceResult, result: VariantResult) -> CheckError:
@@ -89,17 +90,17 @@ def _fault(wrong: ReproduceResult, result: VariantResult) -> CheckError:
         listed = "".join(f"\n  {difference}" for difference in wrong.differences)
         message = f"compiled twice, it gave different bytes:{listed}"
         if wrong.first == wrong.second:
-            message = f"compiled again, it gave other bytes than the store has:{listed}"
+            message = f"compiled again, it gave other bytes than in the store:{listed}"
     else:
         message = f"it could not be compiled twice more: {wrong.error or wrong.outcome}"
     hint = None
     if wrong.first is not None and wrong.first == wrong.second:
-        hint = "The store's is damaged or forged, or the toolchain's record misses something."
+        hint = "The stored artifact was modified, or its key misses an input."
     return CheckError(message, location=result.variant.location, hint=hint)
 
 
-def chosen(variants: Sequence[Variant], count: int) -> list[Variant]:
-    """Return `count` of the variants in their order, always the same ones: by digest of the id."""
+def sample_of(variants: Sequence[Variant], count: int) -> list[Variant]:
+    """Return `count` of the variants, in their order; the choice is deterministic."""
     ranked = sorted(variants, key=lambda variant: digest(variant.id.encode()))
     names = {variant.id for variant in ranked[:count]}
     return [variant for variant in variants if variant.id in names]
@@ -117,19 +118,23 @@ def reproduce(
     """Compile `count` of the variants twice, each time in fresh processes, and compare all three.
 
     Args:
-        variants: of these.
-        count: how many.
-        store: knows the digests of the toolchain's files; nothing is taken from it or put there.
-        stored: what a build gave for them, by id; what it holds is compared too.
-        options: how they are compiled: `jobs`, `ptxas` and the limits count.
-        on_event: as for `build`, of both builds.
+        variants: the variants to choose from.
+        count: number of variants to compile.
+        store: store whose cached digests of the toolchain's files are copied; not used otherwise.
+        stored: artifacts by id to compare, too.
+        options: options, of which `jobs`, `ptxas` and the limits are used.
+        on_event: as for `build`; called for both builds.
 
     Raises:
-        ToolError: the toolchain is not complete.
+        ToolError: the toolchain is incomplete.
     """
-    sample = chosen(variants, count)
-    plain = replace(DEFAULTS, jobs=options.jobs, ptxas=options.ptxas)
-    plain = replace(plain, timeout_s=options.timeout_s, memory_bytes=options.memory_bytes)
+    sample = sample_of(variants, count)
+    plain = Options(
+        jobs=options.jobs,
+        ptxas=options.ptxas,
+        timeout_s=options.timeout_s,
+        memory_bytes=options.memory_bytes,
+    )
     with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
         reports: list[Report] = []
         for name, order in (("first", sample), ("second", sample[::-1])):
@@ -143,13 +148,13 @@ def reproduce(
         )
 
 
-def _empty_store(root: Path, known: Store) -> Store:
-    """Return a store that only knows the digests of files, which take seconds to make."""
-    store = Store(root, trust=known.trust)
+def _empty_store(root: Path, source: Store) -> Store:
+    """Return an empty store with the cached digests of files, which take seconds to compute."""
+    store = Store(root, trust=source.trust)
     with suppress(OSError):
-        found = files.read(known.folders, stat_digest.PLACE, limit_bytes=format.MAX_RECORD_BYTES)
-        if found is not None and not found.fault:
-            with files.temporary(store.folders, found.data) as place:
+        cached = files.read(source.folders, stat_digest.PLACE, limit_bytes=format.MAX_RECORD_BYTES)
+        if cached is not None and not cached.fault:
+            with files.temporary(store.folders, cached.data) as place:
                 files.publish_last(store.folders, place, stat_digest.PLACE)
     return store
 
@@ -160,11 +165,11 @@ def _compared(
     name, error = first.variant.id, first.error or second.error
     digests = _digest(first.artifact), _digest(second.artifact)
     if first.artifact is not None and second.artifact is not None:
-        found = tuple(islice(differences(first.artifact, second.artifact), _MOST_DIFFERENCES))
-        if not found and stored is not None:
-            found = tuple(islice(differences(stored, first.artifact), _MOST_DIFFERENCES))
-        outcome: Outcome = "different" if found else "same"
-        return ReproduceResult(name, outcome, *digests, found, stored=_digest(stored))
+        differing = tuple(islice(differences(first.artifact, second.artifact), _MOST_DIFFERENCES))
+        if not differing and stored is not None:
+            differing = tuple(islice(differences(stored, first.artifact), _MOST_DIFFERENCES))
+        outcome: Outcome = "different" if differing else "same"
+        return ReproduceResult(name, outcome, *digests, differing, stored=_digest(stored))
     if error is None:
         return ReproduceResult(name, "skipped")
     return ReproduceResult(name, "failed", *digests, error=str(error))
@@ -177,8 +182,7 @@ def _digest(artifact: Artifact | None) -> str | None:
 def differences(first: Artifact, second: Artifact) -> Iterator[str]:
     """Yield in words where two artifacts differ: fields of the record, and offsets in blobs.
 
-    Blobs are named by their digests, which were checked when they were read, so that only those
-    can differ whose names do.
+    Blobs with equal names are equal: names are digests, checked when blobs are read.
     """
     records = first.record, second.record
     seen: set[tuple[str, str]] = set()
@@ -194,12 +198,12 @@ def differences(first: Artifact, second: Artifact) -> Iterator[str]:
         yield f"blobs: {_short(blobs[0])} and {_short(blobs[1])}"
 
 
-def _is_blob(value: Any, record: Mapping[str, Any]) -> bool:
+def _is_blob(value: object, record: Mapping[str, Any]) -> bool:
     return isinstance(value, str) and value in record["blobs"]
 
 
-def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield path and both values of each leaf in which two pieces of JSON differ."""
+def _fields(first: object, second: object, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield path and both values of each differing leaf of two JSON values."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in sorted({*first, *second}):
             yield from _fields(first.get(key), second.get(key), f"{path}.{key}" if path else key)
@@ -211,7 +215,7 @@ def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _bytes(first: bytes, second: bytes) -> str:
-    """Say where two blobs differ first."""
+    """Return in words where two blobs first differ."""
     pairs = enumerate(zip(first, second, strict=False))
     at = next((index for index, (a, b) in pairs if a != b), min(len(first), len(second)))
     return f"bytes differ from offset {at} on ({len(first)} and {len(second)} bytes)"

@@ -109,7 +109,7 @@ class Run:
                 result = replace(result, status="failed", error=error)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
-        self.tell(result.status, result.variant, result)
+        self.emit(result.status, result.variant, result)
 
     def _fatal_warning(self, result: VariantResult) -> PallascError | None:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics
@@ -119,7 +119,7 @@ class Run:
         diagnostics = (*result.diagnostics, *own, *diagnostics_of(result))
         return check_diagnostics(diagnostics, self.options.fail_on_warning, result.variant.base_dir)
 
-    def tell(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
+    def emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         """Report an event of a variant to the listener."""
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
         self.on_event(event)

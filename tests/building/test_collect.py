@@ -289,7 +289,8 @@ def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int
         SpecReader(store=project.store, frozen=True, broken=told.append).specs([str(path)])
     assert (caught.value.exit_code, counted(), told) == (3, 0, [])
     assert str(caught.value) == (
-        f"{path}: what this file declares is not in the store: it was not read here before.\n"
+        f"{path}: the specs of this file are not in the store: it has not been read with "
+        "this store.\n"
         "  --frozen does not execute it: build without it, or restore the store."
     )
     SpecReader(store=project.store).specs([str(path)])

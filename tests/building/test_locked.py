@@ -245,7 +245,7 @@ def test_a_source_that_changed_is_named_and_not_compiled(
     lookup, variant = held_to(lock, project)
     assert refusal(lookup, variant) == (
         "scaled[n=128]@h100-sxm would have to be compiled: helper (helper.py) has changed.\n"
-        "  Build it without --frozen."
+        "  Build without --frozen."
     )
 
 
@@ -271,8 +271,8 @@ def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
     assert lookup.check(result) is None
     assert result.action_key == lock.variants[variant.id].action
     assert lookup.notes() == [
-        "this store does not know the sources of 1 of the variants: they were taken as "
-        "pallasc.lock says, and may have changed since"
+        "this store does not know the sources of 1 of the variants: the entries of "
+        "pallasc.lock were used, and sources may have changed since"
     ]
 
 
@@ -295,7 +295,7 @@ def test_a_store_that_lacks_a_record_or_a_blob_is_refused(
         assert "would have to be compiled: the store no longer has its record." in text
     else:
         action = lock.variants["scaled[n=128]@h100-sxm"].action
-        assert f"has no whole record under action key {action}." in text
+        assert f"has no complete record under action key {action}." in text
 
 
 def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock) -> None:
@@ -309,7 +309,7 @@ def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock)
             3,
             f"{name} is not the locked artifact: the store has {entry.artifact} under action key "
             f"{entry.action}, and pallasc.lock has {'0' * 64}.\n"
-            "  Somebody changed the store, or compiling it is not deterministic. Empty the store "
+            "  The store was modified, or compiling is not deterministic. Empty the store "
             "with pallasc cache clear, or name another with --store or PALLASC_CACHE_DIR, and "
             "build again.",
         )

@@ -160,7 +160,7 @@ def test_a_spec_that_gives_the_same_in_another_way_changes_the_entry(
     assert change.before is not None
     assert change.after is not None
     assert (kind, change.kind) == ("changed", "changed")
-    assert change.reason == reason == "its spec has changed, and gives the same as before"
+    assert change.reason == reason == "its spec has changed, with the same result"
     assert change.before.action == change.after.action
 
 

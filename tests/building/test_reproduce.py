@@ -11,9 +11,9 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.reproduce import (
     ReproduceResult,
     Reproduction,
-    chosen,
     differences,
     reproduce,
+    sample_of,
 )
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import digest
@@ -112,12 +112,12 @@ def test_the_choice_is_always_the_same_and_stays_when_variants_are_added(project
         }
     )
     variants = project.variants()
-    sample = chosen(variants, 10)
+    sample = sample_of(variants, 10)
     assert len(sample) == 10
-    assert sample == chosen(variants[::-1], 10)[::-1]
+    assert sample == sample_of(variants[::-1], 10)[::-1]
     assert [v for v in variants if v in sample] == sample
-    assert {v.id for v in chosen(variants[:50], 10)} & {v.id for v in sample}
-    assert chosen(variants, 100) == chosen(variants, 1000) == variants
+    assert {v.id for v in sample_of(variants[:50], 10)} & {v.id for v in sample}
+    assert sample_of(variants, 100) == sample_of(variants, 1000) == variants
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def _specs(*paths: Path) -> list[Spec]:
 
 
 def _one(*paths: Path, apart: tuple[Path, ...] = ()) -> Provenance:
-    (origin,) = origins(_specs(*paths), [make_artifact(1)], apart=apart)
+    (origin,) = origins(_specs(*paths), [make_artifact(1)], ignore=apart)
     return origin
 
 
@@ -149,7 +149,7 @@ def test_the_bundle_itself_does_not_make_it_dirty(
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "two")
     bundle.write_text("new")
-    assert _one(spec, apart=(bundle,)).dirty is False
+    assert _one(spec, ignore=(bundle,)).dirty is False
     assert _one(spec).dirty is True
 
 

@@ -94,7 +94,7 @@ def test_a_changed_missing_or_new_source_makes_an_sdist_dirty(
     other = root / "kernels" / "rows.py"
     other.write_text("changed")
     assert found.differences([file]).dirty is True
-    assert found.differences([file], apart=[other]).dirty is False
+    assert found.differences([file], ignore=[other]).dirty is False
     other.unlink()
     assert found.differences([file]).dirty is True
 

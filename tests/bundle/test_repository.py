@@ -55,7 +55,7 @@ def test_a_changed_file_makes_the_tree_dirty_unless_it_is_left_apart(found: Repo
     file = found.root / "kernel.py"
     file.write_text("other")
     assert found.differences([]).dirty is True
-    assert found.differences([], apart=[file]).dirty is False
+    assert found.differences([], ignore=[file]).dirty is False
     file.write_text("k")
     os.utime(file, (1, 1))
     assert found.differences([]).dirty is False
@@ -79,8 +79,8 @@ def test_a_file_that_is_not_tracked_counts_where_it_is_named(found: Repository) 
     assert found.differences([ignored, new, elsewhere, found.root / "kernel.py"]) == Differences(
         True, ("built.o", "helper.py (outside of the repository)", "new -é\n.yaml")
     )
-    assert found.differences([ignored, new], apart=[ignored, new]) == Differences(False)
-    assert found.own([new, ignored, found.root / "kernel.py", Path("/elsewhere")]) == {
+    assert found.differences([ignored, new], ignore=[ignored, new]) == Differences(False)
+    assert found.tracked([new, ignored, found.root / "kernel.py", Path("/elsewhere")]) == {
         new,
         found.root / "kernel.py",
     }
@@ -119,7 +119,7 @@ def test_files_of_a_submodule_are_compared_with_its_own_commit(
 
 
 def test_a_name_is_no_pattern(found: Repository) -> None:
-    assert found.own([found.root / "*.py"]) == set()
+    assert found.tracked([found.root / "*.py"]) == set()
 
 
 def test_variables_of_a_hook_of_git_change_nothing(
