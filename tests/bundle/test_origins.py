@@ -64,8 +64,8 @@ def _specs(*paths: Path) -> list[Spec]:
     return [spec for path in paths for spec in load_specs([path])]
 
 
-def _one(*paths: Path, apart: tuple[Path, ...] = ()) -> Provenance:
-    (origin,) = origins(_specs(*paths), [make_artifact(1)], ignore=apart)
+def _one(*paths: Path, ignore: tuple[Path, ...] = ()) -> Provenance:
+    (origin,) = origins(_specs(*paths), [make_artifact(1)], ignore=ignore)
     return origin
 
 
