@@ -151,7 +151,7 @@ def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
     assert any("bytes differ from offset" in text for text in double.differences)
     (failed,) = with_reproduction(report, found).failed
     assert isinstance(failed.error, CheckError)
-    assert "other bytes than the store has" in failed.error.message
+    assert "other bytes than in the store" in failed.error.message
 
 
 def test_what_was_signed_is_a_hit_until_its_record_is_another(kernels: Any) -> None:
