@@ -16,6 +16,7 @@ from pallasc.runtime.calls.match import Call, Match
 from pallasc.runtime.calls.routes import Route, load_program
 from pallasc.runtime.calls.tracing import skip_frames, untraced
 from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import device_ordinal, get_device
 from pallasc.runtime.device.driver import open_driver
 from pallasc.runtime.matching.arguments import MISSING
@@ -246,7 +247,7 @@ class Kernel(Variants):
         if dialect is None:
             return
         skip_frames(_ENTRANCES)  # torch may be younger than the kernel
-        with self._lock:
+        with process_state.now.lock:
             if self._fronts is None:
                 slow = {
                     "call": partial(self._take_over, True),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device
 from pallasc.runtime.matching.arguments import Arguments
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, Signature, array_type
@@ -42,7 +42,6 @@ class Variants:
         self._routes: dict[object, Route] = {}
         self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
         self._with_params: dict[object, Self] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
         """Launch, and return new arrays, as `Kernel` does."""
@@ -163,7 +162,7 @@ class Variants:
         key = _kind(candidate)
         route = self._routes.get(key)
         if route is None:
-            with self._lock:
+            with process_state.now.lock:
                 # Most variants are told apart without reading their artifacts.
                 likely = [other for other in self.variants if other.types == candidate.types]
                 alike = [other for other in likely if may_run(other) and _kind(other) == key]

@@ -155,7 +155,6 @@ def version_text(version: int) -> str:
 
 
 def _open_once() -> Driver:
-    process_state.watch_forks()
     state = process_state.now
     with state.lock:
         if state.driver is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,7 +23,7 @@ class Forgetful(Protocol):
 
 @dataclass(eq=False, slots=True)
 class ProcessState:
-    """Tables and lock of one process; each module of `device` and `calls` has tables of its own.
+    """Tables and lock of one process.
 
     Attributes:
         is_forked: the driver was opened in the process that this process was forked from.
@@ -64,12 +63,6 @@ now = ProcessState()
 """The state of this process. It is read anew at each use, as `process_state.now`."""
 
 
-@cache
-def watch_forks() -> None:
-    """Replace the state in the child of each fork from now on."""
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def _after_fork() -> None:
     # A thread that was opening the driver does not exist in the child: the driver is half open.
     start_anew(is_forked=now.is_forked or now.is_opening or now.driver is not None)
@@ -82,3 +75,7 @@ def start_anew(*, is_forked: bool) -> None:
     now = ProcessState(is_forked=is_forked, routes=routes)
     for route in list(routes):
         route.forget()
+
+
+# Registered on import, before anything can hold the lock.
+os.register_at_fork(after_in_child=_after_fork)

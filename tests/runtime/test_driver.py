@@ -193,19 +193,17 @@ print(driver.open_driver().version)
 def test_a_fork_while_another_thread_loads_does_not_hang(fresh_process: Any) -> None:
     """Whatever lock is held when a process forks is nobody's in the child."""
     code = """
-import contextlib, os, signal, threading
+import os, signal, threading
 import made
 from pallasc.runtime.device import process_state
 framework = made.install()
 kernel = made.kernel(made.add())
 a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
 kernel(a, b)
-held = [process_state.now.lock, kernel._lock]
+held = process_state.now.lock
 inside, go = threading.Event(), threading.Event()
 def hold():
-    with contextlib.ExitStack() as stack:
-        for lock in held:
-            stack.enter_context(lock)
+    with held:
         inside.set()
         go.wait()
 thread = threading.Thread(target=hold)
@@ -228,6 +226,39 @@ thread.join()
     done = fresh_process(code)
     said = "this process was forked from one that uses the GPU\n"
     assert done.stdout == f"{said * 4}0\n", done.stderr
+
+
+def test_a_fork_while_another_thread_makes_a_route_does_not_hang(fresh_process: Any) -> None:
+    """The driver is closed, so the child can use the GPU, and the parent's kernel."""
+    code = """
+import os, signal, threading
+import made
+from pallasc.runtime.calls import variants
+framework = made.install()
+kernel = made.kernel(made.add())
+inside, go = threading.Event(), threading.Event()
+real = variants.may_run
+def slow(candidate):
+    inside.set()
+    go.wait()
+    return True
+variants.may_run = slow
+thread = threading.Thread(target=kernel._route_of, args=[kernel.variants[0]])
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    variants.may_run = real
+    a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
+    print(kernel(a, b).shape, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+go.set()
+thread.join()
+"""
+    done = fresh_process(code)
+    assert done.stdout == "(4, 64)\n0\n", done.stderr
 
 
 def test_a_child_tries_a_driver_again_that_its_parent_could_not_start(fresh_process: Any) -> None:
