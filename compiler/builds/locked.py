@@ -15,7 +15,9 @@ A changed source fails `--frozen` even if it lowers to the same module: only low
 
 A lock is for one toolchain, every part of which (JAX, its plugin, ptxas, Python, pallasc) is in
 every action key. With another toolchain the build fails before any look-up and says what differs.
-Keep one lock file per toolchain.
+Packages that only tracing uses, such as numpy, are in no action key: after an upgrade `--locked`
+lowers variants again and compares, and `--frozen`, which cannot, fails. Keep one lock file per
+toolchain.
 
 Entries of other variants are ignored; `pallasc lock SPECS` finds those that no spec declares.
 
@@ -37,7 +39,7 @@ from pallasc.compiler.builds.report import NOT_COMPILED, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry
 from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.inputs.request import Request
-from pallasc.compiler.toolchain.components import package_components
+from pallasc.compiler.toolchain.components import TRACING_PACKAGES, package_components
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
@@ -112,12 +114,20 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
 def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, context: Context) -> None:
     """Check that the lock is for this toolchain.
 
+    Packages that only tracing uses may differ where variants can be lowered again: no action key
+    depends on them, so that lowering shows whether they change anything.
+
     Raises:
         NotCachedError: it is for another one; the message says what differs.
     """
-    if locked.lock is None or not differing(locked.lock.toolchain, context.components({})):
+    if locked.lock is None:
         return
-    clauses = differences(locked.lock.toolchain, setup.components(context))
+    ignored = () if locked.frozen else (TRACING_PACKAGES,)
+    then = {k: part for k, part in locked.lock.toolchain.items() if k not in ignored}
+    now = {k: part for k, part in setup.components(context).items() if k not in ignored}
+    if not differing(then, now):
+        return
+    clauses = differences(then, now)
     raise NotCachedError(
         f"{locked.file} is for another toolchain: {'; '.join(clauses)}.",
         hint=f"Install what it was made with, or run: {update_command(locked.file)}",

@@ -27,7 +27,10 @@ _PACKAGES = {
 }
 """The distributions that the identity counts under these labels."""
 
-_IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: "tracing packages"}
+TRACING_PACKAGES = "tracing packages"
+"""The label of the latter in a lock."""
+
+_IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: TRACING_PACKAGES}
 
 TOOL = "tool "
 """The prefix of the identity's labels in the fields of a request key."""
@@ -57,7 +60,9 @@ def versions_of(toolchain: Toolchain) -> dict[str, str]:
 def components(
     identity: Mapping[str, str], versions: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, Component]:
-    """Return the parts that every action key depends on, by the labels of a lock.
+    """Return the parts that keys depend on, by the labels of a lock.
+
+    Every action key depends on all of them but `TRACING_PACKAGES`, of which request keys do.
 
     Args:
         identity: digests of the toolchain by label.

@@ -1,7 +1,8 @@
 """Which of pallasc's own modules decide what comes out: those that certain packages import.
 
 Found by their import statements, so that no list has to be kept: a module that lowering begins to
-import counts from then on, and a new flag of a command never does.
+import counts from then on, and a new flag of a command never does. The variables that every worker
+is given count by their values: a kernel may read them while it is traced.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+from pallasc.specs import variables
+from pallasc.specs.canonical import canonical_json
 
 COMPILING = ("compiler.lowering", "compiler.executable")
 """From a callable to a checked artifact."""
@@ -22,6 +26,8 @@ _IMPORT = re.compile(
     r"^[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|^[ \t]*import pallasc\.([\w.]+)",
     re.MULTILINE,
 )
+_WITHOUT_EFFECT = "errors"
+"""What errors say decides no artifact; the module lies elsewhere in a clone than in an install."""
 _NAME = re.compile(r"(\w+)(?: as \w+)?")
 
 
@@ -35,7 +41,8 @@ def own_digest(
         parts: packages and modules of pallasc, without `pallasc.` in front.
         top: the folder that they lie in.
     """
-    state = hashlib.sha256()
+    environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
+    state = hashlib.sha256(canonical_json(environment))
     for path, name in sorted(reached(parts, top or _top()).items()):
         state.update(f"{name}\0{digest(path)}\n".encode())
     return state.hexdigest()
@@ -44,7 +51,7 @@ def own_digest(
 def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
     """Return the files of modules and of all that they import, with the modules' names."""
     waiting = [name for part in parts for name in _modules(part, str(top))]
-    files: dict[str, str] = {}  # by the modules' names, "" for no file
+    files = {_WITHOUT_EFFECT: ""}  # by the modules' names, "" for no file
     names: dict[str, str] = {}
 
     def file_of(name: str) -> str:

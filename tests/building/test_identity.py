@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import pallasc.errors
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain import own_modules
@@ -26,6 +27,7 @@ from pallasc.compiler.toolchain.identity import (
 from pallasc.compiler.toolchain.own_modules import COMPILING, own_digest, reached
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
+from pallasc.specs import variables
 
 
 @pytest.fixture
@@ -189,6 +191,21 @@ def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> 
     assert "specs.library.elementwise" in reached(COMPILING, tmp_path).values()
     (tmp_path / "specs" / "artifacts" / "plan.py").write_text("")
     assert own_digest(FileDigests().digest, top=tmp_path) != before
+
+
+def test_a_clone_and_an_install_have_one_identity(tmp_path: Path) -> None:
+    here = Path(own_modules.__file__).resolve().parents[2]
+    for name in ("compiler", "specs"):
+        shutil.copytree(here / name, tmp_path / name)
+    clone = own_digest(FileDigests().digest, top=tmp_path)
+    shutil.copy(pallasc.errors.__file__, tmp_path)  # where a wheel has it
+    assert own_digest(FileDigests().digest, top=tmp_path) == clone
+
+
+def test_what_workers_see_in_their_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = own_digest(FileDigests().digest)
+    monkeypatch.setitem(variables.FIXED, "TERM", "another")
+    assert own_digest(FileDigests().digest) != before
 
 
 def test_what_the_compiling_modules_import_is_what_python_says() -> None:

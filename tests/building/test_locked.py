@@ -218,6 +218,26 @@ def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
     )
 
 
+def test_other_packages_for_tracing_are_refused_only_where_nothing_can_be_lowered(
+    project: Any, lock: Lock
+) -> None:
+    other = {**lock.toolchain, "tracing packages": Component("0" * 64, "numpy 2.4.5")}
+    with prepare() as setup:
+        context = setup.context(project.store)
+        require_toolchain(Locked("x", Lock(other, lock.variants), False), setup, context)
+        with pytest.raises(NotCachedError, match=r"numpy 2\.4\.5"):
+            require_toolchain(Locked("x", Lock(other, lock.variants), True), setup, context)
+
+
+def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_finds(
+    project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_TRACED_WITH", ("numpy",))  # other contents under the label
+    report = project.build(locked=Locked("pallasc.lock", lock, False))
+    assert [(r.status, r.error) for r in report.results] == [("lowered", None)]
+    assert report.exit_code == 0
+
+
 # ---- frozen
 
 
