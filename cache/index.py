@@ -225,7 +225,7 @@ class Index:
 
 @contextlib.contextmanager
 def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Index]:
-    """Give the index of a store, in memory if the file is not to be had.
+    """Open a store's index, in memory where its file is locked or unusable.
 
     Its first use brings it up to date.
 

@@ -245,7 +245,7 @@ def _read_secret(path: Path, *, required: bool) -> bytes:
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecError(
             f"{path} is a secret, and others can read or write it.",
-            hint="If nobody else has it by now, run: chmod 600 with this file; else remove it.",
+            hint=f"If no one else can have read it, run chmod 600 {path}; otherwise delete it.",
         )
     with contextlib.suppress(ValueError):
         secret = bytes.fromhex(data.decode("ascii").strip())

@@ -1,4 +1,4 @@
-"""The log of uses: what builds hit, missed and made, without SQLite on their way.
+"""Hits, misses and compilations of each build, logged without SQLite.
 
 A build keeps its events in memory and publishes them at its end as one file `uses/` random name, a
 record of kind `uses`. `fold` counts them into `stat/totals` and the index, and removes the files.
@@ -44,7 +44,7 @@ WHERE key = ?
 """
 _MOST = 2**62
 MAX_AGE_S = 30 * 86_400.0
-"""Pruning drops uses that nobody could fold for so long, as where locks do not work."""
+"""Age at which pruning drops logs that were never folded, as on file systems without locks."""
 
 Kind = Literal["hit", "miss", "made"]
 

@@ -47,7 +47,7 @@ class PallascError(Exception):
 
 
 class CompileError(PallascError):
-    """A kernel did not compile, or what came out is not what was asked for."""
+    """A kernel failed to compile, or its result is not what was requested."""
 
 
 class UnsupportedError(CompileError):

@@ -50,7 +50,7 @@ class BundleFile:
 
 
 def find_bundles(package: str | ModuleType) -> list[BundleFile]:
-    """Return the bundles of a package, what goes first first.
+    """Return a package's bundles in order of precedence.
 
     Args:
         package: its import name, or the package itself.

@@ -285,7 +285,7 @@ _ENTRANCES: Sequence[Function] = (
     ),
     vars(Kernel)["unchecked"].func,
 )
-"""What users call, and torch.compile shall not look into."""
+"""Public entry points that torch.compile must not trace."""
 
 
 def _type(leaf: Any, what: str) -> ArrayType:

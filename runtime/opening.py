@@ -100,7 +100,7 @@ class Kernels(Mapping[str, Kernel]):
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """The bundles that the kernels lie in; what goes first first."""
+        """The bundles that contain the kernels, highest precedence first."""
         return self._bundles.origins if self._bundles else ()
 
     def preload(self, device: Any = None) -> None:

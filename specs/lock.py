@@ -217,8 +217,10 @@ def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -
         if label.startswith(VARIABLE):
             others.append(_variable(label.removeprefix(VARIABLE), before, after))
         elif before is None or after is None:
-            there = "made with" if after is None else "made without"
-            others.append(f"it was {there} {label}, here is {'none' if after is None else 'one'}")
+            clause = f"compiled with {label}, which is not installed"
+            others.append(
+                clause if after is None else f"compiled without {label}, which is installed"
+            )
         elif label == OWN:
             others.append(_own(before.version, after.version))
         elif before.version == after.version:
@@ -238,10 +240,12 @@ def _versions(labels: list[str], before: str, after: str) -> str:
     was = ", ".join(part for part in first if part not in second)
     now = ", ".join(part for part in second if part not in first)
     if not was:
-        return f"it was made without {now}"
+        return f"compiled without {now}"
     names = [label for label in labels if not label.endswith("packages")]  # which name themselves
     what = f"{listed(names)} {was}" if names else was
-    return f"it was made with {what}, here is {now or 'none'}"
+    if not now:
+        return f"compiled with {what}, which {'are' if ', ' in was else 'is'} not installed"
+    return f"compiled with {what}, but {now} {'are' if ', ' in now else 'is'} installed"
 
 
 def _contents(labels: list[str], version: str) -> str:

@@ -234,7 +234,7 @@ class _Decision:
         return tuple(taken)
 
     def _kept(self, loose: set[str], dangling: set[str]) -> tuple[Retained, ...]:
-        """Return what stays although a limit asks for it.
+        """Return the entries over the limit that are retained.
 
         Args:
             loose: blobs that no record named from the start, and that stay.

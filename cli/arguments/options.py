@@ -13,7 +13,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LEAST_MEMORY_BYTES = 64 << 20
-"""No process that imports anything gets by with less."""
+"""A process that imports anything needs at least this much."""
 
 
 class ProcessLimits(TypedDict):

@@ -142,6 +142,7 @@ def _tell(
     for finding in findings:
         echo(f"{finding.severity}: {finding.subject}: {finding.message}")
     if errors:
-        echo(f"{file} is not as {lock} says: {count(len(errors), 'variant')}")
+        differ = "differs" if len(errors) == 1 else "differ"
+        echo(f"{file} does not match {lock}: {count(len(errors), 'variant')} {differ}")
     else:
-        echo(f"{file} is as {lock} says")
+        echo(f"{file} matches {lock}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
 
 _FEW_COMPILED = 5
-"""This few lines are still in sight, so that none is repeated."""
+"""Up to this many result lines are still visible, so they are not repeated."""
 _FEW_RESULTS = 20
 _TOP = 3
 _MOST_LISTED = 10

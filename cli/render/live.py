@@ -1,4 +1,4 @@
-"""What a terminal shows of a build: finished lines scroll by above a few that are redrawn.
+"""Live display of a build: finished variants scroll above a status area that is redrawn.
 
 Only colours and three controls are used: carriage return, "cursor up" and "erase the line", since
 tmux keeps what "erase to the end of the screen" removes. The cursor stays visible and no mode is
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_S = 0.1
 _QUIET_S = 0.3
-"""A build that is over sooner, as with hits alone, shows no status."""
+"""Delay before the status appears; builds with only hits usually finish earlier."""
 _FEW_HITS = 20
 
 

@@ -171,5 +171,5 @@ def _wrong(variant: Variant, what: str) -> SpecError:
     return SpecError(
         f"the reference {variant.reference} of {variant.name} {what}.",
         location=variant.location,
-        hint="It must give what the kernel gives.",
+        hint="It must return arrays like the kernel's.",
     )

@@ -21,7 +21,7 @@ from pallasc.specs.artifacts.plan import Buffer, Role
 
 _TUPLE = 13
 _SHARED_COLOURS = (1, 7)
-"""`MemorySpaceColor` of symmetric memory in JAX 0.10, and of what lies beside it in 0.12."""
+"""`MemorySpaceColor` of symmetric memory (JAX 0.10) and of adjacent memory (JAX 0.12)."""
 _ROLES: tuple[Role, ...] = ("input", "output", "constant", "temporary")
 
 # Where a thunk carries other thunks whose allocations have numbers of their own.

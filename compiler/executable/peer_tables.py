@@ -146,7 +146,10 @@ def peer_table(
         raise CompileError(f"a Mosaic kernel for {ranks} devices names devices {devices}")
     flags = next((_numbers(attributes[name]) for name in _SYMMETRIC if name in attributes), [])
     if len(flags) not in (0, len(places)):
-        raise CompileError(f"a Mosaic kernel says of {len(flags)} arrays where {len(places)} lie")
+        raise CompileError(
+            f"a Mosaic kernel has symmetric-memory flags for {len(flags)} arrays, "
+            f"expected {len(places)}"
+        )
     symmetric = tuple(number for number, flag in enumerate(flags) if flag)
     barrier = not _is_true(attributes.get("skip_device_barrier"))
     return PeerTable(ranks, tuple(places), symmetric, multimem, barrier)

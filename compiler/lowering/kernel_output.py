@@ -24,7 +24,7 @@ _FORMAT = re.compile(
     r"^\.global \.align 1 \.b8 printfFormat_(?P<number>\d+)\[\d+\] = \{(?P<bytes>[\d, ]+)\};$",
     re.MULTILINE,
 )
-_LEFT_OUT = "[the first {} letters are left out]\n"
+_LEFT_OUT = "[first {} characters omitted]\n"
 
 
 class _Tee(io.TextIOBase):

@@ -42,8 +42,8 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
             raise OtherAssemblerError(
                 f"{kernel} was assembled by {maker}{_where(maker)}, not by ptxas {version}, "
                 f"{ptxas}.",
-                hint="Something that this process had loaded or compiled before chose it: modules "
-                "of kernels must not compile when they are imported.",
+                hint="An earlier compilation in this process selected it; kernel modules must not "
+                "compile on import.",
             )
 
 

@@ -255,9 +255,9 @@ def _entry_modules(variant: Variant) -> list[str]:
 def why_uncached(read: Sources) -> str:
     """Return why there can be no manifest of what was read, "" if there can."""
     if read.unknown:
-        return f"{', '.join(sorted(read.unknown))} has no file to take a digest of"
+        return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
-        return f"{min(read.unseen)}, of which no digest can be taken"
+        return f"{min(read.unseen)}, whose digest cannot be computed"
     changed = read.changed_since(_STARTED_NS)
     return f"{name_of(changed[0])} was changed meanwhile" if changed else ""
 

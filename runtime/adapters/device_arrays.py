@@ -63,7 +63,7 @@ class DeviceArray:
         self.dtype = parse_dtype(dtype).name
         self.device = device
         self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
-        what = f"{self.nbytes} bytes for {dtype}{list(shape)} cannot be had on GPU {device}"
+        what = f"cannot allocate {self.nbytes} bytes for {dtype}{list(shape)} on GPU {device}"
         self.uses = Uses()
         owner = get_device(device)
         with active(owner) as driver, outside_captures(driver):

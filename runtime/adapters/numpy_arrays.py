@@ -83,7 +83,7 @@ def check_unpacked(dtype: Any) -> None:
     name = short_dtype(dtype)
     if name in DTYPES and DTYPES[name].bits < 8:
         raise ArgumentError(
-            f"{name} takes a whole byte in numpy, and is packed on the device.",
+            f"numpy stores one {name} per byte, and the device packs several.",
             hint="Use a framework with DLPack for it.",
         )
 

@@ -158,7 +158,7 @@ class Variants:
         )
 
     def _route_of(self, candidate: Candidate) -> Route:
-        """Return the route of a variant: with all that take and give the same."""
+        """Return a variant's route, which all variants with the same inputs and outputs share."""
         key = _kind(candidate)
         route = self._routes.get(key)
         if route is None:

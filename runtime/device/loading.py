@@ -70,7 +70,7 @@ def load_variant(name: str, artifact: Artifact, device: Device) -> Loaded:
 
 
 def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: Device) -> Any:
-    """Return the function of a launch, loaded on a device and allowed to take what it takes.
+    """Load a launch's function on a device and set its shared-memory limit.
 
     Raises:
         CorruptError: the cubin is not what the launch plan says.

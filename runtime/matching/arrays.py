@@ -209,7 +209,7 @@ def _recognise(value: Any, what: str) -> Adapter:
     article = "None" if value is None else an(type(value).__name__)
     raise ArgumentError(
         f"{what} must be an array, not {article}.",
-        hint="Arrays of torch, cupy, numpy, JAX inside jit, and whatever has DLPack are taken.",
+        hint="Supported: torch, cupy, numpy, JAX inside jit, and any object with DLPack.",
     )
 
 

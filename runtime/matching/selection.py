@@ -208,8 +208,8 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
         made_for = int(artifact.target["sm_count"])
         if at_a_time * device.sm_count < blocks <= at_a_time * made_for:
             return (
-                f"all {blocks} blocks of {launch.kernel} run at a time on {made_for} "
-                f"multiprocessors, and not on the {device.sm_count} of this GPU: it could hang"
+                f"{launch.kernel} needs all {blocks} blocks resident at once, as on {made_for} "
+                f"SMs; this GPU has {device.sm_count} and could deadlock"
             )
     return None
 
@@ -349,8 +349,8 @@ def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | Non
         return None
     providers = dict.fromkeys(origin.provider for origin in origins)
     return (
-        f"A provider of {package} for sm_{device.major}{device.minor} may be missing; installed "
-        f"is what comes from {', '.join(providers)}."
+        f"No installed provider of {package} supports sm_{device.major}{device.minor}; "
+        f"installed: {', '.join(providers)}."
     )
 
 

@@ -102,12 +102,12 @@ def _broken_extras(plan: LaunchPlan) -> Iterator[str]:
             yield f"array {array.path} has the layout {array.layout}"
     names = list(plan.input_tree) if isinstance(plan.input_tree, Mapping) else []
     if plan.parameters and sorted(map(str, plan.parameters)) != sorted(names):
-        yield f"its parameters {list(plan.parameters)} are not those of its pytree"
+        yield f"its parameters {list(plan.parameters)} do not match its pytree"
     for launch in plan.launches:
         if launch.peer_table is not None:
             yield from _broken_table(launch.peer_table, plan.device_count)
         elif any(isinstance(parameter, Peers) for parameter in launch.parameters):
-            yield f"{launch.kernel} takes a table of peers that nothing describes"
+            yield f"{launch.kernel} takes a peer table, which its launch does not describe"
         for tensor_map in _tensor_maps(launch):
             peers = tensor_map.peers
             if peers is not None and (

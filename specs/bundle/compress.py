@@ -48,14 +48,14 @@ def check_level(level: int) -> int:
     """
     if level not in LEVELS:
         raise SpecError(
-            f"there is no compression level {level}.",
+            f"zstd has no compression level {level}.",
             hint=f"Levels are {LEVELS.start} to {LEVELS.stop - 1}.",
         )
     return level
 
 
 def most_stored(size: int) -> int:
-    """Return the most bytes that zstd makes of so many, and some: no frame has to have more."""
+    """Return an upper bound on what zstd makes of `size` bytes; larger frames are refused."""
     return size + size // 128 + 1024
 
 

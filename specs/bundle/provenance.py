@@ -61,7 +61,7 @@ def pack_provenance(origins: Iterable[Provenance]) -> bytes:
     data = b"[" + b",".join(texts) + b"]" if texts else b""
     if len(data) > MAX_PROVENANCE_BYTES:
         raise SpecError(
-            f"the provenance has {len(data)} bytes; {MAX_PROVENANCE_BYTES} are possible.",
+            f"the provenance is {len(data)} bytes; the limit is {MAX_PROVENANCE_BYTES}.",
             hint="Name fewer spec files.",
         )
     return data

@@ -136,7 +136,7 @@ def _constants(record: ArtifactRecord) -> Iterator[str]:
 
 
 def shipped_record(record: ArtifactRecord, shipped: Shipped) -> ArtifactRecord:
-    """Return the record of what ships: each digest is that of the bytes that are there.
+    """Return an artifact's record with the digests of the bytes that the bundle contains.
 
     Args:
         record: what the compiler wrote.

@@ -124,8 +124,8 @@ def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
                 blobs[key] = blob
             if len(blob.data) > MAX_BLOB_BYTES:
                 raise SpecError(
-                    f"a {blob.kind.name.lower()} of {variant.entry.id} has {len(blob.data)} bytes; "
-                    f"{MAX_BLOB_BYTES} are possible in a bundle."
+                    f"a {blob.kind.name.lower()} of {variant.entry.id} is {len(blob.data)} bytes; "
+                    f"the limit of a bundle is {MAX_BLOB_BYTES}."
                 )
     order = sorted(
         blobs, key=lambda key: (blobs[key].kind, blobs[key].family, len(blobs[key].data), key)
@@ -187,7 +187,7 @@ class _Body:
         catalog = pack_catalog(len(self._rows), len(entries), pages, first_keys, info)
         if len(catalog) > MAX_CATALOG_BYTES:
             raise SpecError(
-                f"the catalog has {len(catalog)} bytes; {MAX_CATALOG_BYTES} are possible.",
+                f"the catalog is {len(catalog)} bytes; the limit is {MAX_CATALOG_BYTES}.",
                 hint="Split the bundle, or shorten the names of kernels and parameters.",
             )
         catalog_at, origins_at = self._append(catalog), self._append(origins)
@@ -212,7 +212,7 @@ class _Body:
         if len(raw) > MAX_PAGE_BYTES:
             raise SpecError(
                 f"{ENTRIES_PER_PAGE} variants take {len(raw)} bytes in the manifest; "
-                f"{MAX_PAGE_BYTES} are possible.",
+                f"the limit is {MAX_PAGE_BYTES}.",
                 hint="Shorten their parameters.",
             )
         stored = compress(raw, self._level)

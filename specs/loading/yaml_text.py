@@ -134,7 +134,7 @@ def _read_text(file: str, shown: str) -> str:
 
 
 def _compose(text: str, file: str, most_values: int) -> Node | None:
-    """Return the root node; libyaml reads what is right, PyYAML's own parser says what is wrong."""
+    """Return the root node: libyaml parses valid text, PyYAML's own parser explains errors."""
     import yaml
 
     _check_directives(text, file)

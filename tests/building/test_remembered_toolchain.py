@@ -202,7 +202,7 @@ def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
     remember(store, other, {"jax": "0.1", "pallasc": "0.0.1"})
     with pytest.raises(NotCachedError) as caught:
         choose_remembered(store)
-    assert "it was made with python 3.2.1, here is 3." in str(caught.value)
+    assert "compiled with python 3.2.1, but 3." in str(caught.value)
     assert "pallasc's lowering has changed, between 0.0.1 and" in str(caught.value)
 
 

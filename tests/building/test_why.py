@@ -42,7 +42,7 @@ def explained(project: Any, before: str, now: str, **identity: str) -> Explanati
 def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
     version = f"numpy {version_of('numpy')}"
     found = explained(built, version, "numpy 0.0.1", **{"traced with": "0" * 64})
-    clause = f"it was made with {version}, here is numpy 0.0.1"
+    clause = f"compiled with {version}, but numpy 0.0.1 is installed"
     assert found.reason == f"{MADE} was compiled with another toolchain: {clause}"
     assert explanation_text(found) == f"miss  {MADE}: {found.reason}"
     assert found.toolchain == (clause,)
@@ -61,9 +61,9 @@ def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
 @pytest.mark.parametrize(
     ("now", "clause"),
     [
-        ("1.1", "it was made with gadget 1.0, here is 1.1"),
+        ("1.1", "compiled with gadget 1.0, but 1.1 is installed"),
         ("1.0", "the content of gadget differs under the same version, 1.0"),
-        (None, "it was made with gadget, here is none"),
+        (None, "compiled with gadget, which is not installed"),
     ],
 )
 def test_a_package_that_a_kernel_imports_is_named_with_both_versions(

@@ -198,8 +198,8 @@ HELPERS = {
 NOT_REMEMBERED = {
     "deleted": "deleted.py was changed meanwhile",
     "uses_deleted": "deletes_itself.py was changed meanwhile",
-    "uses_nonsense": "odd_file has no file to take a digest of",
-    "uses_other": "becomes_other has no file to take a digest of",
+    "uses_nonsense": "cannot compute a digest of odd_file: no file",
+    "uses_other": "cannot compute a digest of becomes_other: no file",
     "finds": "what it read cannot be told: ZeroDivisionError: ('never_there', None)",
 }
 

@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_a_content_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 100)
-    with pytest.raises(SpecError, match="are possible in a bundle"):
+    with pytest.raises(SpecError, match="the limit of a bundle is"):
         build_bundle(make_items(1))
     monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 2**30)
     monkeypatch.setattr(writer, "MAX_PAGE_BYTES", 100)

@@ -234,7 +234,7 @@ def test_a_bundle_and_a_lock_file_are_compared(
     lock = tmp_path / "own.lock"
     assert run("lock", *built.arguments, "--lock", lock, "--update").code == 0
     same = run("bundle", "verify", bundle, "--lock", lock)
-    assert (same.code, same.out.splitlines()[-1]) == (0, f"{bundle} is as {lock} says")
+    assert (same.code, same.out.splitlines()[-1]) == (0, f"{bundle} matches {lock}")
     for options in (("--frozen",), ("--locked",), ("--frozen", "--locked")):
         path = tmp_path / "locked.pallasc"
         made = run("bundle", "create", *built.arguments, *options, "--lock", lock, "-o", path)
@@ -249,7 +249,7 @@ def test_a_bundle_and_a_lock_file_are_compared(
     assert other.out.splitlines()[1:] == [
         "error: add[m=1024,dtype=f32]@h100-sxm: the lock file has artifact 000000000000, "
         f"the bundle {digest[:12]}",
-        f"{bundle} is not as {lock} says: 1 variant",
+        f"{bundle} does not match {lock}: 1 variant differs",
     ]
     assert run("bundle", "audit", bundle, "--lock", lock).code == 5
     path.unlink()

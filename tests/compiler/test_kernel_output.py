@@ -37,7 +37,7 @@ def test_a_long_text_takes_little_and_loses_its_beginning() -> None:
     packed = pack(text)
     assert len(packed) < len(text) / 4
     kept = unpack(packed)
-    assert kept.startswith(f"[the first {len(text) - LONGEST_TEXT} letters are left out]\n")
+    assert kept.startswith(f"[first {len(text) - LONGEST_TEXT} characters omitted]\n")
     assert kept.endswith(text[-LONGEST_TEXT:])
 
 

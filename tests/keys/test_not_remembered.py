@@ -29,9 +29,9 @@ KERNELS = {
     "def run(x): return x * (9 + DEBUG)\n",
 }
 SAID = {
-    "program": "_pallasc_spec_program ran another program, of which no digest can be taken",
-    "system": "_pallasc_spec_system ran another program, of which no digest can be taken",
-    "proc": "_pallasc_spec_proc read /proc/cpuinfo, of which no digest can be taken",
+    "program": "_pallasc_spec_program ran another program, whose digest cannot be computed",
+    "system": "_pallasc_spec_system ran another program, whose digest cannot be computed",
+    "proc": "_pallasc_spec_proc read /proc/cpuinfo, whose digest cannot be computed",
 }
 
 

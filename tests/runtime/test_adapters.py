@@ -103,7 +103,7 @@ def test_a_dtype_that_numpy_does_not_pack_is_refused(runtime: Any) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     text = "i4[4, 64]"
     kernel = made.kernel(made.artifact(made.launch("one", 0), inputs={"a": text}, outputs=["a"]))
-    with pytest.raises(ArgumentError, match="made: a: i4 takes a whole byte in numpy"):
+    with pytest.raises(ArgumentError, match="made: a: numpy stores one i4 per byte"):
         kernel(np.zeros((4, 64), ml_dtypes.int4))
 
 

@@ -448,8 +448,7 @@ def test_a_missing_provider_is_named_and_no_other_architecture_runs(
         f"  sm_100a from mylib-sm100 1.0 ({blackwell})"
     )
     assert caught.value.hint == (
-        "A provider of mylib for sm_90 may be missing; installed is what comes from mylib, "
-        "mylib-sm100 1.0."
+        "No installed provider of mylib supports sm_90; installed: mylib, mylib-sm100 1.0."
     )
 
 

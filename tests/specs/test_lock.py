@@ -327,12 +327,12 @@ def made(version: str, content: str = "") -> Component:
         (
             {"jaxlib": made("0.10.2")},
             {"jaxlib": made("0.12.0")},
-            ["it was made with jaxlib 0.10.2, here is 0.12.0"],
+            ["compiled with jaxlib 0.10.2, but 0.12.0 is installed"],
         ),
         (
             {"jax": made("1"), "jaxlib": made("1"), "plugin": made("1")},
             {"jax": made("2"), "jaxlib": made("2"), "plugin": made("2")},
-            ["it was made with jax, jaxlib and plugin 1, here is 2"],
+            ["compiled with jax, jaxlib and plugin 1, but 2 is installed"],
         ),
         (
             {"ptxas": made("13.5")},
@@ -347,18 +347,18 @@ def made(version: str, content: str = "") -> Component:
         (
             {"packages": made("numpy 2.1, scipy 1.14")},
             {"packages": made("numpy 2.2, scipy 1.14")},
-            ["it was made with numpy 2.1, here is numpy 2.2"],
+            ["compiled with numpy 2.1, but numpy 2.2 is installed"],
         ),
         (
             {"packages": made("numpy 2.1")},
             {"packages": made("numpy 2.1, scipy 1")},
-            ["it was made without scipy 1"],
+            ["compiled without scipy 1"],
         ),
         (
             {"pallasc": made("0.1", "a"), "tracing packages": made("numpy 2.1")},
             {"pallasc": made("0.2", "b"), "tracing packages": made("numpy 2.2")},
             [
-                "it was made with numpy 2.1, here is numpy 2.2",
+                "compiled with numpy 2.1, but numpy 2.2 is installed",
                 "pallasc's lowering has changed, between 0.1 and 0.2",
             ],
         ),
@@ -367,8 +367,8 @@ def made(version: str, content: str = "") -> Component:
             {"pallasc": made("0.1", "b")},
             ["pallasc's lowering has changed, within version 0.1"],
         ),
-        ({"nvlink": made("")}, {}, ["it was made with nvlink, here is none"]),
-        ({}, {"nvlink": made("")}, ["it was made without nvlink, here is one"]),
+        ({"nvlink": made("")}, {}, ["compiled with nvlink, which is not installed"]),
+        ({}, {"nvlink": made("")}, ["compiled without nvlink, which is installed"]),
         (
             {"variable XLA_FLAGS": made("")},
             {"variable XLA_FLAGS": made("", "x")},

@@ -231,7 +231,7 @@ def test_the_order_of_parameters_survives_json_and_is_that_of_the_tree() -> None
     data = json.loads(json.dumps(plan_to_json(plan)))
     assert plan_from_json(data) == plan
     for wrong in (["bias"], ["bias", "y"], ["x", "x"]):
-        with pytest.raises(CorruptError, match="are not those of its pytree"):
+        with pytest.raises(CorruptError, match="do not match its pytree"):
             plan_from_json({**data, "parameters": wrong})
     for wrong in (5, [1, 2]):
         with pytest.raises(CorruptError, match="damaged"):
@@ -252,7 +252,7 @@ def test_a_profile_takes_room_for_the_traces_of_every_block() -> None:
         ("mesh.1.1", 0, "an axis of the mesh is"),
         ("mesh.1.0", 7, "an axis of the mesh is"),
         ("mesh", 5, "is damaged"),
-        ("steps.0.peer_table", None, "takes a table of peers that nothing describes"),
+        ("steps.0.peer_table", None, "takes a peer table, which its launch does not describe"),
         ("steps.0.peer_table.symmetric", [2], "with 2 arrays names"),
         ("steps.0.peer_table.arrays.0", [9, 0], "names buffer 9 of 3"),
         ("steps.0.peer_table.arrays.0", [1, 999], "takes bytes 999 to 999 of buffer 1"),
