@@ -93,7 +93,6 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
       files   a list; of each: file, root (what was signed)
     """
     from pallasc.cli.terminal.output import json_text
-    from pallasc.errors import CorruptError
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.rearrange import signed
     from pallasc.specs.bundle.signature import public_key
@@ -105,13 +104,7 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
     for file in files:
         with open_bundle(file) as bundle:
             root, data = bundle.root, bundle.reader.source.read(0, bundle.size)
-        try:
-            data = signed(data, key)
-        except CorruptError as error:
-            raise CorruptError(
-                error.message.replace("the bundle", str(file), 1), hint=error.hint
-            ) from error
-        replace_file(file, data)
+        replace_file(file, signed(data, key, str(file)))
         done.append({"file": str(file), "root": root})
         echo(f"signed {file} with {shown.id[:16]}", err=True)
     if as_json:

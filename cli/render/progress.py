@@ -131,5 +131,6 @@ def heartbeat(tick: Tick) -> str:
 
 
 def _finished_text(event: Event, result: VariantResult, screen: Screen) -> str:
-    line = f"{counter(event.done, event.total)} {result_line(result)}"
-    return "\n".join([screen.paint_status(line, result.status), *failure_lines(result)])
+    line = screen.paint_status(result_line(result), result.status)
+    head = f"{counter(event.done, event.total)} {line}"
+    return "\n".join([head, *failure_lines(result)])

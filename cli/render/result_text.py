@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pallasc.cli.render.failures import error_text
@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.artifact import Artifact
 
 _OUTPUT_LINES = 20
-_STAYS = re.compile(r"^spills| s$|warnings?$|^no ")
-"""Facts about a variant that are shown even where there is little room."""
 _SHORTEST_ID = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact about a variant; an essential one is shown even where there is little room."""
+
+    text: str
+    essential: bool = False
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def counter(done: int, total: int) -> str:
@@ -44,32 +53,37 @@ def result_line(result: VariantResult, columns: int | None = None) -> str:
         return f"{head}{name}{_in_words(facts)}"
     room = columns - len(head)
     if width(name) + len(_in_words(facts)) > room:
-        facts = [fact for fact in facts if _STAYS.search(fact)]
+        facts = [fact for fact in facts if fact.essential]
     words = _in_words(facts)
     return cut(f"{head}{shorten(name, max(_SHORTEST_ID, room - len(words)))}{words}", columns)
 
 
-def _facts(result: VariantResult) -> list[str]:
+def _facts(result: VariantResult) -> list[Fact]:
     if result.status == "missing" and result.reason:
-        return [one_line(result.reason)]
+        return [Fact(one_line(result.reason))]
     if result.status not in ("compiled", *NOT_COMPILED) or result.artifact is None:
         return []
+    remarks = [Fact(text, essential=True) for text in remark_facts(result)]
     if result.status != "compiled":
-        return remark_facts(result)
-    return [f"{result.seconds:.2f} s", *artifact_facts(result.artifact), *remark_facts(result)]
+        return remarks
+    seconds = Fact(f"{result.seconds:.2f} s", essential=True)
+    return [seconds, *artifact_facts(result.artifact), *remarks]
 
 
-def _in_words(facts: list[str]) -> str:
-    return f"  {', '.join(facts)}" if facts else ""
+def _in_words(facts: list[Fact]) -> str:
+    return f"  {', '.join(map(str, facts))}" if facts else ""
 
 
-def artifact_facts(artifact: Artifact) -> list[str]:
+def artifact_facts(artifact: Artifact) -> list[Fact]:
     """Return size, registers and spills in words; those of the kernel with the largest value."""
-    facts = [count(artifact.cubin_bytes, "byte")]
+    facts = [Fact(count(artifact.cubin_bytes, "byte"))]
     if artifact.kernels:
-        facts.append(f"{max(kernel.registers for kernel in artifact.kernels)} registers")
+        registers = max(kernel.registers for kernel in artifact.kernels)
+        facts.append(Fact(f"{registers} registers"))
     spilled = spill_bytes(artifact)
-    return [*facts, f"spills {count(spilled, 'byte')}"] if spilled else facts
+    if spilled:
+        facts.append(Fact(f"spills {count(spilled, 'byte')}", essential=True))
+    return facts
 
 
 def spill_bytes(artifact: Artifact) -> int:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pallasc.specs.plain_text import one_line
+
 if TYPE_CHECKING:
-    from pallasc.compiler.inputs.why import Explanation
+    from pallasc.compiler.inputs.why import Difference, Explanation
 
 _TOOLCHAIN = ("tool ", "variable ")
 """Prefixes of the labels of fields that all variants of a build share."""
+_DATA = "data "
+"""Prefix of the label of a data file, whose values are digests."""
 _EXCERPT = 100
 """Characters that are shown of a long value."""
 
@@ -17,7 +21,7 @@ def explanation_text(explanation: Explanation) -> str:
     """Return why a variant is in the store or not, with each difference from the nearest entry."""
     state, reason = "hit " if explanation.hit else "miss", explanation.reason
     lines = [f"{state}  {explanation.variant}: {reason}"]
-    lines += [f"      {sentence}" for sentence in explanation.sources if sentence not in reason]
+    lines += [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
     if explanation.sources:
         lines.append(
             "      a build lowers it again, and compiles only if that gives something else"
@@ -25,6 +29,9 @@ def explanation_text(explanation: Explanation) -> str:
     for difference in explanation.fields:
         if difference.label.startswith(_TOOLCHAIN) and explanation.toolchain:
             continue  # the reason has the names and versions
+        if difference.label.startswith(_DATA):
+            lines.append(f"      {_data_change(difference)}")
+            continue
         stored, now = excerpts(difference.stored, difference.now)
         lines += [
             f"      {difference.label}",
@@ -32,6 +39,14 @@ def explanation_text(explanation: Explanation) -> str:
             f"        now:    {now}",
         ]
     return "\n".join(lines)
+
+
+def _data_change(difference: Difference) -> str:
+    """Return what happened to a data file; its digests tell a person nothing."""
+    name = one_line(difference.label.removeprefix(_DATA))
+    if difference.stored is None:
+        return f"{name} is new in the spec"
+    return f"{name} {'is no longer in the spec' if difference.now is None else 'has changed'}"
 
 
 def excerpts(stored: str | None, now: str | None) -> tuple[str, str]:

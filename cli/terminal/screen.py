@@ -68,8 +68,9 @@ class Screen:
         return click.style(text, fg=colour) if self.colour and colour else text
 
     def paint_status(self, line: str, status: str) -> str:
-        """Return a line with the first mention of a status in its colour."""
-        return line.replace(status, self.paint(status, STATUS_COLOURS[status]), 1)
+        """Return a line that begins with a status, and the status in its colour."""
+        end = len(status)
+        return self.paint(line[:end], STATUS_COLOURS[status]) + line[end:]
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:

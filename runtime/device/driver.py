@@ -111,10 +111,18 @@ class Driver:
             hint="Install a newer NVIDIA driver.",
         )
 
-    def error(self, code: int, function: str, what: str) -> DriverError:
-        """Return the error for a code, with the driver's own name and text of it."""
+    def error(self, code: int, function: str, what: str, reason: str = "") -> DriverError:
+        """Return the error for a code, with the driver's own name and text of it.
+
+        Args:
+            code: the driver's answer.
+            function: the function that gave it.
+            what: what the message says first.
+            reason: what the message says last, "" for nothing.
+        """
         name, text = (self._text(ask, code) for ask in ("cuGetErrorName", "cuGetErrorString"))
-        message = f"{what}: {function} answers {name} ({code}), {text}."
+        end = f": {reason}." if reason else "."
+        message = f"{what}: {function} answers {name} ({code}), {text}{end}"
         hint = _EARLIER if code in STICKY else _HINTS.get(code)
         kind = OutOfMemoryError if code == 2 else DriverError
         return kind(message, code=code, hint=hint)
@@ -177,10 +185,9 @@ def _open() -> Driver:
         )
     code = int(bindings.cuInit(0)[0])
     if code:
-        error = driver.error(code, "cuInit", "the NVIDIA driver does not start")
-        reason = _INIT_REASONS.get(code)
-        message = error.message if reason is None else f"{error.message[:-1]}: {reason}."
-        raise DriverError(message, code=code, hint=_INIT_HINTS.get(code))
+        what, reason = "the NVIDIA driver does not start", _INIT_REASONS.get(code, "")
+        error = driver.error(code, "cuInit", what, reason)
+        raise DriverError(error.message, code=code, hint=_INIT_HINTS.get(code))
     return driver
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.items import Item
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.provenance import Provenance
 from pallasc.specs.bundle.signature import pack_signatures, sign
+from pallasc.specs.bundle.source import MemorySource
 from pallasc.specs.loading.select import select
 from pallasc.specs.spec import Variant
 from pallasc.specs.templates import Scalar
@@ -102,13 +103,18 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
     return [view.entry for view in chosen]
 
 
-def signed(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
+def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
     """Return the bytes of a bundle with one signature more; one by the same key is replaced.
+
+    Args:
+        data: the bytes of a bundle.
+        private_key: the key to sign with.
+        name: what messages call the bundle.
 
     Raises:
         CorruptError: the bundle is damaged, and must not be signed.
     """
-    with open_bundle(data) as bundle:
+    with Bundle(MemorySource(data), name) as bundle:
         bundle.verify()
         head = bundle.reader.head
         signatures = [*bundle.signatures, sign(head.root, private_key)]

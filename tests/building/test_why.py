@@ -59,6 +59,32 @@ def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "content", "sentence"),
+    [
+        (["table.txt"], "2", "table.txt has changed"),
+        (["table.txt", "more.txt"], "1", "more.txt is new in the spec"),
+        ([], "1", "table.txt is no longer in the spec"),
+    ],
+)
+def test_a_data_file_is_named_without_its_digests(
+    project: Any, declared: list[str], content: str, sentence: str
+) -> None:
+    project.write("scale.py", "def run(x):\n    return x * 2\n")
+    project.write("table.txt", "1")
+    project.write("more.txt", "1")
+    spec = {"name": "scale", "entry": "scale.py:run"}
+    project.spec({**spec, "files": ["table.txt"]})
+    assert project.build().exit_code == 0
+    project.write("table.txt", content)
+    project.spec({**spec, "files": declared} if declared else spec)
+    (explanation,) = explain_variants(project.variants(), project.context(), project.store)
+    text = explanation_text(explanation)
+    assert f"      {sentence}" in text.splitlines()
+    assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
+    assert not DIGEST.search(text)
+
+
+@pytest.mark.parametrize(
     ("now", "clause"),
     [
         ("1.1", "compiled with gadget 1.0, but 1.1 is installed"),

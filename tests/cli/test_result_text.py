@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,26 @@ def test_a_line_never_takes_more_than_its_room(columns: int, pretended: Any) -> 
     assert width(result_line(result, columns)) <= columns
 
 
+def test_a_reason_is_not_chosen_by_its_words(pretended: Any) -> None:
+    result = pretended.missing()
+    result = replace(result, reason="no kernel with this name has been compiled yet")
+    assert result_line(result, 60) == "missing   add@h100-sxm"
+
+
 def test_the_counter_is_as_wide_for_every_variant() -> None:
     assert [counter(3, 24), counter(24, 24), counter(0, 9)] == ["[ 3/24]", "[24/24]", "[0/9]"]
 
 
 def test_facts_are_those_of_the_kernel_that_takes_most(pretended: Any) -> None:
     artifact = pretended.artifact(spill_store_bytes=16, spill_load_bytes=24)
-    assert artifact_facts(artifact) == ["9,512 bytes", "40 registers", "spills 40 bytes"]
+    facts = artifact_facts(artifact)
+    assert [*map(str, facts)] == ["9,512 bytes", "40 registers", "spills 40 bytes"]
+    assert [fact.essential for fact in facts] == [False, False, True]
 
 
 def test_a_spill_that_is_not_known_is_not_told(pretended: Any) -> None:
     artifact = pretended.artifact(spill_store_bytes=None)
-    assert artifact_facts(artifact) == ["9,512 bytes", "40 registers"]
+    assert [*map(str, artifact_facts(artifact))] == ["9,512 bytes", "40 registers"]
 
 
 def test_only_failures_have_lines_of_their_own(pretended: Any) -> None:
