@@ -152,6 +152,17 @@ def test_a_secret_that_is_none_is_an_error(
         read_trust({})
 
 
+def test_the_hint_for_an_open_secret_names_its_file(settings: Path) -> None:
+    settings.parent.mkdir(parents=True)
+    settings.write_text("00" * 32)
+    settings.chmod(0o640)
+    with pytest.raises(SpecError) as caught:
+        read_trust({})
+    assert caught.value.hint == (
+        f"If no one else can have read it, run chmod 600 {settings}; otherwise delete it."
+    )
+
+
 def test_a_pipe_in_the_place_of_the_secret_blocks_nobody(settings: Path) -> None:
     settings.parent.mkdir(parents=True)
     os.mkfifo(settings, 0o600)

@@ -281,7 +281,9 @@ def test_a_gpu_without_room_is_quoted(gpu: Any, launch: RunCommand) -> None:
     gpu.fault("cuMemAlloc_v2", 2)
     result = launch("-k", "dtype=f32", reference=None)
     assert result.code == 4
-    assert result.err.startswith(f"error: {F32}: 16777216 bytes for f32[1024, 4096] cannot be had")
+    assert result.err.startswith(
+        f"error: {F32}: cannot allocate 16777216 bytes for f32[1024, 4096] "
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pallasc.compiler.executable.host_stub import Argument, Recorded, TiledMap, sentinel
-from pallasc.compiler.executable.peer_tables import PeerSentinels, join_ranks
+from pallasc.compiler.executable.peer_tables import PeerSentinels, join_ranks, peer_table
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.peers import PeerTable
 
@@ -79,3 +81,25 @@ def test_ranks_that_launch_different_things_are_refused() -> None:
         join_ranks([first, replace(second, arguments=other)], _SENTINELS)
     with pytest.raises(CompileError, match="other tensor maps"):
         join_ranks([first, _recorded(1, 1, array=2)], _SENTINELS)
+
+
+def _call(**attributes: Any) -> Any:
+    """Return a custom call with attributes as MLIR's bindings give them."""
+    entries = [SimpleNamespace(key=key, value=value) for key, value in attributes.items()]
+    return SimpleNamespace(attributes=SimpleNamespace(attrs=entries))
+
+
+def test_flags_for_another_number_of_arrays_are_refused() -> None:
+    call = _call(
+        uses_xla_collective_metadata=SimpleNamespace(scalar=SimpleNamespace(b=True)),
+        xla_replica_ids=SimpleNamespace(str=b"0,1"),
+        symmetric_memory_parameters=SimpleNamespace(str=b"1,0,1"),
+    )
+    table = peer_table(call, [(0, 0)] * 3, multimem=False, ranks=2)
+    assert table is not None
+    assert table.symmetric == (0, 2)
+    with pytest.raises(CompileError) as caught:
+        peer_table(call, [(0, 0)] * 2, multimem=False, ranks=2)
+    assert caught.value.message == (
+        "a Mosaic kernel has symmetric-memory flags for 3 arrays, expected 2"
+    )
