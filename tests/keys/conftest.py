@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import pytest
 
+import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.inputs.changes import CurrentSources
@@ -216,8 +217,9 @@ class World:
     def flip_own(self, module: str) -> None:
         """Change one bit of a module of pallasc, in a copy that its identity is then taken from."""
         here = Path(own_modules.__file__).resolve().parents[2]
-        for name in ("compiler", "specs"):
+        for name in ("compiler", "specs", "cli"):
             shutil.copytree(here / name, self.root / "own" / name)
+        shutil.copy(pallasc.errors.__file__, self.root / "own")  # where a wheel has it
         self.flip(f"own/{module}")
         self.patch.setattr(own_modules, "_top", lambda: self.root / "own")
 

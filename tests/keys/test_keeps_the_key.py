@@ -281,7 +281,7 @@ KEEPS: dict[str, Change] = {
             "compiler/workers/schedule.py", "compiler/builds/bundling.py",
             "compiler/builds/report.py",
             "compiler/inputs/why.py", "specs/bundle/audit.py", "specs/loading/matrix.py",
-            "specs/library/elementwise.py",
+            "specs/library/elementwise.py", "cli/build.py", "errors.py",
         )
     },
 }  # fmt: skip
