@@ -149,7 +149,8 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
         signers[key_id], checkers[key_id] = signer, checker
     if demanded:
         checkers |= _trusted_keys()
-    secret, notes = _secret(make=demanded and not signers)
+    # Who only verifies, with keys of others, may have no folder to keep a secret in.
+    secret, notes = _secret(make=demanded and not signers, needed=not checkers)
     if secret:
         own = f"hmac-{hashlib.sha256(b'pallasc store secret' + secret).hexdigest()[:16]}"
         signers[own] = partial(_mac, secret)
@@ -208,18 +209,28 @@ def secret_file() -> Path:
         ) from error
 
 
-def _secret(*, make: bool) -> tuple[bytes, tuple[str, ...]]:
-    """Return the secret, b"" where there is none and none is to be made, and what to tell."""
+def _secret(*, make: bool, needed: bool) -> tuple[bytes, tuple[str, ...]]:
+    """Return the secret, b"" where there is none, and what to tell.
+
+    Args:
+        make: make one where there is none.
+        needed: it is an error if that fails.
+    """
     try:
         path = secret_file()
     except SpecError:
-        if make:
+        if make and needed:
             raise
         return b"", ()
-    secret = _read_secret(path, required=make)
+    secret = _read_secret(path, required=make and needed)
     if secret or not make:
         return secret, ()
-    _make_secret(path)
+    try:
+        _make_secret(path)
+    except SpecError:
+        if needed:
+            raise
+        return b"", ()
     return _read_secret(path, required=True), (
         f"made {path}, the secret that this user's stores are signed with",
     )

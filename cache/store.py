@@ -324,7 +324,7 @@ class Store:
         for name, blob in record["blobs"].items():
             data = self._read_blob(blob["digest"])
             if data is None or len(data) != blob["size"]:
-                fault = f"its blob {name!r}, {blob['digest']}, is missing or corrupt"
+                fault = f"its blob {blob['digest']} is missing or corrupt"
                 self.put_away(ARTIFACTS, key, fault, file.identity)
                 return None
             held[name] = data

@@ -94,7 +94,9 @@ def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
     commands = list(dict.fromkeys(item.fix for item in items if item.problem and item.fix))
     if not (commands and fixes):
         return text
-    return "\n".join([text, "", "To put this right:", *(f"  {command}" for command in commands)])
+    needed = any(item.problem and item.needed for item in items)
+    title = "To put this right:" if needed else "Optional:"
+    return "\n".join([text, "", title, *(f"  {command}" for command in commands)])
 
 
 def _state(item: Item) -> str:

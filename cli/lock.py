@@ -151,7 +151,10 @@ class _Run:
         self._tell(checked.changes, (), written=False)
         if not checked.changes:
             return 0
-        echo(f"  If that is intended: {update_command(self._path)}", err=True)
+        if all(change.kind == "unknown" for change in checked.changes):
+            echo("  Build them first: pallasc build SPECS", err=True)
+        else:
+            echo(f"  If that is intended: {update_command(self._path)}", err=True)
         return _NOT_AS_LOCKED
 
     def update(self, options: Options) -> int:

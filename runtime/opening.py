@@ -147,7 +147,15 @@ def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool =
         artifact: what `pallasc.compile` returns.
         name: what to call it; that of its first launch when left out.
         checks: as for `Kernel`.
+
+    Raises:
+        ArgumentError: this is not an artifact.
     """
+    if not isinstance(artifact, Artifact):
+        raise ArgumentError(
+            f"open_artifact takes what pallasc.compile returns, not {type(artifact).__name__}; "
+            "pallasc.open_bundle opens files."
+        )
     called = name or _name(artifact)
     return Kernel(called, [Candidate(called, {}, artifact)], checks=checks)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.gpus import ARCH, DEFAULT_MODELS, MODELS, Target
+from pallasc.specs.gpus import ARCH, DEFAULT_MODELS, MODELS, Target, capability
 from pallasc.specs.spelling import one_of, suggestion
 
 _LIKE_ARCH = re.compile(r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?")
@@ -111,6 +111,10 @@ def _suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | N
 
 def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
     match = ARCH.fullmatch(name)
+    oldest = min(DEFAULT_MODELS, key=capability)
+    if match and capability(name) < capability(oldest):
+        message = f"{name}: Mosaic GPU compiles for {oldest} and newer."
+        return SpecError(message, location=location, hint="List them with: pallasc targets")
     base = name.rstrip("abcdefghijklmnopqrstuvwxyz") if match else name
     right = next((arch for arch in (f"{base}a", base) if arch in DEFAULT_MODELS), None)
     if match is None or right is None:

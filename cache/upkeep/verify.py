@@ -203,7 +203,7 @@ class _Verification:
             if digest in self._unreadable:
                 continue
             if digest not in self._sizes and not self._is_new(digest):
-                yield f"its blob {name!r}, {digest}, is missing or corrupt"
+                yield f"its blob {digest} is missing or corrupt"
             elif self._sizes.get(digest, blob["size"]) != blob["size"]:
                 yield f"its blob {name!r} has {self._sizes[digest]} bytes, not {blob['size']}"
 

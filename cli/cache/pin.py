@@ -51,7 +51,7 @@ def command(
     if what is None:
         listed = pins(store)
     elif remove:
-        listed, done = _unpin(store, what), "removed"
+        listed, done = _unpin(store, what), "unpinned"
     else:
         listed, done = [pin(store, key, label=label) for key in _keys(store, what)], "pinned"
     if as_json:

@@ -242,3 +242,15 @@ def test_what_the_store_remembers_of_files_is_signed_too(tmp_path: Path) -> None
     again = digests(trust)
     assert (again.digest(path), again.hashed) == (true, 0)
     assert digests(None).digest(path) == true
+
+
+def test_who_only_verifies_needs_no_secret(
+    key_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, settings: Path
+) -> None:
+    settings.parent.parent.mkdir(parents=True, exist_ok=True)
+    settings.parent.write_text("in its way")  # no folder can be made here
+    with pytest.raises(SpecError, match=r"store\.secret"):
+        read_trust({}, required=True)
+    monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(key_pair[1]))
+    trust = read_trust({}, required=True)
+    assert (trust.required, trust.signs, len(trust.checkers)) == (True, False, 1)

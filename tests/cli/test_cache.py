@@ -139,7 +139,7 @@ def test_prune_spares_what_is_pinned(run: RunCommand, own: tuple[Path, Path]) ->
     left = json.loads(run("cache", "stats", "--store", store, "--json").out)
     assert (left["entries"], left["pins"]) == (1, 1)
     gone = run("cache", "pin", "kept", "--remove", "--store", store)
-    assert (gone.code, gone.out) == (0, f"removed  {line}")
+    assert (gone.code, gone.out) == (0, f"unpinned  {line}")
     assert run("cache", "pin", "--store", store).out == ""
 
 
@@ -238,7 +238,7 @@ def test_a_pin_that_is_none_cannot_be_removed(run: RunCommand, own: tuple[Path, 
 def test_a_pin_is_removed_by_the_start_of_its_key(run: RunCommand, own: tuple[Path, Path]) -> None:
     key = run("cache", "pin", "add", "--store", own[1]).out.split()[1]
     gone = run("cache", "pin", key[:6], "--remove", "--store", own[1]).out
-    assert gone.startswith(f"removed  {key}  add (")
+    assert gone.startswith(f"unpinned  {key}  add (")
     assert gone.count("\n") == 1
     assert key not in run("cache", "pin", "--store", own[1]).out
 

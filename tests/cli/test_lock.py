@@ -73,6 +73,14 @@ def test_a_selection_leaves_other_entries_alone_and_everything_drops_them(
     assert lock.read_text() == text
 
 
+def test_an_empty_store_is_told_to_be_filled(
+    run: RunCommand, built: Any, lock: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = run("lock", built.arguments[0], "--store", tmp_path / "empty")
+    assert (result.code, result.out[:2]) == (3, "? ")
+    assert result.err.endswith("  Build them first: pallasc build SPECS\n")
+
+
 def test_another_file_can_be_the_lock(run: RunCommand, built: Any) -> None:
     result = run("lock", *built.arguments, "--update", "--lock", "py.lock")
     assert (result.code, os.listdir()) == (0, ["py.lock"])

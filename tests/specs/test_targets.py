@@ -60,6 +60,10 @@ def test_an_architecture_splits_into_major_minor_and_suffix(
         ("h100", "unknown target 'h100'.\n  Did you mean 'h100-sxm' or 'h100-pcie'?"),
         ("A100", "unknown target 'A100'.\n  Did you mean 'a100-sxm' or 'a100-pcie'?"),
         ("h", "unknown target 'h'.\n  Did you mean 'h100-sxm', 'h100-pcie' or 'h200'?"),
+        (
+            "sm_75",
+            "sm_75: Mosaic GPU compiles for sm_80 and newer.\n  List them with: pallasc targets",
+        ),
         ("rtx", "unknown target 'rtx'.\n  Did you mean 'rtx-pro-6000'?"),
         ("b200-sxm", "unknown target 'b200-sxm'.\n  Did you mean 'b200'?"),
         ("compute_90a", "unknown target 'compute_90a'.\n  Did you mean 'sm_90a'?"),
