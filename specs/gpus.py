@@ -1,9 +1,11 @@
-"""Architectures and models of GPUs: one row for each, with all that pallasc knows of it.
+"""Architectures, drivers and models of GPUs: one row for each, with all that pallasc knows of it.
 
 Figures of the models are those of OpenXLA's target specs where that folder has the model
 (`xla/backends/gpu/target_config/specs`, read in 2026); those of L40S, GH200 and Jetson Thor are
 from NVIDIA's data sheets and the table of compute capabilities in the CUDA programming guide, as
-are the figures of the architectures.
+are the figures of the architectures. What an architecture has is in the PTX ISA ("Target ISA
+Notes" of each instruction), and its driver in the table "CUDA Toolkit and Corresponding Driver
+Versions" of the CUDA release notes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,26 @@ from pallasc.errors import SpecError
 
 ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
+LINUX_DRIVERS: Mapping[tuple[int, int], str] = MappingProxyType(
+    {
+        (12, 0): "525.60.13",
+        (12, 8): "570.26",
+        (12, 9): "575.51.03",
+        (13, 0): "580.65.06",
+    }
+)
+"""The Linux driver of each CUDA release that an architecture or a toolkit may need."""
+
+Feature = Literal[
+    "clusters", "tma", "setmaxnreg", "griddepcontrol", "cluster_cancel", "wgmma", "tcgen05"
+]
+"""What kernels may need beyond sm_80: clusters of blocks, asynchronous copies by TMA, or the
+instructions of this name; `cluster_cancel` is `clusterlaunchcontrol`."""
+
+_AMPERE: frozenset[Feature] = frozenset()
+_HOPPER: frozenset[Feature] = frozenset({"clusters", "tma", "setmaxnreg", "griddepcontrol"})
+_BLACKWELL: frozenset[Feature] = _HOPPER | {"cluster_cancel"}
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -27,10 +49,10 @@ class Architecture:
         name: with its suffix, `sm_90a`, as Mosaic GPU compiles for it.
         model: what the bare name stands for; "" where pallasc does not compile for it; the row
             then describes GPUs that may have to run the code of another architecture.
-        driver: the first CUDA driver API that knows it; 12.0 for all before.
+        driver: the first CUDA driver API that knows it, of `LINUX_DRIVERS`; 12.0 for all before.
         blocks_per_sm: blocks that one multiprocessor holds.
-        matrix: the instructions for matrices that it has besides `mma`: those of a warpgroup, or
-            those with tensor memory.
+        features: what it has beyond sm_80.
+        reserved_smem_bytes: shared memory that a cubin's sections count for the system.
         embedded: it cannot run the code of others with its major number.
     """
 
@@ -38,7 +60,8 @@ class Architecture:
     model: str
     driver: tuple[int, int]
     blocks_per_sm: int
-    matrix: Literal["", "wgmma", "tcgen05"]
+    features: frozenset[Feature]
+    reserved_smem_bytes: int
     embedded: bool
 
     @property
@@ -48,18 +71,18 @@ class Architecture:
 
 
 _ROWS = (
-    Architecture("sm_80", "a100-sxm", (12, 0), 32, "", embedded=False),
-    Architecture("sm_86", "a6000", (12, 0), 16, "", embedded=False),
-    Architecture("sm_87", "", (12, 0), 16, "", embedded=True),
-    Architecture("sm_88", "", (12, 0), 32, "", embedded=True),
-    Architecture("sm_89", "l40s", (12, 0), 24, "", embedded=False),
-    Architecture("sm_90a", "h100-sxm", (12, 0), 32, "wgmma", embedded=False),
-    Architecture("sm_100a", "b200", (12, 8), 32, "tcgen05", embedded=False),
-    Architecture("sm_101a", "", (12, 8), 32, "", embedded=True),
-    Architecture("sm_103a", "b300", (12, 9), 32, "tcgen05", embedded=False),
-    Architecture("sm_110a", "thor", (13, 0), 24, "tcgen05", embedded=True),
-    Architecture("sm_120a", "rtx-pro-6000", (12, 8), 24, "", embedded=False),
-    Architecture("sm_121a", "", (12, 9), 24, "", embedded=False),
+    Architecture("sm_80", "a100-sxm", (12, 0), 32, _AMPERE, 0, embedded=False),
+    Architecture("sm_86", "a6000", (12, 0), 16, _AMPERE, 0, embedded=False),
+    Architecture("sm_87", "", (12, 0), 16, _AMPERE, 0, embedded=True),
+    Architecture("sm_88", "", (12, 0), 32, _AMPERE, 0, embedded=True),
+    Architecture("sm_89", "l40s", (12, 0), 24, _AMPERE, 0, embedded=False),
+    Architecture("sm_90a", "h100-sxm", (12, 0), 32, _HOPPER | {"wgmma"}, 1024, embedded=False),
+    Architecture("sm_100a", "b200", (12, 8), 32, _BLACKWELL | {"tcgen05"}, 1024, embedded=False),
+    Architecture("sm_101a", "", (12, 8), 32, _BLACKWELL | {"tcgen05"}, 1024, embedded=True),
+    Architecture("sm_103a", "b300", (12, 9), 32, _BLACKWELL | {"tcgen05"}, 1024, embedded=False),
+    Architecture("sm_110a", "thor", (13, 0), 24, _BLACKWELL | {"tcgen05"}, 1024, embedded=True),
+    Architecture("sm_120a", "rtx-pro-6000", (12, 8), 24, _BLACKWELL, 1024, embedded=False),
+    Architecture("sm_121a", "", (12, 9), 24, _BLACKWELL, 1024, embedded=False),
 )
 
 
@@ -110,6 +133,12 @@ class Target:
         """Return `a` for an accelerated architecture, else nothing."""
         return _parts(self.arch)["suffix"]
 
+    @property
+    def features(self) -> frozenset[Feature]:
+        """Return what the architecture has beyond sm_80."""
+        row = ARCHITECTURES.get(capability(self.arch))
+        return row.features if row else _AMPERE
+
     def figures(self) -> dict[str, str | int | float]:
         """Return the fields that decide the compilation: all but the model's name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
@@ -130,6 +159,17 @@ def capability(arch: str) -> tuple[int, int]:
     """
     parts = _parts(arch)
     return int(parts["major"]), int(parts["minor"])
+
+
+def reserved_smem_bytes(sm: int) -> int:
+    """Return the shared memory that sections of a cubin count for the system.
+
+    Args:
+        sm: 10 × major + minor of the compute capability; one that no row describes is like the
+            newest before it.
+    """
+    older = [row for row in _ROWS if row.capability <= divmod(sm, 10)]
+    return older[-1].reserved_smem_bytes if older else 0
 
 
 _A100 = Target(
@@ -294,6 +334,9 @@ ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
     {row.capability: row for row in _ROWS}
 )
 """Every architecture that something is known of, by its compute capability."""
+
+MOST_BLOCKS_PER_SM = max(row.blocks_per_sm for row in _ROWS)
+"""For an architecture that no row describes."""
 
 DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
     {row.name: row.model for row in _ROWS if row.model}

@@ -14,31 +14,29 @@ from typing import Any
 
 from pallasc.compiler.lowering.diagnose import user_place
 from pallasc.errors import CompileError
-from pallasc.specs.gpus import ARCHITECTURES, Target
-
-_HAVE = {
-    kind: tuple(row.name for row in ARCHITECTURES.values() if row.matrix == kind and row.model)
-    for kind in ("wgmma", "tcgen05")
-}
-"""The architectures that have each kind of matrix instructions."""
+from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, Feature, Target, capability
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a primitive of Pallas needs: an architecture of `archs`, or at least `major`."""
+    """What a primitive of Pallas needs: a feature, and what messages call it."""
 
     what: str
-    archs: tuple[str, ...] = ()
-    major: int = 0
+    feature: Feature
 
     def refusal(self, target: Target) -> str | None:
         """Return why `target` does not have it, None if it does."""
-        if self.archs and target.arch not in self.archs:
-            verb = "has" if len(self.archs) == 1 else "have"
-            return f"{self.what}, which only {', '.join(self.archs)} {verb}, not {target.arch}"
-        if target.major < self.major:
-            return f"{self.what}, which GPUs before sm_{self.major}0 do not have ({target.arch})"
-        return None
+        if self.feature in target.features:
+            return None
+        rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
+        having = [row for row in rows if self.feature in row.features]
+        first = having[0]
+        if having == rows[rows.index(first) :]:
+            major, minor = first.capability
+            return f"{self.what}, which GPUs before sm_{major}{minor} do not have ({target.arch})"
+        verb = "has" if len(having) == 1 else "have"
+        names = ", ".join(row.name for row in having)
+        return f"{self.what}, which only {names} {verb}, not {target.arch}"
 
 
 def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
@@ -50,15 +48,17 @@ def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
     """
     name = primitive.removesuffix("_p")
     if "tcgen05" in name or "tmem" in name:
-        return Need(f"tensor memory ({name})", archs=_HAVE["tcgen05"])
+        return Need(f"tensor memory ({name})", "tcgen05")
     if name.startswith("wgmma"):
-        return Need(f"warpgroup matrix instructions ({name})", archs=_HAVE["wgmma"])
-    if name in ("set_max_registers", "griddepcontrol_wait", "griddepcontrol_launch_dependents"):
-        return Need(name, major=9)
+        return Need(f"warpgroup matrix instructions ({name})", "wgmma")
+    if name == "set_max_registers":
+        return Need(name, "setmaxnreg")
+    if name in ("griddepcontrol_wait", "griddepcontrol_launch_dependents"):
+        return Need(name, "griddepcontrol")
     if name in ("try_cluster_cancel", "query_cluster_cancel"):
-        return Need(name, major=10)
+        return Need(name, "cluster_cancel")
     if copies_use_tma and name in ("copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch"):
-        return Need(f"asynchronous copies by TMA ({name})", major=9)
+        return Need(f"asynchronous copies by TMA ({name})", "tma")
     return None
 
 
@@ -68,7 +68,7 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
     Raises:
         CompileError: it does not; with the user's line.
     """
-    if any(target.arch in archs for archs in _HAVE.values()):
+    if "tma" in target.features:
         copies_use_tma = False
     else:
         from jax.experimental.pallas import mosaic_gpu
@@ -77,7 +77,7 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
     for equation in _equations(jaxpr):
         need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
         if need is None and _has_cluster(equation):
-            need = Need("a cluster of blocks", major=9)
+            need = Need("a cluster of blocks", "clusters")
         refusal = need.refusal(target) if need else None
         if refusal:
             stack = getattr(equation.source_info.traceback, "frames", ())

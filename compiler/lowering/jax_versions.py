@@ -87,16 +87,16 @@ def keep_64_bits() -> Any:
     return switch(True)
 
 
-def adapt(major: int) -> None:
+def adapt(*, has_clusters: bool) -> None:
     """Patch this process's Mosaic to do what later versions do.
 
     Args:
-        major: of the target's compute capability.
+        has_clusters: whether the target has clusters of blocks.
     """
     import jax
 
     series = jax.__version_info__[:2]
-    if series == (0, 10) and major < 9:
+    if series == (0, 10) and not has_clusters:
         _adapt_before_hopper()
     if series == (0, 11):
         _name_dumps_alike()

@@ -53,7 +53,7 @@ def _cluster_problem(launch: Launch, target: Target) -> str | None:
     if launch.cluster is None:
         return None
     blocks = math.prod(launch.cluster)
-    if target.major < 9 and blocks > 1:
+    if "clusters" not in target.features and blocks > 1:
         return f"it has clusters, and {target.arch} has none"
     if blocks > _CLUSTER:
         return f"a cluster has {blocks} blocks, and GPUs take at most {_CLUSTER}"

@@ -160,7 +160,7 @@ def _for_architecture(target: Target) -> Iterator[None]:
             f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
             hint="Mosaic GPU compiles for one architecture per process: pass isolated=True.",
         )
-    adapt(target.major)
+    adapt(has_clusters="clusters" in target.features)
     yield
 
 

@@ -14,7 +14,6 @@ blocks that wait for each other would hang. Such a variant is refused.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,15 +30,11 @@ from pallasc.runtime.matching.nearest import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Launch
-from pallasc.specs.gpus import ARCHITECTURES
+from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
 from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar
 
-_ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 _REGISTERS = 65536
-_MOST_BLOCKS = 32
-"""Blocks that a multiprocessor holds at most, for architectures that the table lacks."""
-
 _RESERVED_SMEM_BYTES = 1024
 
 
@@ -146,14 +141,14 @@ def may_run(candidate: Candidate) -> bool:
 
 def arch_refusal(arch: str, major: int, minor: int) -> str | None:
     """Return why code for an architecture does not run on a compute capability."""
-    match = _ARCH.fullmatch(arch)
-    if match is None:
+    match = ARCH.fullmatch(arch)
+    if match is None or match["suffix"] not in ("", "a", "f"):
         return f"{arch!r} is not an architecture"
     own = (int(match[1]), int(match[2]))
     if own == (major, minor):
         return None
     here = f"and this GPU is sm_{major}{minor}"
-    if match[3] == "a":
+    if match["suffix"] == "a":
         return f"{arch} runs on exactly sm_{own[0]}{own[1]}, {here}"
     same_family = own[0] == major and own[1] <= minor
     rows = (ARCHITECTURES.get(pair) for pair in (own, (major, minor)))
@@ -231,9 +226,9 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
 
 
 def _most_blocks(arch: str) -> int:
-    match = _ARCH.fullmatch(arch)
+    match = ARCH.fullmatch(arch)
     row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
-    return row.blocks_per_sm if row else _MOST_BLOCKS
+    return row.blocks_per_sm if row else MOST_BLOCKS_PER_SM
 
 
 def _point(candidate: Candidate) -> tuple[Any, ...]:
@@ -273,7 +268,7 @@ def _address_refusal(candidate: Candidate, addresses: Sequence[int]) -> str | No
 def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
     """Return how unlike a variant's model and a GPU are: what is least sorts first."""
     target = candidate.artifact.target
-    match = _ARCH.fullmatch(str(target["arch"]))
+    match = ARCH.fullmatch(str(target["arch"]))
     exact, suffix = (0, "") if match is None else (int(match[1] + match[2]), match[3])
     other_sms = abs(int(target["sm_count"]) - device.sm_count)
     return (

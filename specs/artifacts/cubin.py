@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.elf import Elf, Section, parse_elf
+from pallasc.specs.gpus import reserved_smem_bytes
 
 EM_CUDA = 190
 
@@ -35,7 +36,6 @@ _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # the 16 bits behind the attribute are the length of a payload, else a value
 
-_RESERVED_SMEM_BYTES = 1024
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
@@ -140,7 +140,7 @@ def _parse(data: bytes) -> Elf:
 def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> Kernel:
     own = _attributes(elf.section(f".nv.info.{name}"))
     shared = elf.section(f".nv.shared.{name}")
-    reserved = _RESERVED_SMEM_BYTES if sm >= 90 else 0
+    reserved = reserved_smem_bytes(sm)
     return Kernel(
         name=name,
         parameters=_parameters(own),

@@ -1,6 +1,5 @@
 """Which driver a cubin needs at least.
 
-From the table "CUDA Toolkit and Corresponding Driver Versions" in the CUDA release notes, and
 "Minor Version Compatibility" in the CUDA compatibility guide: a cubin of toolkit 13.x runs on every
 driver for CUDA 13, one of 12.x on every driver from CUDA 12 on; an architecture needs the driver
 that brought it.
@@ -9,15 +8,7 @@ that brought it.
 from __future__ import annotations
 
 from pallasc.errors import CompileError
-from pallasc.specs.gpus import ARCHITECTURES
-
-# CUDA version of the driver API -> Linux driver package.
-_LINUX = {
-    (12, 0): "525.60.13",
-    (12, 8): "570.26",
-    (12, 9): "575.51.03",
-    (13, 0): "580.65.06",
-}
+from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS
 
 
 def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
@@ -37,4 +28,4 @@ def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:
         )
     known = ARCHITECTURES.get(divmod(sm, 10))
     api = max((int(major), 0), known.driver if known else (12, 0))
-    return {"cuda": f"{api[0]}.{api[1]}", "linux": _LINUX[api]}
+    return {"cuda": f"{api[0]}.{api[1]}", "linux": LINUX_DRIVERS[api]}

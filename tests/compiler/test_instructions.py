@@ -63,21 +63,21 @@ def test_copies_by_tma_need_hopper(build: Any, arch: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("primitive", "tma", "archs", "major"),
+    ("primitive", "tma", "feature"),
     [
-        ("tcgen05_commit_arrive", False, ("sm_100a", "sm_103a", "sm_110a"), 0),
-        ("async_store_tmem", False, ("sm_100a", "sm_103a", "sm_110a"), 0),
-        ("wgmma_accumulator_deref_p", False, ("sm_90a",), 0),
-        ("set_max_registers_p", False, (), 9),
-        ("griddepcontrol_wait", False, (), 9),
-        ("try_cluster_cancel", False, (), 10),
-        ("copy_smem_to_gmem", True, (), 9),
+        ("tcgen05_commit_arrive", False, "tcgen05"),
+        ("async_store_tmem", False, "tcgen05"),
+        ("wgmma_accumulator_deref_p", False, "wgmma"),
+        ("set_max_registers_p", False, "setmaxnreg"),
+        ("griddepcontrol_wait", False, "griddepcontrol"),
+        ("try_cluster_cancel", False, "cluster_cancel"),
+        ("copy_smem_to_gmem", True, "tma"),
     ],
 )
-def test_needs_of_primitives(primitive: str, tma: bool, archs: tuple[str, ...], major: int) -> None:
+def test_needs_of_primitives(primitive: str, tma: bool, feature: str) -> None:
     need = need_of(primitive, copies_use_tma=tma)
     assert need is not None
-    assert (need.archs, need.major) == (archs, major)
+    assert need.feature == feature
 
 
 @pytest.mark.parametrize("primitive", ["add", "copy_gmem_to_smem", "barrier_wait", "mma"])

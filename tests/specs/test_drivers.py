@@ -6,6 +6,7 @@ import pytest
 
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS, Architecture
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,15 @@ from pallasc.specs.artifacts.drivers import minimum_driver
 )
 def test_minimum_driver(toolkit: str, sm: int, cuda: str, linux: str) -> None:
     assert minimum_driver(toolkit=toolkit, sm=sm) == {"cuda": cuda, "linux": linux}
+
+
+@pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("toolkit", ["12.9", "13.5"])
+def test_each_architecture_has_a_driver(toolkit: str, row: Architecture) -> None:
+    major, minor = row.capability
+    driver = minimum_driver(toolkit=toolkit, sm=10 * major + minor)
+    api = max(row.driver, (int(toolkit[:2]), 0))
+    assert driver == {"cuda": f"{api[0]}.{api[1]}", "linux": LINUX_DRIVERS[api]}
 
 
 @pytest.mark.parametrize("toolkit", ["11.8", "14.0", ""])

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
+from typing import get_args
 
 import pytest
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.artifacts.drivers import _LINUX
-from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, MODELS, Target, capability
+from pallasc.specs.gpus import (
+    ARCHITECTURES,
+    DEFAULT_MODELS,
+    LINUX_DRIVERS,
+    MODELS,
+    Architecture,
+    Feature,
+    Target,
+    capability,
+)
 from pallasc.specs.targets import check_arch, make_model, resolve_target
 
 
@@ -129,11 +138,22 @@ def test_figures_leave_only_the_name_out() -> None:
     assert replace(target, name="other").figures() == target.figures()
 
 
+def test_a_row_of_an_architecture_has_every_column() -> None:
+    columns = fields(Architecture)
+    assert all(column.default is column.default_factory is MISSING for column in columns)
+    with pytest.raises(TypeError, match="missing"):
+        Architecture("sm_130a", "", (13, 0), 32, embedded=False)  # type: ignore[call-arg]
+
+
 def test_every_architecture_is_one_row_with_a_model_of_it() -> None:
     rows = ARCHITECTURES.values()
     assert [row.name for row in rows] == sorted({row.name for row in rows}, key=capability)
     for row in rows:
         assert not row.model or MODELS[row.model].arch == row.name
         assert row.blocks_per_sm in (16, 24, 32)
-        assert row.driver in _LINUX
+        assert row.driver in LINUX_DRIVERS, (
+            f"{row.name} needs a CUDA release without a Linux driver"
+        )
+        assert row.features <= {*get_args(Feature)}
+        assert row.reserved_smem_bytes in (0, 1024)
     assert {model.arch for model in MODELS.values()} == set(DEFAULT_MODELS)
