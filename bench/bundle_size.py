@@ -70,9 +70,9 @@ def cubins_of(results: Iterable[VariantResult]) -> dict[str, Cubin]:
 def items_of(results: Iterable[VariantResult]) -> list[Item]:
     """Return what a bundle of all results is made from."""
     return [
-        item_of(one.variant.name, dict(one.variant.params), one.artifact)
-        for one in results
-        if one.artifact is not None
+        item_of(result.variant.name, dict(result.variant.params), result.artifact)
+        for result in results
+        if result.artifact is not None
     ]
 
 
@@ -133,7 +133,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     store = Store(options.store) if options.store else Store()
     results = build_all(options.specs or [str(LIBRARY)], store)
     cubins = cubins_of(results)
-    stripped = {key: Cubin(one.arch, strip_debug(one.data)) for key, one in cubins.items()}
+    stripped = {key: Cubin(cubin.arch, strip_debug(cubin.data)) for key, cubin in cubins.items()}
     items = items_of(results)
     data = build_bundle(items, level=LEVEL)
     raw, bare = _total(cubins), _total(stripped)

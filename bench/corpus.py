@@ -174,11 +174,11 @@ def _tests_in(file: Path) -> Iterator[unittest.TestCase]:
     spec.loader.exec_module(module)
     waiting: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, unittest.TestCase):
-            yield one
+        test = waiting.pop()
+        if isinstance(test, unittest.TestCase):
+            yield test
         else:
-            waiting.extend(one)
+            waiting.extend(test)
 
 
 def captured(recorder: Recorder, tests: Sequence[unittest.TestCase]) -> Iterator[Kernel]:
@@ -265,7 +265,7 @@ def compare(kernels: Iterable[Kernel], count: int) -> tuple[list[Timing], dict[s
         elif ours in failed:
             left_out["pallasc"].append(kernel.test)
             traceback.print_exception(failed[ours], file=sys.stderr)
-        elif all(one.origin != "mosaic" for one in artifact.kernels):
+        elif all(kernel.origin != "mosaic" for kernel in artifact.kernels):
             left_out["no kernel"].append(kernel.test)
         else:
             timings.append(Timing(kernel.test, seconds[plain], seconds[ours]))

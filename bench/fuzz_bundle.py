@@ -250,10 +250,10 @@ def as_atheris(arguments: Sequence[str]) -> None:
         import pallasc.specs.bundle.verify  # noqa: F401
     reading = Reading()
 
-    def one(data: bytes) -> None:
+    def run_input(data: bytes) -> None:
         reading.read(data[1:], repaired=data[:1] != b"\0")
 
-    atheris.Setup([sys.argv[0], *arguments], one)
+    atheris.Setup([sys.argv[0], *arguments], run_input)
     atheris.Fuzz()
 
 

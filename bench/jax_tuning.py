@@ -66,7 +66,7 @@ def text(versions: dict[str, Any]) -> str:
     """Return the file: one line for each variant."""
     parts = []
     for version in sorted(versions):
-        rows = ",\n   ".join(json.dumps(one) for one in versions[version]["variants"])
+        rows = ",\n   ".join(json.dumps(variant) for variant in versions[version]["variants"])
         head = json.dumps({**versions[version], "variants": []}).removesuffix("[]}")
         parts.append(f'  "{version}": {head}[\n   {rows}]}}')
     return '{"schema": 1, "jax": {\n' + ",\n".join(parts) + "}}\n"

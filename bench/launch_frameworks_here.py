@@ -56,37 +56,37 @@ def sources(patch: pytest.MonkeyPatch) -> dict[str, Callable[[], Any]]:
 
 def given(timer: Timer, name: str, arrays: list[Any]) -> Any:
     """Time a launch into given memory."""
-    one = kernel()
+    launcher = kernel()
     a, b, c, out = arrays
-    one.into(a, b, c, out=out)
-    timer.add(name, lambda: one.into(a, b, c, out=out), every=4)
-    return one
+    launcher.into(a, b, c, out=out)
+    timer.add(name, lambda: launcher.into(a, b, c, out=out), every=4)
+    return launcher
 
 
 def frameworks(timer: Timer, make: dict[str, Callable[[], Any]]) -> None:
     """Time arrays of one kind, then arrays of all kinds in one call."""
     for name, new in make.items():
         arrays = [new() for _ in range(4)]
-        one = given(timer, name, arrays)
+        launcher = given(timer, name, arrays)
         a, b, c, _ = arrays
-        timer.add(f"{name}, allocating", lambda k=one, a=a, b=b, c=c: k(a, b, c), every=8)
-    one = given(timer, "one of each kind", [new() for new in make.values()])
-    timer.add("raw", raw(one))
+        timer.add(f"{name}, allocating", lambda k=launcher, a=a, b=b, c=c: k(a, b, c), every=8)
+    launcher = given(timer, "one of each kind", [new() for new in make.values()])
+    timer.add("raw", raw(launcher))
 
 
 def copied(timer: Timer) -> None:
     """Time arrays of numpy, and those of JAX inside `jit`."""
     import numpy as np
 
-    one = kernel()
+    launcher = kernel()
     a, b, c, out = (np.ones((4, 64), np.float32) for _ in range(4))
-    timer.add("numpy, copied", lambda: one.into(a, b, c, out=out), every=20)
+    timer.add("numpy, copied", lambda: launcher.into(a, b, c, out=out), every=20)
     try:
         import jax
     except ImportError as error:
         print(f"JAX: {error}", file=sys.stderr)
         return
-    function = jax.jit(lambda x, y, z: one(x, y, z))
+    function = jax.jit(lambda x, y, z: launcher(x, y, z))
     arrays = [jax.numpy.asarray(array) for array in (a, b, c)]
     timer.add("JAX inside jit, copied", lambda: function(*arrays).block_until_ready(), every=40)
 

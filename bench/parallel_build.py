@@ -77,14 +77,14 @@ def _two_processes(place: Path, options: argparse.Namespace, *, tiny: bool = Fal
         command = [*_command(spec, store), "--jobs", str(jobs)]
         return timed_process(command, stderr=subprocess.DEVNULL)
 
-    one, two = paired(lambda: build(1), lambda: build(2), options.rounds)
+    single, two = paired(lambda: build(1), lambda: build(2), options.rounds)
     name = f"{options.misses} {'smallest kernels' if tiny else 'misses'}"
     return [
-        Figure(f"{name}, --jobs 1", statistics.median(one), "s"),
+        Figure(f"{name}, --jobs 1", statistics.median(single), "s"),
         Figure(f"{name}, --jobs 2", statistics.median(two), "s"),
         Figure(
             f"{name}, --jobs 1 / --jobs 2",
-            median_ratio(one, two),
+            median_ratio(single, two),
             goal=None if tiny else 1.7,
             at_least=True,
         ),

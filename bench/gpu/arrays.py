@@ -30,8 +30,8 @@ def results(kernel: Any) -> Any:
     """Return device memory for the one result of a kernel."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
 
-    (one,) = kernel.signature.results
-    return DeviceArray(one.shape, one.dtype)
+    (result,) = kernel.signature.results
+    return DeviceArray(result.shape, result.dtype)
 
 
 def from_device(array: Any) -> Any:

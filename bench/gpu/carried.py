@@ -130,6 +130,6 @@ def why_not(variant: Carried, major: int, minor: int) -> str | None:
 def firsts(variants: Iterable[Carried]) -> list[Carried]:
     """Return the first variant of each kernel."""
     found: dict[str, Carried] = {}
-    for one in variants:
-        found.setdefault(one.name, one)
+    for variant in variants:
+        found.setdefault(variant.name, variant)
     return list(found.values())

@@ -177,11 +177,11 @@ def check(options: argparse.Namespace, results: Any, known: Any, packed: dict[st
             parts=options.parts,
             unpacked=unpacked,
         )
-        one = Check(options, results, known, site)
-        stop_on_signals(one)
+        check = Check(options, results, known, site)
+        stop_on_signals(check)
         if known.damaged:
             _say(f"lines of {results.path} that were cut short and do not count: {known.damaged}")
-        machine = one.machine()
+        machine = check.machine()
         if machine is None:
             _say(f"no GPU can be used here; {results.path} says why")
             return 4
@@ -191,7 +191,7 @@ def check(options: argparse.Namespace, results: Any, known: Any, packed: dict[st
         if other := other_gpu(known, machine):
             _say(f"the results in {options.out} are of {other}: name another folder with --out")
             return 2
-        left = one.run(machine)
+        left = check.run(machine)
     count = sum(left.values())
     results.write("over", seconds=round(time.monotonic() - began, 1), left=left)
     if count:
@@ -206,12 +206,12 @@ def other_gpu(known: Any, machine: dict[str, Any]) -> str | None:
     return next((str(m["gpu"]) for m in known.machines if m["gpu"] != machine["gpu"]), None)
 
 
-def stop_on_signals(one: Check) -> None:
+def stop_on_signals(check: Check) -> None:
     """Kill what runs, and end, when the command is interrupted."""
 
     def stop(number: int, _: Any) -> None:
-        one.schedule.processes.kill()
-        shutil.rmtree(one.site, ignore_errors=True)
+        check.schedule.processes.kill()
+        shutil.rmtree(check.site, ignore_errors=True)
         _say("interrupted; the same command goes on where this one ended")
         os._exit(128 + number)
 
@@ -249,7 +249,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _list(text: str) -> list[str]:
-    return [one for one in text.split(",") if one]
+    return [item for item in text.split(",") if item]
 
 
 def _parts(text: str) -> list[str]:

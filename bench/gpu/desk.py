@@ -44,7 +44,7 @@ class Desk:
 
     def variant(self, name: str, kind: str = "kernels") -> Carried:
         """Return a variant of the packed folder by its id."""
-        return next(one for one in read_variants(self.folder, kind) if one.id == name)
+        return next(variant for variant in read_variants(self.folder, kind) if variant.id == name)
 
     def tell(self, what: str, **values: Any) -> None:
         """Write a line about something that is known now."""
@@ -68,7 +68,7 @@ class Desk:
             self.tell(what, missing=str(error))
         except Exception as error:
             self.tell(what, error=describe(error))
-            if any(getattr(one, "code", None) in STICKY for one in causes(error)):
+            if any(getattr(cause, "code", None) in STICKY for cause in causes(error)):
                 raise
         return what in self.found
 
@@ -76,11 +76,11 @@ class Desk:
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and what led to it, as tracebacks show it."""
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def describe(error: BaseException) -> dict[str, Any]:
             found[name] = getattr(error, name)
     rest = list(causes(error))[1:]
     if rest:
-        found["causes"] = [{"type": type(one).__name__, "message": str(one)} for one in rest]
+        found["causes"] = [{"type": type(cause).__name__, "message": str(cause)} for cause in rest]
     found["traceback"] = "".join(traceback.format_exception(error))[-6000:]
     return found
 

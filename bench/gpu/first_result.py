@@ -58,7 +58,9 @@ def _with_jax(variant: Carried) -> Any:
 
 def main() -> None:
     """Compute once, and say so."""
-    (variant,) = (one for one in read_variants(Path(sys.argv[1])) if one.id == sys.argv[2])
+    (variant,) = (
+        variant for variant in read_variants(Path(sys.argv[1])) if variant.id == sys.argv[2]
+    )
     result = {"pallasc": _with_pallasc, "jax": _with_jax}[sys.argv[3]](variant)
     print("ready", float(result.reshape(-1)[-1]), flush=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 """What `pack.py` assembles the kernels of the cases for."""
 
-_OWN = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a"}
+_OWN = {name.rstrip("a"): name for name in ARCHITECTURES}
 _CLUSTER, _PDL = 4, 6
 
 
@@ -59,7 +59,8 @@ class Ground:
 
     def image(self, arch: str | None = None) -> bytes:
         """Return the cubin for an architecture, for that of device 0 where none is named."""
-        name = arch or _OWN.get(self.capability(), f"sm_{''.join(map(str, self.capability()))}")
+        bare = f"sm_{''.join(map(str, self.capability()))}"
+        name = arch or _OWN.get(bare, bare)
         return (self._folder / f"{name}.cubin").read_bytes()
 
     def load(self, image: bytes) -> Any:

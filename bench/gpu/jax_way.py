@@ -45,9 +45,9 @@ def compare_code(variant: Carried, function: Any, arrays: dict[str, Any]) -> dic
     compiled = function.lower(**arrays).compile()
     theirs = mosaic_cubins(compiled.runtime_executable().serialize())
     artifact = variant.opened()
-    names = {one.name for one in artifact.kernels if one.origin == "mosaic"}
-    launches = [one for one in artifact.plan.launches if one.kernel in names]
-    ours = [artifact.blob(one.cubin) for one in launches]
+    names = {kernel.name for kernel in artifact.kernels if kernel.origin == "mosaic"}
+    launches = [launch for launch in artifact.plan.launches if launch.kernel in names]
+    ours = [artifact.blob(launch.cubin) for launch in launches]
     return {
         "same_cubins": ours == theirs,
         "same_code": code(ours) == code(theirs),
@@ -65,7 +65,7 @@ def mosaic_cubins(executable: bytes) -> list[bytes]:
 
     kind = message_type("MosaicGpuKernelProto")
     found = map(kind.FromString, _states(parse_executable(executable)))
-    return [one.gpu_binary for one in found if one.gpu_binary]
+    return [state.gpu_binary for state in found if state.gpu_binary]
 
 
 def _states(message: Any) -> Iterator[bytes]:
@@ -76,8 +76,8 @@ def _states(message: Any) -> Iterator[bytes]:
         elif hasattr(value, "ListFields"):
             yield from _states(value)
         elif field.message_type is not None and not hasattr(value, "keys"):
-            for one in value:
-                yield from _states(one)
+            for item in value:
+                yield from _states(item)
 
 
 def code(cubins: Sequence[bytes]) -> list[list[bytes]]:
@@ -85,7 +85,11 @@ def code(cubins: Sequence[bytes]) -> list[list[bytes]]:
     from pallasc.specs.artifacts.elf import parse_elf
 
     return [
-        [one.content for one in parse_elf(data).sections if one.name.startswith(".text.")]
+        [
+            section.content
+            for section in parse_elf(data).sections
+            if section.name.startswith(".text.")
+        ]
         for data in cubins
     ]
 

@@ -33,10 +33,10 @@ class Judge:
             self._rows = sample_rows(self._variant, got[0].shape, self._count)
             self._wanted = right_rows(self._variant, self._inputs, self._rows)
         rows = [
-            self._one(np.take(one, self._rows, axis=axis), wanted)
-            for one, wanted in zip(got, self._wanted, strict=False)
+            self._one(np.take(array, self._rows, axis=axis), wanted)
+            for array, wanted in zip(got, self._wanted, strict=False)
         ]
-        data = b"".join(one.tobytes() for one in got)
+        data = b"".join(array.tobytes() for array in got)
         self._first = self._first or data
         worst = max(rows, key=lambda row: row["worst"])
         return {

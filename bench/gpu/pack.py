@@ -46,8 +46,8 @@ def compiled(
     from pallasc.specs.loading.matrix import expand
     from pallasc.specs.loading.yaml_loader import load_yaml
 
-    variants = [one for file in files for one in expand(load_yaml(file))]
-    report = build([one for one in variants if choose(one)], store=Store(store))
+    variants = [variant for file in files for variant in expand(load_yaml(file))]
+    report = build([variant for variant in variants if choose(variant)], store=Store(store))
     for result in report.results:
         if result.artifact is None:
             raise SystemExit(f"pack: {result.variant.id} was not built: {result.error}")
@@ -87,15 +87,22 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     from pallasc.specs.bundle.items import item_of
     from pallasc.specs.bundle.writer import build_bundle
 
-    adding = [one for one in built if one[0].name == "add"]
+    adding = [pair for pair in built if pair[0].name == "add"]
     package, beside = folder / "gpu_check_ops", folder / "built"
     for place, name, chosen in (
         (package, "kernels", adding),
-        (beside, "gpu_check_ops", [one for one in adding if dict(one[0].params)["m"] == 1024]),
+        (
+            beside,
+            "gpu_check_ops",
+            [pair for pair in adding if dict(pair[0].params)["m"] == 1024],
+        ),
     ):
         place.mkdir(parents=True)
         if chosen:
-            items = [item_of(one.name, dict(one.params), artifact) for one, artifact in chosen]
+            items = [
+                item_of(variant.name, dict(variant.params), artifact)
+                for variant, artifact in chosen
+            ]
             (place / f"{name}.pallasc").write_bytes(build_bundle(items))
     (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
 

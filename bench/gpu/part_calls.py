@@ -180,12 +180,12 @@ def torch_streams(desk: Desk) -> Row:
     torch = need_torch()
     kernel = _open(desk)
     pairs = [_pair(seed) for seed in range(8)]
-    pinned = [[torch.from_numpy(one).pin_memory() for one in pair] for pair in pairs]
+    pinned = [[torch.from_numpy(array).pin_memory() for array in pair] for pair in pairs]
     outs = []
     for pair in pinned:
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            a, b = (one.to("cuda", non_blocking=True) for one in pair)
+            a, b = (array.to("cuda", non_blocking=True) for array in pair)
             outs.append((stream, kernel(a, b), a, b))
     for stream, *_ in outs:
         stream.synchronize()
@@ -210,10 +210,10 @@ def threads(desk: Desk) -> Row:
             failures.append(error)
 
     running = [threading.Thread(target=work, args=(seed,)) for seed in range(_THREADS)]
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     if failures:
         raise failures[0]
     return {**_all(rows), "calls": _THREADS * calls}

@@ -205,7 +205,7 @@ def _cuda_core(timer: Timer, desk: Desk) -> str:
     stream = device.create_stream()
     kernel = core.ObjectCode.from_cubin(_cubin(desk)).get_kernel("four")
     config = core.LaunchConfig(grid=1, block=128)
-    pointers = [one.data_ptr() if kind == "torch" else one.pointer for one in arrays]
+    pointers = [array.data_ptr() if kind == "torch" else array.pointer for array in arrays]
     timer.add("cuda.core", lambda: core.launch(stream, config, kernel, *pointers))
     return kind
 
@@ -252,8 +252,10 @@ def _jax(timer: Timer, desk: Desk) -> str:
     arrays = _objects()
     _ours(timer, desk, lambda: arrays)
     capability = _capability()
-    variants = [one for one in read_variants(desk.folder) if one.name == "add"]
-    variant = next((one for one in variants if why_not(one, *capability) is None), None)
+    variants = [candidate for candidate in read_variants(desk.folder) if candidate.name == "add"]
+    variant = next(
+        (candidate for candidate in variants if why_not(candidate, *capability) is None), None
+    )
     if variant is None:
         raise MissingError("no kernel that adds was packed for this GPU")
     given = {

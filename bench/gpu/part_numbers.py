@@ -18,9 +18,9 @@ AT_ONCE = 4
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
     """Return a unit for each kernel that runs here."""
     return [
-        Unit("numbers", one.id, limit_s=120, needs_s=12)
-        for one in read_variants(folder)
-        if is_asked(one, options) and why_not(one, *machine["capability"]) is None
+        Unit("numbers", variant.id, limit_s=120, needs_s=12)
+        for variant in read_variants(folder)
+        if is_asked(variant, options) and why_not(variant, *machine["capability"]) is None
     ]
 
 

@@ -31,14 +31,14 @@ def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) 
     """Return a unit for each tool and kernel, each tool once over all before the next."""
     reason = None if machine["tools"]["compute-sanitizer"] else "compute-sanitizer is not here"
     chosen = [
-        one
-        for one in read_variants(folder)
-        if is_asked(one, options) and why_not(one, *machine["capability"]) is None
+        variant
+        for variant in read_variants(folder)
+        if is_asked(variant, options) and why_not(variant, *machine["capability"]) is None
     ]
     return [
-        Unit("sanitizer", f"{tool} {one.id}", 90, 10, reason=reason)
+        Unit("sanitizer", f"{tool} {variant.id}", 90, 10, reason=reason)
         for tool in _TOOLS
-        for one in smallest(chosen)
+        for variant in smallest(chosen)
     ]
 
 
@@ -46,9 +46,12 @@ def smallest(variants: list[Carried]) -> list[Carried]:
     """Return of each kernel the variant with the smallest arrays, those with less work first."""
     from math import prod
 
-    sizes = {one.id: sum(prod(shape) for _, shape in one.arrays().values()) for one in variants}
-    ordered = sorted(variants, key=lambda one: sizes[one.id])
-    return list({one.name: one for one in reversed(ordered)}.values())[::-1]
+    sizes = {
+        variant.id: sum(prod(shape) for _, shape in variant.arrays().values())
+        for variant in variants
+    }
+    ordered = sorted(variants, key=lambda variant: sizes[variant.id])
+    return list({variant.name: variant for variant in reversed(ordered)}.values())[::-1]
 
 
 def run(desk: Desk) -> None:

@@ -21,11 +21,15 @@ _STARTED = ("jax_hopper_matmul", "jax_blackwell_matmul", "rms_norm", "add")
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
     """Return a unit for one variant of some kernels."""
     chosen = [
-        one
-        for one in read_variants(folder)
-        if is_asked(one, options) and why_not(one, *machine["capability"]) is None
+        variant
+        for variant in read_variants(folder)
+        if is_asked(variant, options) and why_not(variant, *machine["capability"]) is None
     ]
-    return [Unit("starts", one.id, 240, 20) for one in firsts(chosen) if one.name in _STARTED]
+    return [
+        Unit("starts", variant.id, 240, 20)
+        for variant in firsts(chosen)
+        if variant.name in _STARTED
+    ]
 
 
 def run(desk: Desk) -> None:

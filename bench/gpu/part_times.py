@@ -37,11 +37,11 @@ Row = dict[str, Any]
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
     """Return one for what the GPU can do at the most, and one for each kernel that runs here."""
     chosen = [
-        one
-        for one in read_variants(folder)
-        if is_asked(one, options) and why_not(one, *machine["capability"]) is None
+        variant
+        for variant in read_variants(folder)
+        if is_asked(variant, options) and why_not(variant, *machine["capability"]) is None
     ]
-    return [Unit("times", PEAKS), *(Unit("times", one.id, 120, 10) for one in chosen)]
+    return [Unit("times", PEAKS), *(Unit("times", variant.id, 120, 10) for variant in chosen)]
 
 
 def run(desk: Desk) -> None:

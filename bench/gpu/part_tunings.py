@@ -18,9 +18,9 @@ AT_ONCE = 1
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
     """Return a unit for each tuning; those for other GPUs say why they are not run."""
     return [
-        Unit("tunings", one.id, 60, 3, reason=why_not(one, *machine["capability"]))
-        for one in read_variants(folder, "tunings")
-        if is_asked(one, options)
+        Unit("tunings", variant.id, 60, 3, reason=why_not(variant, *machine["capability"]))
+        for variant in read_variants(folder, "tunings")
+        if is_asked(variant, options)
     ]
 
 
@@ -42,8 +42,8 @@ def run(desk: Desk) -> None:
     inputs, kernel, device = make_inputs(variant), variant.kernel(), get_device(0)
     signature = kernel.signature
     values = [
-        Value(one, np.ascontiguousarray(array).tobytes())
-        for one, array in zip(signature.inputs, inputs.values(), strict=True)
+        Value(binding, np.ascontiguousarray(array).tobytes())
+        for binding, array in zip(signature.inputs, inputs.values(), strict=True)
     ]
     operands = Operands(signature, values, device)
     route = kernel.route(0, kernel.variants[0].arrays)
@@ -51,8 +51,10 @@ def run(desk: Desk) -> None:
     def numbers() -> dict[str, Any]:
         route.enqueue(0, 0, operands.pointers)
         got = [
-            np.frombuffer(one.data, numpy_dtype(one.binding.dtype)).reshape(one.binding.shape)
-            for one in operands.read_outputs()
+            np.frombuffer(output.data, numpy_dtype(output.binding.dtype)).reshape(
+                output.binding.shape
+            )
+            for output in operands.read_outputs()
         ]
         return Judge(variant, inputs, options["rows"]).compare(*got)
 

@@ -181,21 +181,21 @@ def _attention_backward(arrays: Arrays, _: Mapping[str, Any], rows: Any) -> list
     delta = np.sum(out * gradient, axis=-1)
     dq, dk, dv = (np.zeros((q.shape[0], len(rows), *a.shape[2:]), np.float32) for a in (q, k, v))
 
-    def half(one: int, head: int, queries: Any, keys: Any) -> tuple[Any, Any]:
+    def half(batch: int, head: int, queries: Any, keys: Any) -> tuple[Any, Any]:
         """Return probabilities, and gradients of the logits, of some queries and keys."""
         own = head // shared
-        logits = q[one, queries, head] @ k[one, keys, own].T
-        powers = np.exp2(logits / math.log(2) - logs[one, head, queries][:, None])
-        inner = gradient[one, queries, head] @ v[one, keys, own].T
-        return powers, powers * (inner - delta[one, queries, head][:, None])
+        logits = q[batch, queries, head] @ k[batch, keys, own].T
+        powers = np.exp2(logits / math.log(2) - logs[batch, head, queries][:, None])
+        inner = gradient[batch, queries, head] @ v[batch, keys, own].T
+        return powers, powers * (inner - delta[batch, queries, head][:, None])
 
     every = slice(None)
-    for one, head in np.ndindex(q.shape[0], q.shape[2]):
+    for batch, head in np.ndindex(q.shape[0], q.shape[2]):
         own = head // shared
-        dq[one, :, head] = half(one, head, rows, every)[1] @ k[one, :, own]
-        powers, logits = half(one, head, every, rows)
-        dk[one, :, own] += logits.T @ q[one, :, head]
-        dv[one, :, own] += powers.T @ gradient[one, :, head]
+        dq[batch, :, head] = half(batch, head, rows, every)[1] @ k[batch, :, own]
+        powers, logits = half(batch, head, every, rows)
+        dk[batch, :, own] += logits.T @ q[batch, :, head]
+        dv[batch, :, own] += powers.T @ gradient[batch, :, head]
     return [dq, dk, dv]
 
 

@@ -12,7 +12,9 @@ def main() -> None:
     from carried import read_variants
     from references import make_inputs
 
-    variant = next(one for one in read_variants(Path(sys.argv[1])) if one.id == sys.argv[2])
+    variant = next(
+        variant for variant in read_variants(Path(sys.argv[1])) if variant.id == sys.argv[2]
+    )
     variant.kernel()(**make_inputs(variant))
     print("launched")
 

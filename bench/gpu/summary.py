@@ -74,10 +74,11 @@ def _machine(known: Known) -> Iterator[str]:
     if not known.machines:
         yield "no run has reached a GPU"
         return
-    one = known.machines[-1]
-    versions = ", ".join(f"{name} {value}" for name, value in one["versions"].items() if value)
-    yield f"{one['gpu']}, {one['sm_count']} SMs, {one['driver'] or one['driver_api']}"
-    yield f"Python {one['python']}, {versions}, ptxas {one['ptxas'] or 'none'}"
+    machine = known.machines[-1]
+    versions = ", ".join(f"{name} {value}" for name, value in machine["versions"].items() if value)
+    driver = machine["driver"] or machine["driver_api"]
+    yield f"{machine['gpu']}, {machine['sm_count']} SMs, {driver}"
+    yield f"Python {machine['python']}, {versions}, ptxas {machine['ptxas'] or 'none'}"
     yield f"{known.runs} runs"
 
 
@@ -114,7 +115,7 @@ def _calls(known: Known, things: Things) -> Iterator[str]:
 
 def _codes(known: Known, things: Things) -> Iterator[str]:
     answers = [(n, what, row) for n, rows in things.items() for what, row in rows.items()]
-    asked = [one for one in answers if "same" in one[2]]
+    asked = [answer for answer in answers if "same" in answer[2]]
     yield f"  {sum(row['same'] for *_, row in asked)} of {len(asked)} answers are the stand-in's"
     for name, what, row in asked:
         if not row["same"]:
@@ -284,8 +285,8 @@ def record(known: Known, shapes: Mapping[str, str]) -> dict[str, Any]:
 def _kept(value: Any) -> Any:
     """Return a value without what names folders, or says when."""
     if isinstance(value, Mapping):
-        return {name: _kept(one) for name, one in value.items() if name not in _LEFT_OUT}
-    return [_kept(one) for one in value] if isinstance(value, list) else value
+        return {name: _kept(item) for name, item in value.items() if name not in _LEFT_OUT}
+    return [_kept(item) for item in value] if isinstance(value, list) else value
 
 
 def read_shapes(folder: Path) -> dict[str, str]:

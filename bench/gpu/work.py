@@ -54,7 +54,7 @@ def torch_rival(variant: Carried, tensors: Mapping[str, Any]) -> tuple[str, Call
         act = functional.relu if static["activation"] == "relu" else _gelu(functional)
         return "torch.addmm and an activation", lambda: act(torch.addmm(bias, a, rest[0]))
     if "attention" in name and "backward" not in name:
-        q, k, v = (one.transpose(1, 2) for one in (a, *rest))
+        q, k, v = (array.transpose(1, 2) for array in (a, *rest))
         causal = bool(static["config"].get("causal"))
         call = functional.scaled_dot_product_attention
         return "scaled_dot_product_attention", lambda: call(
@@ -70,7 +70,7 @@ def torch_rival(variant: Carried, tensors: Mapping[str, Any]) -> tuple[str, Call
         return "torch.matmul", lambda: torch.matmul(a, rest[0])
     if "matmul" in name:
         floats = [t for t in (a, rest[0]) if t.dtype.is_floating_point]
-        left, right = (one.to(floats[0].dtype) for one in (a, rest[0]))
+        left, right = (array.to(floats[0].dtype) for array in (a, rest[0]))
         return "torch.matmul of converted operands", lambda: torch.matmul(left, right)
     raise MissingError(f"torch has no single operation for {name}")
 
