@@ -9,7 +9,7 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.availability import Availability, availability
 from pallasc.runtime.calls.fast_path import Function
-from pallasc.runtime.calls.fast_path_table import FrontTable
+from pallasc.runtime.calls.fast_path_table import FastPathTable
 from pallasc.runtime.calls.forms import Forms, by_structure
 from pallasc.runtime.calls.launch import launch
 from pallasc.runtime.calls.match import Call, Match
@@ -48,7 +48,7 @@ class Kernel(Variants):
 
     def __init__(self, name: str, candidates: Iterable[Candidate], *, checks: bool = True) -> None:
         super().__init__(name, candidates, checks=checks)
-        self._fronts: FrontTable | None = None
+        self._fast_paths: FastPathTable | None = None
         self._generated: set[tuple[Route, Adapter]] = set()
         self._call: Function = partial(self._start, MISSING, True)
         skip_frames(_ENTRANCES)
@@ -196,10 +196,10 @@ class Kernel(Variants):
         kernels = [Kernel(self.name, group, checks=self.checks) for group in groups]
         forms = Forms(self.name, kernels, self._types)
         slow = {"call": partial(self._take_over, True), "into": partial(self._take_over, False)}
-        fronts = forms.fronts(slow)
-        if fronts:
-            self._call = fronts["call"]
-            self.__dict__["into"] = fronts["into"]
+        fast_paths = forms.fast_paths(slow)
+        if fast_paths:
+            self._call = fast_paths["call"]
+            self.__dict__["into"] = fast_paths["into"]
         return forms
 
     def _types(self, leaves: Sequence[Any]) -> list[ArrayType]:
@@ -248,18 +248,18 @@ class Kernel(Variants):
             return
         skip_frames(_ENTRANCES)  # torch may be younger than the kernel
         with process_state.now.lock:
-            if self._fronts is None:
+            if self._fast_paths is None:
                 slow = {
                     "call": partial(self._take_over, True),
                     "into": partial(self._take_over, False),
                 }
                 success = open_driver().success
-                self._fronts = FrontTable(self.variants, slow, success, checks=self.checks)
+                self._fast_paths = FastPathTable(self.variants, slow, success, checks=self.checks)
             binds = self.is_only_route(match.route)
-            fronts = self._fronts.add(match.route, dialect, binds=binds)
-            if fronts is not None:
-                self._call = fronts.call
-                self.__dict__["into"] = fronts.into
+            fast_paths = self._fast_paths.add(match.route, dialect, binds=binds)
+            if fast_paths is not None:
+                self._call = fast_paths.call
+                self.__dict__["into"] = fast_paths.into
 
     def _take_over(
         self,

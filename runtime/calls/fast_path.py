@@ -38,7 +38,7 @@ BUILTINS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fronts:
+class FastPaths:
     """The generated functions.
 
     Attributes:
@@ -77,7 +77,7 @@ def compile_function(source: Sequence[str], values: Mapping[str, object], name: 
     return untraced(made)
 
 
-def make_fronts(
+def make_fast_paths(
     route: Route,
     dialect: Dialect,
     slow: Mapping[str, Function],
@@ -85,7 +85,7 @@ def make_fronts(
     *,
     checks: bool,
     binds: bool = True,
-) -> Fronts | None:
+) -> FastPaths | None:
     """Return the functions for a route, None where its signature is too rich for them.
 
     Args:
@@ -100,7 +100,7 @@ def make_fronts(
     writer = _Writer(route, dialect, slow, success, checks, binds)
     if not writer.is_possible():
         return None
-    return Fronts(writer.function("into"), writer.function("call"))
+    return FastPaths(writer.function("into"), writer.function("call"))
 
 
 def _bind_nothing(_: Any) -> None:

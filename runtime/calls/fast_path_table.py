@@ -8,10 +8,10 @@ from typing import Any
 
 from pallasc.runtime.calls.fast_path import (
     BUILTINS,
-    Fronts,
+    FastPaths,
     Function,
     compile_function,
-    make_fronts,
+    make_fast_paths,
     parameter_names,
 )
 from pallasc.runtime.calls.routes import Route
@@ -20,7 +20,7 @@ from pallasc.runtime.matching.arrays import Dialect
 from pallasc.runtime.matching.candidates import Candidate, Signature
 
 
-class FrontTable:
+class FastPathTable:
     """The functions that later calls of one kernel go through.
 
     Each framework with a dialect gets generated functions, the framework met last in front of the
@@ -30,7 +30,7 @@ class FrontTable:
         variants: all variants of the kernel.
         slow: the slow paths, for "call" and "into".
         success: the driver's code for it.
-        checks: as in `make_fronts`.
+        checks: as in `make_fast_paths`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FrontTable:
         self._tables: dict[type, _DialectTable] = {}
         self._head = slow
 
-    def add(self, route: Route, dialect: Dialect, *, binds: bool) -> Fronts | None:
+    def add(self, route: Route, dialect: Dialect, *, binds: bool) -> FastPaths | None:
         """Return the functions to call from now on, None where nothing changes.
 
         Args:
@@ -62,8 +62,8 @@ class FrontTable:
             )
             self._tables[dialect.kind] = table
             self._head = table.slow_ways()
-        fronts = table.add(route, binds=binds)
-        return fronts if table is list(self._tables.values())[-1] else None
+        fast_paths = table.add(route, binds=binds)
+        return fast_paths if table is list(self._tables.values())[-1] else None
 
 
 class _DialectTable:
@@ -76,7 +76,7 @@ class _DialectTable:
         variants: all variants of the kernel.
         dialect: the framework.
         slow: for "into" and "call", what is called where anything is unusual.
-        success, checks: as in `make_fronts`.
+        success, checks: as in `make_fast_paths`.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class _DialectTable:
         self._questions = _questions(variants)
         self._differ_in_layout = _differ_in_layout(variants)
         self._tables: dict[str, dict[Any, Function]] = {"call": {}, "into": {}}
-        self._seen: dict[Route, Fronts | None] = {}
-        self._current: Fronts | None = None
+        self._seen: dict[Route, FastPaths | None] = {}
+        self._current: FastPaths | None = None
 
-    def add(self, route: Route, *, binds: bool) -> Fronts | None:
+    def add(self, route: Route, *, binds: bool) -> FastPaths | None:
         """Return the functions to call from now on, None where nothing changes."""
         if route in self._seen:
             return None
@@ -106,7 +106,7 @@ class _DialectTable:
         made = (
             None
             if self._differ_in_layout
-            else make_fronts(route, self._dialect, self._slow, self._success, **options)
+            else make_fast_paths(route, self._dialect, self._slow, self._success, **options)
         )
         self._seen[route] = made
         if made is None:
@@ -142,8 +142,8 @@ class _DialectTable:
             for leaf, what in self._questions
         )
 
-    def _dispatchers(self, signature: Signature) -> Fronts:
-        return Fronts(*(self._dispatcher(signature, kind) for kind in ("into", "call")))
+    def _dispatchers(self, signature: Signature) -> FastPaths:
+        return FastPaths(*(self._dispatcher(signature, kind) for kind in ("into", "call")))
 
     def _dispatcher(self, signature: Signature, kind: str) -> Function:
         trees = input_names(signature)

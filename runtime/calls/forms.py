@@ -167,7 +167,7 @@ class Forms(Generic[K]):
             if len(forms) == 1 and {n for n, _ in input_names(forms[0].signature)} == names
         }
 
-    def fronts(self, slow: Mapping[str, Function]) -> dict[str, Function]:
+    def fast_paths(self, slow: Mapping[str, Function]) -> dict[str, Function]:
         """Return the functions "call" and "into" that later calls go through, where there are any.
 
         Args:
