@@ -65,9 +65,27 @@ class SpecError(PallascError):
 
 
 class NotCachedError(PallascError):
-    """Something is not in the store, or not as the lock file says, and may not be compiled."""
+    """Something is not in the store, or not as the lock file says, and may not be compiled.
+
+    Args:
+        message: what is missing.
+        location: as for `PallascError`.
+        hint: as for `PallascError`.
+        reason: why, without the name of what is missing.
+    """
 
     exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        location: Location | None = None,
+        hint: str | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message, location=location, hint=hint)
+        self.reason = reason
 
 
 class ToolError(PallascError):

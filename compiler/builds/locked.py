@@ -170,7 +170,9 @@ class LockedLookup:
             return self._lookup.find(request)
         entry = self._lock.variants.get(variant.id)
         if entry is None:
-            raise NotCachedError(f"{variant.id} is {self._absent}.", hint=self._hint("Add it"))
+            reason = f"is {self._absent}"
+            hint = self._hint("Add it")
+            raise NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
         cached = self._lookup.find(request)
         if cached.artifact is not None:
             return cached
@@ -244,16 +246,19 @@ class LockedLookup:
         if not reason and request.key != entry.request:
             reason = _SPEC_CHANGED
         if reason:
-            raise NotCachedError(
-                f"{variant.id} would have to be compiled: {reason}.",
-                hint="Build without --frozen.",
-            )
+            reason = f"would have to be compiled: {reason}"
+            hint = "Build without --frozen."
+            raise NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
         artifact = artifact_of_action(self._store, entry.action)
         if artifact is None:
+            reason = (
+                f"is not in the store: {self._store.root} has no complete record under action key "
+                f"{entry.action}"
+            )
             raise NotCachedError(
-                f"{variant.id} is not in the store: {self._store.root} has no complete record "
-                f"under action key {entry.action}.",
+                f"{variant.id} {reason}.",
                 hint="Build without --frozen, or restore the store that the lock was made with.",
+                reason=reason,
             )
         self.unchecked += 1
         diagnostics = [each.to_json() for each in stored_for_action(self._store, entry.action)]

@@ -106,8 +106,7 @@ def _check(
     try:
         cached = lookup.find(variant, request)
     except NotCachedError as missing:
-        reason = missing.message.removeprefix(f"{variant.id} ").removesuffix(".")
-        return Change("unknown", variant.id, entry, reason=reason)
+        return Change("unknown", variant.id, entry, reason=missing.reason)
     if cached.artifact is None or cached.action_key is None:
         return Change("unknown", variant.id, entry, reason=cached.reason)
     after = Entry(cached.action_key, cached.artifact.digest, request.key)
