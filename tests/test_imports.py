@@ -15,7 +15,17 @@ import pytest
 from pallasc.runtime.matching.arrays import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("pallasc", "specs", "cache", "compiler", "runtime", "cli", "hooks")
+PARTS = (
+    "pallasc",
+    "specs",
+    "cache",
+    "compiler",
+    "emulator",
+    "checks",
+    "runtime",
+    "cli",
+    "hooks",
+)
 
 # part -> parts of pallasc it may import; "errors" is pallasc.errors, "version" the one name
 # `pallasc.__version__`. The errors module and the library of kernels count as parts of their own.
@@ -28,7 +38,20 @@ MAY_IMPORT = {
     "compiler": {"errors", "specs", "bundle", "cache", "version"},
     "runtime": {"errors", "specs", "bundle", "adapters", "version"},
     "adapters": {"errors", "specs", "runtime"},
-    "cli": {"errors", "specs", "bundle", "cache", "compiler", "runtime", "adapters", "version"},
+    "emulator": {"errors", "specs"},
+    "checks": {"errors", "specs", "bundle", "cache", "compiler", "emulator", "version"},
+    "cli": {
+        "errors",
+        "specs",
+        "bundle",
+        "cache",
+        "compiler",
+        "emulator",
+        "checks",
+        "runtime",
+        "adapters",
+        "version",
+    },
     "hooks": {"errors", "specs", "bundle", "cache", "compiler"},
 }
 
@@ -41,6 +64,8 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "library": {"jax", "jaxlib", "numpy"},
     "cache": {"sqlite_utils"},
     "compiler": {"absl", "cramjam", "google", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numpy"},
+    "emulator": {"ml_dtypes", "numpy"},
+    "checks": {"jax", "ml_dtypes", "numpy"},
     "runtime": {"cuda"},
     "adapters": {*MODULES, "ml_dtypes"},
     "cli": {"click"},

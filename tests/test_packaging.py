@@ -56,11 +56,12 @@ def _metadata(wheel: Path, name: str) -> str:
         return archive.read(path).decode()
 
 
+PARTS = ("specs", "cache", "compiler", "emulator", "checks", "runtime", "cli", "hooks")
+
+
 def _files_in_folders() -> set[str]:
     """Return every file that has to ship, by the name it is installed under."""
-    top_folders = {"": "pallasc"} | {
-        f"{name}/": name for name in ("specs", "cache", "compiler", "runtime", "cli", "hooks")
-    }
+    top_folders = {"": "pallasc"} | {f"{name}/": name for name in PARTS}
     return {
         f"pallasc/{prefix}{path.relative_to(ROOT / folder).as_posix()}"
         for prefix, folder in top_folders.items()
