@@ -15,7 +15,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.cache import process
 from pallasc.cache.folders import Folders
@@ -47,8 +47,7 @@ Identity = tuple[int, int, int]
 """Inode, modification time in ns and size: tells a file from its later replacement."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """What lay under a name: its bytes, or why it cannot be a file of the store (`fault`)."""
 
     data: bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.cache import files, format, process
 from pallasc.cache.folders import Folders
@@ -23,8 +23,7 @@ FOLDER = "leases"
 _APPEND = os.O_WRONLY | os.O_APPEND
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """What must stay: named keys, and all that was used at `since_ns` or later."""
 
     keys: frozenset[str] = frozenset()

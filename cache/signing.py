@@ -28,11 +28,8 @@ before: an unsigned record that is found under an action key is compiled again, 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hashlib
-import hmac
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -84,6 +81,8 @@ class Trust:
         plain = _unsigned(body)
         if not self.signers:
             return plain
+        import base64
+
         message = _message(kind, name, plain)
         made = [
             {"key": key, "signature": base64.b64encode(sign(message)).decode()}
@@ -124,6 +123,9 @@ def _message(kind: str, name: str, body: Mapping[str, object]) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
+    import base64
+    import binascii
+
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -154,7 +156,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
     if secret:
         own = f"hmac-{hashlib.sha256(b'pallasc store secret' + secret).hexdigest()[:16]}"
         signers[own] = partial(_mac, secret)
-        checkers[own] = lambda mac, message: hmac.compare_digest(mac, _mac(secret, message))
+        checkers[own] = partial(_is_mac, secret)
     return Trust(demanded, signers, checkers, notes)
 
 
@@ -172,7 +174,15 @@ def is_required(environ: Mapping[str, str]) -> bool:
 
 
 def _mac(secret: bytes, message: bytes) -> bytes:
+    import hmac
+
     return hmac.digest(secret, message, "sha256")
+
+
+def _is_mac(secret: bytes, mac: bytes, message: bytes) -> bool:
+    import hmac
+
+    return hmac.compare_digest(mac, _mac(secret, message))
 
 
 def _private_key(file: str, password: str | None) -> tuple[str, Sign, Check]:

@@ -69,7 +69,8 @@ class FileDigests:
         Raises:
             ToolError: if it cannot be read, or is no regular file.
         """
-        place = os.path.abspath(path)
+        is_absolute = isinstance(path, str) and path.startswith(os.sep)
+        place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
         try:
             signature = _signature(os.stat(place))
             held = self._hashed.get(place) or self._recall(place)
@@ -176,7 +177,7 @@ def decode(data: bytes, trust: Trust | None = None) -> dict[str, tuple[Signature
             raise ValueError("no files")
         for place, (size, mtime_ns, ctime_ns, inode, digest) in listed.items():
             signature = (size, mtime_ns, ctime_ns, inode)
-            if any(type(number) is not int for number in signature):
+            if not type(size) is type(mtime_ns) is type(ctime_ns) is type(inode) is int:
                 raise ValueError(f"{place[:200]!r} has no size and times")
             entries[place] = (signature, format.check_name(digest))
     except (TypeError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pallasc.cache.format import ArtifactRecord
 from pallasc.errors import CorruptError
@@ -20,8 +20,7 @@ class Source(Protocol):
         """Read a record; a corrupt one is put away."""
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(NamedTuple):
     """What became of something that was offered to the store.
 
     Attributes:

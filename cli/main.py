@@ -75,12 +75,12 @@ class LazyGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that goes away, as `head` does, ends it without a message."""
-        from pallasc.cli.render.failures import CLOSED_PIPE
-
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
+            from pallasc.cli.render.failures import CLOSED_PIPE
+
             _discard_output()
             ctx.exit(CLOSED_PIPE)
         return code

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.dtypes import parse_dtype
@@ -96,8 +97,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
     return layout if is_dense else None
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayTemplate:
+class ArrayTemplate(NamedTuple):
     """An array in the notation of specs, its parameters not yet filled in."""
 
     text: str

@@ -7,14 +7,13 @@ float kinds of eight bits and fewer: `bf16`, `i4`, `f8e4m3fn`. JAX's and NumPy's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.spelling import suggestion
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(NamedTuple):
     """An element type.
 
     Attributes:

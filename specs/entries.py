@@ -9,16 +9,15 @@ Grammar:
 from __future__ import annotations
 
 import ast
-import pkgutil
 import posixpath
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.spelling import nearest, show, suggestion
@@ -36,8 +35,7 @@ _ENUMS = frozenset(("object", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"))
 _FORM = "Write package.module:function, or file.py:function."
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """The two halves of an entry point.
 
     Attributes:
@@ -144,6 +142,8 @@ def _find_module(module: str, base_dir: str) -> Path | None:
         folders = list(spec.submodule_search_locations)
         child = _find(f"{name}.{part}", folders)
         if child is None:
+            import pkgutil
+
             known = [info.name for info in pkgutil.iter_modules(folders)]
             raise SpecError(
                 f"module {name!r} has no submodule {part!r}.",
@@ -168,6 +168,8 @@ def _find(name: str, folders: list[str]) -> ModuleSpec | None:
 
 
 def _module_hint(top: str, base_dir: str) -> str:
+    import pkgutil
+
     listed = _listed(Path(base_dir))
     beside = {path.stem for path in listed if path.suffix == ".py" or path.is_dir()}
     installed = {info.name for info in pkgutil.iter_modules()}
@@ -199,8 +201,7 @@ def _no_such_name(where: str, name: str, names: frozenset[str]) -> SpecError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Outline:
+class _Outline(NamedTuple):
     """The names that reading a module shows.
 
     Attributes:

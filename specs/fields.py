@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.spelling import shortened, show, suggestion
@@ -33,8 +32,7 @@ class Locator(Protocol):
         """Return the place of the key that leads to a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class FixedLocator:
+class FixedLocator(NamedTuple):
     """Gives everything the same place."""
 
     location: Location
@@ -48,8 +46,7 @@ class FixedLocator:
         return self.location
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A value's position in a document, for messages.
 
     Attributes:
@@ -130,8 +127,7 @@ def expected(what: str, value: object, at: Place, hint: str | None = None) -> Sp
     return at.error(f"expected {what}, got {show(value)}.", hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One key of a record."""
 
     name: str
@@ -140,8 +136,7 @@ class Field:
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text of one pattern."""
 
     what: str
@@ -161,8 +156,7 @@ class Text:
         return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(NamedTuple):
     """A number with a lower bound, or, where allowed, a template that gives one."""
 
     whole: bool
@@ -197,7 +191,6 @@ class Number:
         return {"anyOf": [number, {"type": "string", "pattern": r"\{.*\}"}]}
 
 
-@dataclass(frozen=True, slots=True)
 class ScalarKind:
     """A value of a parameter: text, number, boolean or null."""
 
@@ -213,8 +206,7 @@ class ScalarKind:
         return {"type": ["string", "number", "boolean", "null"]}
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf(Generic[_Item]):
+class ListOf(NamedTuple, Generic[_Item]):
     """A list whose items are of one kind, none of them twice."""
 
     item: Kind[_Item]
@@ -248,8 +240,7 @@ class ListOf(Generic[_Item]):
         return {**items, "minItems": self.minimum} if self.minimum else items
 
 
-@dataclass(frozen=True, slots=True)
-class MapOf(Generic[_Item]):
+class MapOf(NamedTuple, Generic[_Item]):
     """A mapping from names that the user chooses to values of one kind."""
 
     key: Text
@@ -285,8 +276,7 @@ class MapOf(Generic[_Item]):
         return {**mapping, "minProperties": self.minimum} if self.minimum else mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A mapping with known keys."""
 
     fields: tuple[Field, ...]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pallasc.errors import SpecError
 
@@ -41,8 +41,7 @@ _HOPPER: frozenset[Feature] = frozenset({"clusters", "tma", "setmaxnreg", "gridd
 _BLACKWELL: frozenset[Feature] = _HOPPER | {"cluster_cancel"}
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(NamedTuple):
     """An architecture.
 
     Attributes:

@@ -33,7 +33,6 @@ History:
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +112,8 @@ class Change:
 
 def update_command(place: Path | str) -> str:
     """Return the command that writes a lock file."""
+    import shlex
+
     named = "" if str(place) == str(LOCK_FILE) else f" --lock {shlex.quote(str(place))}"
     return f"pallasc lock SPECS --update{named}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
@@ -50,8 +51,7 @@ class Budget:
     cubin_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Values of parameters that a file gives together.
 
     Attributes:

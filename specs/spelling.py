@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +14,8 @@ _MOST_COMPARED = 20_000
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is closest to `word`, or None when nothing is close."""
+    import difflib
+
     candidates = itertools.islice(known, _MOST_COMPARED)
     if len(word) > _LONGEST:
         return None

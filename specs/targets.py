@@ -11,7 +11,7 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.gpus import ARCH, DEFAULT_MODELS, MODELS, Target, capability
 from pallasc.specs.spelling import one_of, suggestion
 
-_LIKE_ARCH = re.compile(r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?")
+_LIKE_ARCH = r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?"
 _NONE: Mapping[str, Target] = MappingProxyType({})
 
 
@@ -97,7 +97,7 @@ def _suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | N
     those that `name` begins with, else the nearest.
     """
     text = name.lower()
-    like = _LIKE_ARCH.fullmatch(text)
+    like = re.fullmatch(_LIKE_ARCH, text)
     number = f"sm_{like['major']}{like['minor']}" if like else ""
     for candidates in (
         [arch for arch in (f"{number}a", number) if arch in known][:1],

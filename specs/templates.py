@@ -17,8 +17,8 @@ import ast
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.spelling import plain, shortened, show, suggestion
@@ -44,8 +44,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(NamedTuple):
     """The content of one pair of braces."""
 
     text: str
@@ -85,8 +84,7 @@ class Expression:
         return plain(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(NamedTuple):
     """Text with expressions in it, checked but not yet filled."""
 
     text: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -78,7 +77,7 @@ def replace_file(
         SpecError: it cannot be written, and its old content is still there.
     """
     place = Path(os.path.realpath(path))
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
     try:
         if make_folder:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cli.terminal.output import echo, echo_command, refusing
 from pallasc.errors import PallascError
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.reproduce import Reproduction
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(NamedTuple):
     """The outputs that were asked for: JSON on the standard output, a JUnit file, annotations."""
 
     as_json: bool
@@ -44,6 +41,8 @@ class Outputs:
             return
         with refusing(self.junit, hint="Give --junit another path."):
             self.junit.parent.mkdir(parents=True, exist_ok=True)
+            import tempfile
+
             with tempfile.TemporaryFile(dir=self.junit.parent):
                 pass
 

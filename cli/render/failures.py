@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
-import traceback
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -19,8 +17,7 @@ OUTPUT_LOST = 74
 """`EX_IOERR` of sysexits.h: what was to be printed could not be written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """How a run ends: what goes to the standard error output, and the exit code."""
 
     text: str
@@ -43,6 +40,8 @@ def is_output_error(error: OSError) -> bool:
 
     Streams write below Python, so the innermost frame is that of click or of the command line.
     """
+    import traceback
+
     place = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         place = Path(frame.f_code.co_filename)
@@ -72,6 +71,8 @@ def _source_line(location: Location | None) -> str:
     """Return `12 | the text of the line`, or nothing where it is not Python or cannot be read."""
     if location is None or not location.line or not location.file.endswith(".py"):
         return ""
+    import linecache
+
     text = linecache.getline(location.file, location.line).strip()
     return f"{location.line} | {text}" if text else ""
 

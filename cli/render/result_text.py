@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.remarks import facts as remark_facts
@@ -20,8 +19,7 @@ _OUTPUT_LINES = 20
 _SHORTEST_ID = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A fact about a variant; an essential one is shown even where there is little room."""
 
     text: str

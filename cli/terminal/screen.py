@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -25,8 +24,7 @@ STATUS_COLOURS = {
 _ASCII = str.maketrans({"━": "=", "─": "-", "…": "~"})
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(NamedTuple):
     """A stream and what it can show.
 
     Attributes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.text_width import cut, shorten, width
@@ -26,8 +25,7 @@ _MARGIN = 3
 """Columns that stay free: one so that nothing wraps, two for the `^C` that a terminal echoes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """How far a build is.
 
     Attributes:

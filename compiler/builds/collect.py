@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
@@ -29,7 +29,6 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.hidden_inputs import HiddenInputs
 from pallasc.compiler.inputs.changes import CurrentSources
-from pallasc.compiler.inputs.manifest import make_manifest
 from pallasc.compiler.toolchain.environment import (
     compiler_variables,
     declared_fields,
@@ -45,7 +44,6 @@ from pallasc.specs.canonical import labelled_key
 from pallasc.specs.garbage import collector_paused
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.project import project_env
-from pallasc.specs.loading.select import retarget, select
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Spec, Variant
@@ -66,8 +64,7 @@ OnTick = Callable[[str, float], None]
 """Called with the file being executed, and the seconds so far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Specs and the variants selected from them.
 
     Attributes:
@@ -133,10 +130,18 @@ class SpecReader:
             NotCachedError: a Python spec would have to be executed, and `frozen` forbids it.
         """
         specs = self.specs(paths)
+        requested = specs
+        if targets:
+            from pallasc.specs.loading.select import retarget
+
+            requested = retarget(specs, targets)
         with collector_paused():
-            variants = expand(retarget(specs, targets))
-        chosen = variants if expression is None else select(variants, expression)
-        return Selection(tuple(specs), tuple(chosen))
+            variants = expand(requested)
+        if expression is not None:
+            from pallasc.specs.loading.select import select
+
+            variants = select(variants, expression)
+        return Selection(tuple(specs), tuple(variants))
 
     def _read(self, path: str) -> list[Spec]:
         """Return the specs of a Python file, from the store or by executing it."""
@@ -199,6 +204,8 @@ class SpecReader:
     ) -> None:
         if collected.sources is None or collected.uncached:
             return
+        from pallasc.compiler.inputs.manifest import make_manifest
+
         manifest = replace(
             make_manifest("", collected.sources, digests),
             specs=json.dumps([spec_to_json(spec) for spec in collected.specs]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -59,8 +59,7 @@ class VariantResult:
     missed: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A change in the state of a variant; `done` of `total` are finished."""
 
     kind: Literal["started", "hit", "lowered", "shared", "compiled", "failed", "missing"]
@@ -70,8 +69,7 @@ class Event:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A periodic event, for displays.
 
     Attributes:

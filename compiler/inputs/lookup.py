@@ -6,9 +6,8 @@ Variants that read the same sources share one check of those sources per build.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.manifests import Manifest
@@ -24,11 +23,11 @@ from pallasc.specs.spec import Variant
 
 _RECORD_GONE = "the store no longer has its record"
 _NO_ACTION = "its manifest in the store was damaged"
+_NO_MANIFEST = Manifest()
 _NEVER = "never compiled with this spec and toolchain"
 
 
-@dataclass(frozen=True, slots=True)
-class LookupResult:
+class LookupResult(NamedTuple):
     """A hit with its artifact, or a miss with its reason.
 
     Attributes:
@@ -46,7 +45,7 @@ class LookupResult:
     why: str = ""
     change: SourceChange | None = None
     manifest_key: str = ""
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: Manifest = _NO_MANIFEST
     untrusted: bool = False
 
     @property
@@ -80,7 +79,7 @@ class Lookup:
             if result.artifact is not None:
                 return result
             miss = miss or result
-            miss = replace(miss, untrusted=miss.untrusted or result.untrusted)
+            miss = miss._replace(untrusted=miss.untrusted or result.untrusted)
         return miss or LookupResult(why=_NEVER)
 
     def current(self, place: Place) -> CurrentSources:

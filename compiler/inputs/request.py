@@ -8,9 +8,9 @@ figures, the digests of data files, the folders of an entry point.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
@@ -29,8 +29,7 @@ MANIFEST_SCHEMA = 3
 _PLAIN = (str, int, float, type(None), ArraySpec)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """The lookup keys of a variant.
 
     Equal specs in two folders may have different sources, so each folder has a manifest of its own

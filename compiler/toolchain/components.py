@@ -10,16 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pallasc.cache.format import is_name
+from pallasc.compiler.toolchain.identity import COMPUTED_WITH, TRACED_WITH
 from pallasc.compiler.toolchain.installed import find_package
 from pallasc.compiler.toolchain.toolchain import Toolchain, tool_version
 from pallasc.specs.canonical import digest
 from pallasc.specs.lock import VARIABLE, Component
-
-COMPUTED_WITH = "computed with"
-"""The label under which the identity counts the packages that take part in all of compiling."""
-
-TRACED_WITH = "traced with"
-"""The label for packages that only tracing and lowering use: no action key depends on them."""
 
 _PACKAGES = {
     COMPUTED_WITH: ("cramjam", "llvmlite", "protobuf"),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.components import TRACED_WITH, components
+from pallasc.compiler.toolchain.identity import TRACED_WITH
 
 if TYPE_CHECKING:
     from pallasc.specs.lock import Component
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What all variants of a build share: the toolchain's identity and the digests of files.
 
     `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
@@ -32,4 +30,6 @@ class Context:
 
     def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
         """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
+        from pallasc.compiler.toolchain.components import components
+
         return components(self.identity, versions, self.variables)

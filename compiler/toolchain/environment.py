@@ -32,9 +32,9 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pallasc.compiler.toolchain.identity import files_below, tree_digest
 from pallasc.compiler.toolchain.toolchain import Toolchain
@@ -51,6 +51,9 @@ from pallasc.specs.variables import (
     SYSTEM_PATH,
     WHERE_MODULES_LIE,
 )
+
+if TYPE_CHECKING:
+    import tempfile
 
 COMPILER_PREFIXES = (
     "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
@@ -285,6 +288,8 @@ def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
     if toolchain.ptxas == own / "ptxas":
         return own, None
+    import tempfile
+
     folder = tempfile.TemporaryDirectory(prefix="pallasc-tools-")
     links = Path(folder.name, "bin")
     links.mkdir()

@@ -21,11 +21,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from pathlib import Path
 
-from pallasc.compiler.toolchain.components import COMPUTED_WITH, TRACED_WITH
 from pallasc.compiler.toolchain.modules import locate_module
 from pallasc.compiler.toolchain.own_modules import own_digest
 from pallasc.compiler.toolchain.toolchain import Toolchain, toolchain_files
 from pallasc.errors import ToolError
+
+COMPUTED_WITH = "computed with"
+"""The label under which the identity counts the packages that take part in all of compiling."""
+
+TRACED_WITH = "traced with"
+"""The label for packages that only tracing and lowering use: no action key depends on them."""
 
 _COMPUTED_WITH = ("cramjam", "google.protobuf", "llvmlite")
 _TRACED_WITH = ("ml_dtypes", "numpy", "opt_einsum", "scipy")

@@ -10,15 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 _SUFFIX = ".dist-info"
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
+class Package(NamedTuple):
     """An installed distribution; `root` is the folder that its files lie in."""
 
     name: str

@@ -8,11 +8,10 @@ import site
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
@@ -39,8 +38,7 @@ def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
     return type(spec) is ModuleSpec and bool(spec.has_location)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a compilation finds its files and modules.
 
     Attributes:

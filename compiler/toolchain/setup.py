@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -21,11 +19,12 @@ from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, toolchain_record
 
 if TYPE_CHECKING:
+    import tempfile
+
     from pallasc.specs.lock import Component
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(NamedTuple):
     """A toolchain and the environment in which workers use it.
 
     `toolkit` is the folder that XLA takes assembler and device library from; `temporary` removes it
@@ -35,7 +34,7 @@ class Setup:
     toolchain: Toolchain
     environment: Mapping[str, str]
     toolkit: Path
-    temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+    temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Setup:
         return self

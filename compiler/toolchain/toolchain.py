@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pallasc.compiler.toolchain.installed import Package as Package
 from pallasc.compiler.toolchain.installed import find_package
@@ -25,8 +25,7 @@ _TESTED_SERIES = ("0.12",)
 INSTALL = 'pip install "pallasc[cuda13]"'
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
+class Toolchain(NamedTuple):
     """The compiler: JAX, its CUDA plugin, the assembler, the device library.
 
     `cuda` is the major version of CUDA that plugin and wheels are for.

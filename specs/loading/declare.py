@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file, check_entry, parse_entry
@@ -12,7 +12,6 @@ from pallasc.specs.gpus import Target
 from pallasc.specs.loading.entry_fields import NODES
 from pallasc.specs.loading.kernel_fields import KERNEL_FIELDS, PARTIAL_KERNEL
 from pallasc.specs.loading.parameter_fields import FILE_KEY, Matrix, Table
-from pallasc.specs.loading.tables import read_rows
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
 from pallasc.specs.targets import resolve_target
@@ -38,7 +37,6 @@ class SpecFile:
     shared: _Shared = field(default_factory=lambda: _Shared())
 
 
-@dataclass(slots=True)
 class _Shared:
     """What is done once for all kernels of a file: a default may be large, and kernels many.
 
@@ -49,10 +47,11 @@ class _Shared:
         rows: each table of the file and its rows, by the identity of the table.
     """
 
-    checked: set[str] = field(default_factory=set)
-    locations: dict[str, dict[str, Location]] = field(default_factory=dict)
-    documents: dict[str, Document] = field(default_factory=dict)
-    rows: dict[int, tuple[Table, tuple[Row, ...]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.checked: set[str] = set()
+        self.locations: dict[str, dict[str, Location]] = {}
+        self.documents: dict[str, Document] = {}
+        self.rows: dict[int, tuple[Table, tuple[Row, ...]]] = {}
 
 
 def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
@@ -129,6 +128,8 @@ def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
     if table is None:
         return {"matrix": matrix.axes}
     if id(table) not in known:
+        from pallasc.specs.loading.tables import read_rows
+
         known[id(table)] = (table, read_rows(table, at, file.base_dir, file.shared.documents))
     rows = known[id(table)][1]
     for name in matrix.axes:
@@ -206,4 +207,4 @@ def _places(value: object, at: Place, path: PathParts) -> Iterator[tuple[str, Lo
 def kernel_place(at: Place, name: object, otherwise: str) -> Place:
     """Return a kernel's place, which messages call by the kernel's name if it has one."""
     origin = name if isinstance(name, str) and name else otherwise
-    return replace(at, origin=origin, skip=len(at.path))
+    return at._replace(origin=origin, skip=len(at.path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.fields import Place, Schema, expected
@@ -14,8 +14,7 @@ NODES = ("$call", "$ref")
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryKind:
+class EntryKind(NamedTuple):
     """An entry point, or where allowed a template that gives one."""
 
     template: bool = False

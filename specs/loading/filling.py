@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import looks_like_array, parse_array, resolve_array
@@ -25,8 +24,7 @@ _MOST_CHARACTERS = 2**28
 """Of all text that one spec's templates give, so that long values cannot fill the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filler:
+class Filler(NamedTuple):
     """A tree to fill in: the same value for all points, or a function of the point."""
 
     value: Any = None

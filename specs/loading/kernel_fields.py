@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Required, TypedDict
+from typing import NamedTuple, Required, TypedDict
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import looks_like_array, parse_array
@@ -33,8 +32,7 @@ _ARRAY_NODES = ("$call", "$tuple")
 """Keys of a mapping under `args` that make it more than a mapping."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayKind:
+class ArrayKind(NamedTuple):
     """An array in its notation, `null`, or lists, mappings, tuples and nodes of them.
 
     Attributes:
@@ -93,7 +91,6 @@ class ArrayKind:
         return {"$ref": "#/$defs/array"}
 
 
-@dataclass(frozen=True, slots=True)
 class ArgsKind:
     """The arguments: arrays by name or by position."""
 
@@ -124,7 +121,6 @@ class ArgsKind:
         }
 
 
-@dataclass(frozen=True, slots=True)
 class StaticKind:
     """JSON-like data with `$call` and `$ref` nodes and parameters in braces."""
 
@@ -163,7 +159,6 @@ class StaticKind:
         return {"$ref": "#/$defs/static"}
 
 
-@dataclass(frozen=True, slots=True)
 class VersionKind:
     """The version of the spec file's schema."""
 
@@ -185,7 +180,6 @@ class VersionKind:
         return {"const": SCHEMA_VERSION}
 
 
-@dataclass(frozen=True, slots=True)
 class VariableKind:
     """The name of an environment variable that kernels get to see."""
 
@@ -212,8 +206,7 @@ KERNEL_NAME = Text(
 TARGET_NAME = Text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write it like sm_90a.")
 
 
-@dataclass(frozen=True, slots=True)
-class TargetKind:
+class TargetKind(NamedTuple):
     """The name of a target; the schema lists the built-in ones for editors to offer."""
 
     known: tuple[str, ...]
@@ -284,7 +277,7 @@ KERNEL_FIELDS = (
 )
 """Every field of a kernel, in the order of the reference."""
 
-PARTIAL_KERNEL = Record(tuple(replace(field, required=False) for field in KERNEL_FIELDS))
+PARTIAL_KERNEL = Record(tuple(field._replace(required=False) for field in KERNEL_FIELDS))
 """A kernel whose missing fields may be among the defaults."""
 
 DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name != "name"))
@@ -307,7 +300,6 @@ MODEL_NAME = Text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
 MODELS_KIND = MapOf(MODEL_NAME, Record(MODEL_FIELDS), "models")
 
 
-@dataclass(frozen=True, slots=True)
 class Kernels:
     """The list of kernels; each is read later, when the defaults are known."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import without_layout
@@ -60,8 +59,7 @@ def _expanded(spec: Spec) -> Iterator[Variant]:
         yield from filled.variants(point, targets)
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(NamedTuple):
     """Finds the places of a spec's fields."""
 
     spec: Spec

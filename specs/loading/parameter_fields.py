@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.specs.fields import (
     Field,
@@ -37,7 +37,6 @@ VALUE_NAME = Text(
 )
 
 
-@dataclass(frozen=True, slots=True)
 class ParameterKind:
     """A value of a parameter: a scalar, or a list or a mapping; text in it is not a template."""
 
@@ -76,7 +75,6 @@ class ParameterKind:
         return {"$ref": "#/$defs/value"}
 
 
-@dataclass(frozen=True, slots=True)
 class PathKind:
     """A path into a document: keys with dots between them, or a list of keys."""
 
@@ -97,7 +95,6 @@ class PathKind:
         return {"anyOf": [{"type": "string"}, keys]}
 
 
-@dataclass(frozen=True, slots=True)
 class SelectKind:
     """Which fields of a row give which parameters: names, or paths by parameter."""
 
@@ -113,7 +110,6 @@ class SelectKind:
         return {"anyOf": [names, MapOf(PARAMETER, PathKind(), "parameters").schema()]}
 
 
-@dataclass(frozen=True, slots=True)
 class ConditionKind:
     """The value that a field must have, or a list of them."""
 
@@ -140,8 +136,7 @@ TABLE_FIELDS = Record(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """The value of `$file`: a file, and which of its rows give which parameters.
 
     Attributes:
@@ -159,15 +154,13 @@ class Table:
     skip: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(NamedTuple):
     """The values of each parameter, in the user's order, and the file that gives more."""
 
     axes: dict[str, tuple[Value, ...]]
     table: Table | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class MatrixKind:
     """Values of each parameter, and a file that gives rows of them."""
 

@@ -12,8 +12,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.entries import check_data_file
@@ -33,8 +32,7 @@ _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _MISSING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A row in the file."""
 
     path: PathParts

@@ -234,9 +234,9 @@ CHANGES: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
     "arrays": lambda v, c: (replace(v, args={}), c),
     "target": lambda v, c: (replace(v, target=resolve_target("h100-pcie")), c),
     "data": lambda v, c: (replace(v, files=("data.txt",)), c),
-    "tool": lambda v, c: (v, replace(c, identity={**c.identity, "ptxas": "2"})),
-    "new tool": lambda v, c: (v, replace(c, identity={**c.identity, "more": "2"})),
-    "variable": lambda v, c: (v, replace(c, variables={})),
+    "tool": lambda v, c: (v, c._replace(identity={**c.identity, "ptxas": "2"})),
+    "new tool": lambda v, c: (v, c._replace(identity={**c.identity, "more": "2"})),
+    "variable": lambda v, c: (v, c._replace(variables={})),
 }
 SAME: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
     "name": lambda v, c: (replace(v, name="other"), c),
@@ -246,7 +246,7 @@ SAME: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
     "tolerance": lambda v, c: (replace(v, tolerance=None), c),
     "reference": lambda v, c: (replace(v, reference="kernel.py:run"), c),
     "order": lambda v, c: (replace(v, static=dict(reversed(v.static.items()))), c),
-    "order of tools": lambda v, c: (v, replace(c, identity=dict(reversed(c.identity.items())))),
+    "order of tools": lambda v, c: (v, c._replace(identity=dict(reversed(c.identity.items())))),
 }
 
 

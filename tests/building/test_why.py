@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def explained(project: Any, before: str, now: str, **identity: str) -> Explanati
     with prepare() as setup:
         versions = {name: text.replace(before, now) for name, text in setup.versions_now().items()}
         context = setup.context(project.store)
-    other = replace(context, identity={**context.identity, **identity})
+    other = context._replace(identity={**context.identity, **identity})
     (found,) = explain_variants(project.variants(), other, project.store, lambda: versions)
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from pallasc.compiler.toolchain.environment import (
@@ -47,7 +46,7 @@ def test_the_wheels_folder_serves_as_it_is() -> None:
 def test_another_assembler_gets_a_folder_of_links(tmp_path: Path) -> None:
     other = tmp_path / "ptxas-13.0"
     other.write_text("")
-    toolchain = replace(find_toolchain(), ptxas=other)
+    toolchain = find_toolchain()._replace(ptxas=other)
     folder, keep = tool_folder(toolchain)
     assert keep is not None
     assert (folder / "ptxas").resolve() == other
