@@ -1,0 +1,1 @@
+"""PTX as data: kernels, registers, instructions."""

@@ -1,0 +1,100 @@
+"""PTX is read whole: scopes, labels, vectors, variables; what is not understood is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallasc.emulator.ptx.parse import parse
+from pallasc.emulator.ptx.syntax import (
+    Address,
+    Immediate,
+    Kernel,
+    Label,
+    Pair,
+    Place,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+from pallasc.errors import UnsupportedError
+
+HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+
+
+REGISTERS = ".reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.reg .pred %p<9>;\n"
+
+
+def kernel(body: str, registers: str = REGISTERS) -> Kernel:
+    return parse(
+        f"{HEAD}.visible .entry k(\n.param .u64 a,\n.param .align 64 .b8 b[384]\n)\n"
+        f".maxntid 128, 1, 1\n{{\n{registers}{body}\nret;\n}}\n"
+    ).kernel("k")
+
+
+def test_an_entry_has_its_parameters_and_block() -> None:
+    found = kernel("")
+    assert [(p.name, p.size, p.alignment) for p in found.parameters] == [
+        ("a", 8, 8),
+        ("b", 384, 64),
+    ]
+    assert found.block == (128, 1, 1)
+    assert [i.opcode for i in found.instructions] == ["ret"]
+
+
+def test_operands_of_every_kind() -> None:
+    body = (
+        "mov.b32 %r1, -5;\nmov.b32 %r2, 0f3F800000;\nmov.u32 %r3, %tid.x;\n"
+        "elect.sync %r4|%p1, -1;\nmov.b64 %rd1, {%r1, 7};\nmbarrier.arrive.b64 _, [s+8], 1;\n"
+        "@!%p1 cp.async.bulk.tensor.2d.x [%r1], [%rd1, {%r1,%r2}], [%r3+4];\n"
+    )
+    five, one, tid, elected, pack, arrive, copy, _ = kernel(body).instructions
+    assert five.operands[1] == Immediate(-5)
+    assert one.operands[1] == Immediate(0x3F800000, 32)
+    assert tid.operands[1] == Special("%tid.x")
+    assert isinstance(elected.operands[0], Pair)
+    assert isinstance(pack.operands[1], Vector)
+    assert arrive.operands == (Sink(), Address(Symbol("s"), 8), Immediate(1))
+    assert copy.guard is not None
+    assert copy.guard.negated
+    source = copy.operands[1]
+    assert isinstance(source, Address)
+    assert [r.name for r in source.coordinates if isinstance(r, Register)] == ["%r1", "%r2"]
+    assert copy.text.startswith("@!%p1 cp.async.bulk.tensor")
+
+
+def test_names_of_inner_scopes_are_their_own() -> None:
+    block = "{ .reg .pred P1; WAIT: setp.eq.b32 P1, %r1, 0; @P1 bra.uni DONE; bra WAIT; DONE: }\n"
+    code = kernel(block + block).instructions
+    labels = [i.operands[0] for i in code if i.opcode.startswith("bra")]
+    assert labels == [Label("DONE", 3), Label("WAIT", 0), Label("DONE", 6), Label("WAIT", 3)]
+    first, second = (i.operands[0] for i in code if i.opcode.startswith("setp"))
+    assert first != second
+    assert [i.guard for i in code if i.guard] == [first, second]
+
+
+def test_places_come_from_loc() -> None:
+    text = f'{HEAD}.file 1 "a.py"\n.visible .entry k()\n{{\n.loc 1 12 3\nret;\n}}\n'
+    assert parse(text).kernel("k").instructions[0].place == Place("a.py", 12, 3)
+
+
+def test_data_of_variables() -> None:
+    text = f"{HEAD}.global .align 1 .b8 s[3] = {{104, 105, 0}};\n"
+    (variable,) = parse(text).variables
+    assert (variable.name, variable.size, variable.data) == ("s", 3, b"hi\0")
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("mov.u32 %r1, %nothing;", "%nothing"),
+        ("bra NOWHERE;", "no label"),
+        (".surprise 3;", "'.surprise' is not understood"),
+        ("add.s32 %r1, ^;", r"cannot read '\^'"),
+        ("add.s32 %r1, %r2", "line 9: 'ret' is not understood"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_line(body: str, complaint: str) -> None:
+    with pytest.raises(UnsupportedError, match=complaint):
+        kernel(body, ".reg .b32 %r<9>;\n")
