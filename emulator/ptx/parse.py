@@ -327,7 +327,7 @@ class _Body:
         opcode = parser._next()
         if opcode.kind != "word":
             raise parser._refusal(opcode)
-        operands = []
+        operands: list[Operand] = []
         while not parser._accept(";"):
             if operands:
                 parser._expect(",")

@@ -92,7 +92,7 @@ def test_data_of_variables() -> None:
         ("bra NOWHERE;", "no label"),
         (".surprise 3;", "'.surprise' is not understood"),
         ("add.s32 %r1, ^;", r"cannot read '\^'"),
-        ("add.s32 %r1, %r2", "line 9: 'ret' is not understood"),
+        ("add.s32 %r1, %r2", "line 12: 'ret' is not understood"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_line(body: str, complaint: str) -> None:
