@@ -1,0 +1,162 @@
+"""What a check says: findings, and the result of one level for one variant.
+
+A level never raises for what is wrong with a kernel: it returns a `LevelResult`. What a level could
+not look at is `not checked` with a reason, never `passed`.
+
+`to_json` and `result_from_json` are the one way into JSON and back: between processes, in the
+store, and in `--json`. In the store, files are relative to the spec's folder (`moved_to`,
+`moved_from`), so that a result holds in every clone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pallasc.compiler.workers.typed_json import plain, read_dataclass
+from pallasc.errors import Location
+
+Severity = Literal["error", "warning", "note"]
+"""An error or a warning makes `pallasc check` end with exit code 1; a note does not."""
+
+Status = Literal["passed", "found", "not checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that a level looks for; it has a section of the same name in `docs/check.md`.
+
+    Attributes:
+        name: lower-case words joined by "-": `deadlock`, `missing-wait`. One name for one kind of
+            mistake, whichever level finds it.
+        summary: what is wrong where it is found, a sentence.
+        help: why that matters and what to do, a sentence or two.
+    """
+
+    name: str
+    summary: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that takes part in a finding, and what it does there."""
+
+    text: str
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is wrong with a kernel.
+
+    Attributes:
+        rule: the name of a `Rule` of its level.
+        message: what is wrong, with its values: one sentence, without the place.
+        severity: see `Severity`.
+        location: the user's line, None where it is not known.
+        instruction: the instruction, in the words of its language: `wgmma.wait_group.sync.aligned`
+            with its line of the PTX, or the name of a JAX primitive; "" where there is none.
+        hint: what to do about it, "" for what the rule says.
+        places: other places that take part: the write that a read races with, the threads that
+            wait.
+    """
+
+    rule: str
+    message: str
+    severity: Severity = "error"
+    location: Location | None = None
+    instruction: str = ""
+    hint: str = ""
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """The result of one level for one variant.
+
+    Attributes:
+        level: the name of the level.
+        status: `found` if and only if there are findings.
+        findings: what is wrong.
+        reason: why it was not checked; "" otherwise.
+        stopped: it was not checked because the check itself was stopped or failed: time, memory, a
+            crash, an error in the user's reference. Such a result is not kept, and the command does
+            not end with 0.
+        seconds: how long it took.
+        notes: what the result holds for, where that is not the whole variant: "for m=128, n=128".
+    """
+
+    level: str
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    stopped: bool = False
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.status == "found") != bool(self.findings):
+            raise ValueError(f"{self.status!r} with {len(self.findings)} findings")
+        if (self.status == "not checked") != bool(self.reason):
+            raise ValueError(f"{self.status!r} because {self.reason!r}")
+
+    @property
+    def fails(self) -> bool:
+        """Tell whether the command must not end with 0 because of this result."""
+        return self.stopped or any(finding.severity != "note" for finding in self.findings)
+
+
+def from_findings(level: str, findings: tuple[Finding, ...]) -> LevelResult:
+    """Return the result of a level that has looked at everything that it can see."""
+    return LevelResult(level=level, status="found" if findings else "passed", findings=findings)
+
+
+def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResult:
+    """Return the result of a level that could not look: a reason without a full stop."""
+    return LevelResult(level=level, status="not checked", reason=reason, stopped=stopped)
+
+
+def to_json(result: LevelResult) -> dict[str, object]:
+    """Return a result as plain data."""
+    return {name: plain(getattr(result, name)) for name in LevelResult.__slots__}
+
+
+def result_from_json(data: Mapping[str, object]) -> LevelResult:
+    """Return the result that `to_json` was given.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    try:
+        result: LevelResult = read_dataclass(LevelResult, data)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"not the result of a level: {error}") from error
+    return result
+
+
+def moved_from(result: LevelResult, folder: str) -> LevelResult:
+    """Return a result whose files are relative to a folder, as the store keeps it."""
+    return _with_files(result, lambda file: os.path.relpath(file, folder))
+
+
+def moved_to(result: LevelResult, folder: str) -> LevelResult:
+    """Return a result that was kept relative to a folder with whole paths."""
+    return _with_files(result, lambda file: os.path.normpath(os.path.join(folder, file)))
+
+
+def _with_files(result: LevelResult, change: Callable[[str], str]) -> LevelResult:
+    def moved(place: Location | None) -> Location | None:
+        return None if place is None else replace(place, file=change(place.file))
+
+    findings = tuple(
+        replace(
+            finding,
+            location=moved(finding.location),
+            places=tuple(replace(p, location=moved(p.location)) for p in finding.places),
+        )
+        for finding in result.findings
+    )
+    return replace(result, findings=findings)

@@ -1,0 +1,56 @@
+"""What a level is given: a compiled variant, and how it is to be checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import LaunchPlan
+from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One compiled variant.
+
+    Attributes:
+        id: its name for people.
+        artifact: record, plan and blobs; where the spec names small sizes and the level executes,
+            those of the small variant.
+        variant: what it was compiled from: entry, arguments, reference, tolerance, folder. None for
+            what comes from a bundle or by its key, which have no source.
+    """
+
+    id: str
+    artifact: Artifact
+    variant: Variant | None = None
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """The launch plan, checked."""
+        return self.artifact.plan
+
+    @property
+    def ptx(self) -> dict[str, str]:
+        """The PTX of each kernel by its name; XLA's kernels come without."""
+        return {
+            kernel.name: self.artifact.blob(kernel.ptx).decode()
+            for kernel in self.artifact.kernels
+            if kernel.ptx
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a variant is checked.
+
+    Attributes:
+        seed: chooses the numbers of inputs, and interleavings.
+        schedules: how many interleavings are tried, where a level has more than one.
+        inputs: a .npz file with arrays by the path of the input; other inputs are random.
+    """
+
+    seed: int = 0
+    schedules: int = 1
+    inputs: Path | None = None
