@@ -8,22 +8,21 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.availability import Availability, availability
-from pallasc.runtime.calls.fast_path import Function
 from pallasc.runtime.calls.fast_path_table import FastPathTable
-from pallasc.runtime.calls.forms import Forms, by_structure
-from pallasc.runtime.calls.launch import launch
-from pallasc.runtime.calls.match import Call, Match
-from pallasc.runtime.calls.routes import Route, load_program
-from pallasc.runtime.calls.tracing import skip_frames, untraced
-from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.calls.forms import Forms
+from pallasc.runtime.calls.generated import Function, skip_frames, untraced
+from pallasc.runtime.calls.host import launch_copied
+from pallasc.runtime.calls.launch import Match, Route, launch
+from pallasc.runtime.calls.match import Call, Variants
+from pallasc.runtime.calls.program import load_program
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import device_ordinal, get_device
 from pallasc.runtime.device.driver import open_driver
-from pallasc.runtime.matching.arguments import MISSING
 from pallasc.runtime.matching.arrays import Adapter, find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.candidates import MISSING, ArrayType, Candidate, array_type
 from pallasc.runtime.matching.selection import fitting_candidates
 from pallasc.specs.arrays import resolve_array
+from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.templates import Scalar
 
@@ -135,7 +134,7 @@ class Kernel(Variants):
         """
         if self._forms is not None:
             return self._forms.choose(arrays, named).prepare(*arrays, device=device, **named)
-        leaves, params = self.bind(arrays, named)
+        leaves, params = self.arguments.bind(arrays, named)
         if params:
             return self.with_params(params).prepare(
                 *arrays,
@@ -190,7 +189,7 @@ class Kernel(Variants):
 
     @cached_property
     def _forms(self) -> Forms[Kernel] | None:
-        groups = by_structure(self.variants)
+        groups = _by_structure(self.variants)
         if len(groups) == 1:
             return None
         kernels = [Kernel(self.name, group, checks=self.checks) for group in groups]
@@ -218,7 +217,7 @@ class Kernel(Variants):
             if allocates:
                 return form.launch(*arrays, stream=stream, **named)
             return form.into(*arrays, out=out, stream=stream, **named)
-        leaves, params = self.bind(arrays, named)
+        leaves, params = self.arguments.bind(arrays, named)
         kernel = self.with_params(params) if params else self
         call = Call(kernel, leaves, out, stream, allocates)
         adapters = call.adapters()
@@ -226,7 +225,9 @@ class Kernel(Variants):
             if adapter.takes_calls:
                 return adapter.run(call)
         match = call.match(adapters)
-        results = launch(call, match)
+        if match.ordinal is None:
+            return launch_copied(match)
+        results = launch(match, match.ordinal)
         kernel._generate(match)
         return results
 
@@ -237,7 +238,7 @@ class Kernel(Variants):
 
     def _generate(self, match: Match) -> None:
         """Let later calls with arrays of this framework go through generated functions."""
-        if match.ordinal is None or not match.inputs:
+        if not match.inputs:
             return
         adapter = match.inputs[0].adapter
         if (match.route, adapter) in self._generated:
@@ -286,6 +287,23 @@ _ENTRANCES: Sequence[Function] = (
     vars(Kernel)["unchecked"].func,
 )
 """Public entry points that torch.compile must not trace."""
+
+
+def _by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Return the variants in groups of equal structure, each in order."""
+    groups: dict[Any, list[Candidate]] = {}
+    for variant in variants:
+        paths = tuple(array.path for array in variant.facts.inputs)
+        groups.setdefault((paths, _structure(variant, paths)), []).append(variant)
+    return list(groups.values())
+
+
+def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
+    """Return what paths leave open: empty lists, None in them, types of nodes."""
+    if not any("." in path for path in paths):
+        return b""
+    plan = candidate.artifact.plan
+    return canonical_json([plan.input_tree, list(plan.parameters)])
 
 
 def _type(leaf: Any, what: str) -> ArrayType:

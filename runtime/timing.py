@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.device.devices import Device, active
 from pallasc.runtime.device.driver import Driver
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pallasc.cli.launching.request import Request
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
-    from pallasc.runtime.calls.routes import Route
+    from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
@@ -235,7 +235,7 @@ def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list
     Raises:
         SelectionError: no variant of a point can run there.
     """
-    from pallasc.runtime.calls.routes import Route
+    from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
     from pallasc.runtime.matching.selection import select
 

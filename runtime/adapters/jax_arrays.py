@@ -15,14 +15,13 @@ from typing import Any
 from pallasc.errors import ArgumentError, PallascError
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_arrays import check_unpacked, short_dtype
-from pallasc.runtime.calls.launch import launch_on_host
-from pallasc.runtime.calls.match import Call
-from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.calls.host import launch_on_host
+from pallasc.runtime.calls.match import Call, Variants
+from pallasc.runtime.calls.program import lay_out
 from pallasc.runtime.device.devices import current_device
-from pallasc.runtime.device.memory import lay_out
-from pallasc.runtime.matching.arguments import MISSING, unflatten
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.runtime.matching.candidates import MISSING, ArrayType, array_type
+from pallasc.runtime.matching.trees import unflatten
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spelling import an

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.calls.tracing import TRACED
+from pallasc.runtime.calls.generated import TRACED
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
 from pallasc.specs.dtypes import ALIASES, DTYPES
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
-from pallasc.runtime.calls.fast_path import parameter_names
 from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.variants import Variants
-from pallasc.runtime.matching.arguments import flatten, input_names, is_flat
+from pallasc.runtime.calls.generated import parameter_names
+from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.matching.arrays import find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.runtime.matching.candidates import ArrayType, array_type, input_names
+from pallasc.runtime.matching.trees import flatten, is_flat
 from pallasc.specs.arrays import layout_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")

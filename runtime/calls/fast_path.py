@@ -7,34 +7,25 @@ writes the message. Only names that are identifiers come into the text; all else
 
 from __future__ import annotations
 
-import keyword
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pallasc.runtime.calls.launch import launch_noted
-from pallasc.runtime.calls.routes import Route
-from pallasc.runtime.calls.tracing import skip_frames, untraced
+from pallasc.errors import PallascError
+from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
+from pallasc.runtime.calls.launch import PlanKey, Route
+from pallasc.runtime.calls.program import BoundPlan
 from pallasc.runtime.device.devices import device_count, get_device
 from pallasc.runtime.device.driver import ODD_ANSWERS
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
-from pallasc.runtime.device.uses import number_of
-from pallasc.runtime.matching.arguments import MISSING, children_of, input_names, is_flat
-from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, Dialect
+from pallasc.runtime.device.uses import Uses, note_uses, number_of
+from pallasc.runtime.matching.arrays import Dialect
+from pallasc.runtime.matching.candidates import input_names
+from pallasc.runtime.matching.trees import children_of, is_flat
 from pallasc.specs.artifacts.plan import Binding
-
-Function = Callable[..., Any]
-
-BUILTINS: Mapping[str, object] = {
-    "_type": type,
-    "_len": len,
-    "_sequences": (tuple, list),
-    "_MISSING": MISSING,
-    "_Unusual": (AssertionError, *FOREIGN_ERRORS),
-}
-"""What generated code uses under names that no parameter has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +39,6 @@ class FastPaths:
 
     into: Function
     call: Function
-
-
-def parameter_names(names: Sequence[str | None]) -> list[str]:
-    """Return names for generated parameters: the function's own where they can stand in code."""
-    used = [
-        name
-        if name
-        and name.isascii()
-        and name.isidentifier()
-        and not keyword.iskeyword(name)
-        and name[0] != "_"
-        else f"_array{index}"
-        for index, name in enumerate(names)
-    ]
-    return [
-        f"_array{index}" if name in ("out", "stream") else name for index, name in enumerate(used)
-    ]
-
-
-def compile_function(source: Sequence[str], values: Mapping[str, object], name: str) -> Function:
-    """Return the function `_front` that lines of code define, under another name."""
-    scope: dict[str, Any] = dict(values)
-    exec(compile("\n".join(source), f"<pallasc {name}>", "exec"), scope)
-    made: Function = scope["_front"]
-    made.__name__ = made.__qualname__ = name
-    skip_frames([made])
-    return untraced(made)
 
 
 def make_fast_paths(
@@ -375,3 +339,35 @@ class _Writer:
 
     def _result(self, number: int, is_into: bool) -> str:
         return "out" if is_into else self.results[number]
+
+
+def launch_noted(
+    route: Route,
+    key: PlanKey,
+    plan: BoundPlan,
+    number: int,
+    uses: Sequence[tuple[Uses, bool]],
+    out: Any,
+) -> Any:
+    """Launch a plan with arrays that know their uses, note it with them, and return `out`.
+
+    Args:
+        route: whose plan it is.
+        key: where, and with which arrays.
+        plan: what is launched.
+        number: the stream's, see `number_of`.
+        uses: of each array, and whether it is written.
+        out: what is returned.
+
+    Raises:
+        DriverError: as `Route.retry` does.
+    """
+    device = get_device(key[1] if key[1] >= 0 else ~key[1])
+    try:
+        route.launch_plan(key, plan)
+    except PallascError:
+        with suppress(PallascError):  # of several steps some may be in the stream
+            note_uses(device, key[0], number, uses)
+        raise
+    note_uses(device, key[0], number, uses)
+    return out

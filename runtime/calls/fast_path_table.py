@@ -6,18 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pallasc.runtime.calls.fast_path import (
-    BUILTINS,
-    FastPaths,
-    Function,
-    compile_function,
-    make_fast_paths,
-    parameter_names,
-)
-from pallasc.runtime.calls.routes import Route
-from pallasc.runtime.matching.arguments import input_names
+from pallasc.runtime.calls.fast_path import FastPaths, make_fast_paths
+from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
+from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.matching.arrays import Dialect
-from pallasc.runtime.matching.candidates import Candidate, Signature
+from pallasc.runtime.matching.candidates import Candidate, Signature, input_names
 
 
 class FastPathTable:

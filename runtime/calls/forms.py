@@ -8,19 +8,17 @@ lists, mappings or nodes are the launch plans read as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
-from pallasc.runtime.calls.fast_path import BUILTINS, Function, compile_function, parameter_names
-from pallasc.runtime.calls.variants import Variants
-from pallasc.runtime.matching.arguments import input_names
-from pallasc.runtime.matching.candidates import ArrayType, Candidate
+from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
+from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.matching.candidates import ArrayType, input_names
 from pallasc.runtime.matching.selection import may_run, several_fit
 from pallasc.specs.artifacts.plan import tree_leaves
-from pallasc.specs.canonical import canonical_json
 
 K = TypeVar("K", bound=Variants)
 """The class of a kernel."""
@@ -39,23 +37,6 @@ class _Fitting(Generic[K]):
 
 Types = Callable[[Sequence[Any]], list[ArrayType]]
 """Returns dtype and shape of each of these arrays."""
-
-
-def by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
-    """Return the variants in groups of equal structure, each in order."""
-    groups: dict[Any, list[Candidate]] = {}
-    for variant in variants:
-        paths = tuple(array.path for array in variant.facts.inputs)
-        groups.setdefault((paths, _structure(variant, paths)), []).append(variant)
-    return list(groups.values())
-
-
-def _structure(candidate: Candidate, paths: Sequence[str]) -> bytes:
-    """Return what paths leave open: empty lists, None in them, types of nodes."""
-    if not any("." in path for path in paths):
-        return b""
-    plan = candidate.artifact.plan
-    return canonical_json([plan.input_tree, list(plan.parameters)])
 
 
 class Forms(Generic[K]):
@@ -86,7 +67,7 @@ class Forms(Generic[K]):
         fitting: list[_Fitting[K]] = []
         for form in self.kernels:
             try:
-                leaves, params = form.bind(arrays, named)
+                leaves, params = form.arguments.bind(arrays, named)
                 fitting.append(_Fitting(form, form.with_params(params) if params else form, leaves))
             except ArgumentError as error:
                 reasons.append((form, error))

@@ -1,96 +1,338 @@
-"""Launch what was matched: results allocated, work in other streams waited for, steps enqueued.
+"""The way of a launch: a route has programs on devices, and plans bound to addresses.
 
 The stream is the one that is given; else that of the first array whose framework has a current
 stream or which names its own, results among them; else the default one. Where others of the arrays
-are of another stream, the launch and that stream wait for each other.
-
-Arrays on the host are copied to the GPU and back, in a stream that is waited for. None of that
-becomes part of a capture, in this thread or another, and captures go on.
+are of another stream, the launch and that stream wait for each other (`uses.Order`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from pallasc.errors import ArgumentError, PallascError
-from pallasc.runtime.calls.match import Call, Match, check_copied
-from pallasc.runtime.calls.routes import BoundPlan, PlanKey, Route
+from pallasc.errors import ArgumentError, DeviceError, PallascError
+from pallasc.runtime.calls.program import BoundPlan, Program, is_loaded, lay_out, load_program
+from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import (
     Device,
     active,
+    context_of,
+    current_context,
     current_device,
     get_device,
-    outside_captures,
+    is_capturing,
 )
-from pallasc.runtime.device.driver import Driver
-from pallasc.runtime.device.memory import align, temporary
+from pallasc.runtime.device.memory import temporary
 from pallasc.runtime.device.streams import (
     DEFAULT_STREAMS,
-    is_capturing,
-    is_same_stream,
-    own_stream,
+    PRIMARY_CONTEXT,
+    beside_contexts,
+    in_context,
     stream_handle,
-    wait_for,
 )
-from pallasc.runtime.device.uses import Uses, note_uses, number_of, wait_for_moments
-from pallasc.runtime.matching.arguments import MISSING, unflatten
+from pallasc.runtime.device.uses import Order
 from pallasc.runtime.matching.arrays import Passed, find_adapter
+from pallasc.runtime.matching.candidates import MISSING, Candidate
+from pallasc.runtime.matching.selection import select
+from pallasc.runtime.matching.trees import unflatten
+
+MOST_PLANS = 1024
+"""Bound plans that a route keeps; before the next, all are dropped."""
+
+_WRONG_CONTEXT = frozenset({201, 400})
+"""No context is current, or another than that of the stream or the function."""
+
+PlanKey = tuple[int, ...]
+"""Stream, device, then the addresses of inputs, results and, if there is one, the workspace.
+
+A device below zero is the complement of its number: its context is made current for the launch.
+"""
 
 
-def launch(call: Call, match: Match) -> Any:
-    """Launch; return the results in the structure of the compiled function.
+class Route:
+    """Variants of one kernel that differ in their target only.
+
+    Args:
+        candidates: the variants.
+
+    Attributes:
+        signature: what they take and give.
+        plans: bound plans by key. Reading it needs no lock.
+        workspace_bytes: memory for temporaries that each launch needs.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = tuple(candidates)
+        self.name = candidates[0].name
+        self.signature = candidates[0].signature
+        self.plans: dict[PlanKey, BoundPlan] = {}
+        self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
+        self._chosen: dict[int, Candidate] = {}
+        self._programs: dict[int, Program] = {}
+        process_state.now.routes.add(self)
+
+    def choose(self, ordinal: int, candidate: Candidate) -> None:
+        """Note which variant `select` gives for a device, for its program."""
+        self._chosen[ordinal] = candidate
+
+    def program(self, ordinal: int, stream: int | None = None) -> Program:
+        """Return the program for a device; the first time it is loaded there.
+
+        Raises:
+            SelectionError: no variant can run there.
+            DeviceError: it cannot be loaded, or the stream is being captured.
+        """
+        program = self._programs.get(ordinal)
+        if program is None:
+            device = get_device(ordinal)
+            variant = self._chosen.get(ordinal) or select(self.candidates, device)
+            if stream is not None and not is_loaded(variant, device):
+                self._check_capture(device, stream)
+            program = self._programs[ordinal] = load_program(variant, device)
+        return program
+
+    def bind(self, key: PlanKey) -> BoundPlan:
+        """Return a new plan for a key, and keep it.
+
+        Raises:
+            ArgumentError, DeviceError: as `Program` and `Program.bind` do.
+        """
+        stream, place, *pointers = key
+        program = self.program(_ordinal(place), stream)
+        workspace = pointers.pop() if self.workspace_bytes else 0
+        device, context = program.device, current_context()
+        if place < 0:
+            with active(device):
+                plan = in_context(device, program.bind(stream, pointers, workspace))
+        elif not context or _is_own(context, device):
+            if context:
+                self._check_contexts(pointers, context)
+            with active(device):
+                plan = program.bind(stream, pointers, workspace)
+            plan = beside_contexts(device, stream, plan)
+        else:
+            plan = program.bind(stream, pointers, workspace)
+        # Without a lock: two threads may bind one key, and either plan is right.
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan
+        return plan
+
+    def try_bind(self, key: PlanKey) -> BoundPlan | None:
+        """Return a new plan for a key, None where an argument is wrong: the slow path reports it.
+
+        Raises:
+            DeviceError: as `bind` does.
+        """
+        try:
+            return self.bind(key)
+        except ArgumentError:
+            return None
+
+    def retry(self, key: PlanKey, plan: BoundPlan, result: tuple[Any, ...], out: Any) -> Any:
+        """Go on where only the current context was wrong; return `out`.
+
+        A step that ran is not repeated: the launch goes on with the step that was refused. From
+        then on the device's context is made current for each launch with this key.
+
+        Raises:
+            DriverError: what the driver answered.
+        """
+        stream, place = key[:2]
+        program = self.program(_ordinal(place))
+        first = result[1] if len(result) > 1 else 0
+        if int(result[0]) in _WRONG_CONTEXT and place >= 0:
+            context = current_context()
+            # Nothing can be ordered after steps in a default stream of a context that is gone.
+            is_lost = first and not context and stream <= DEFAULT_STREAMS
+            if context != int(program.device.context) and not is_lost:
+                plan = beside_contexts(program.device, stream, plan)
+                result = program.answer(plan, first)
+        if int(result[0]):
+            self.plans.pop(key, None)
+            raise program.error(result)
+        self.plans[key] = plan
+        return out
+
+    def explain(self, key: PlanKey, plan: BoundPlan, error: Exception) -> DeviceError:
+        """Return the error for what a plan raised instead of returning an answer."""
+        return self.program(_ordinal(key[1])).explain(plan, error)
+
+    def launch(self, key: PlanKey) -> None:
+        """Launch, whichever context is current.
+
+        Raises:
+            ArgumentError, DeviceError: as `bind` and `retry` do.
+        """
+        stream, ordinal, *addresses = key
+        if stream <= DEFAULT_STREAMS and current_device() != ordinal:
+            key = (stream, ~ordinal, *addresses)
+        self.launch_plan(key, self.plans.get(key) or self.bind(key))
+
+    def launch_plan(self, key: PlanKey, plan: BoundPlan) -> None:
+        """Run a plan that is bound for a key.
+
+        Raises:
+            DriverError: as `retry` does.
+        """
+        result = self.program(_ordinal(key[1])).answer(plan)
+        if int(result[0]):
+            self.retry(key, plan, result, None)
+
+    def enqueue(
+        self, stream: int, ordinal: int, pointers: Sequence[int], workspace: int | None = None
+    ) -> None:
+        """Launch for arrays at these addresses, with temporaries of our own where none are given.
+
+        Raises:
+            ArgumentError, DeviceError: as `bind` and `retry` do.
+        """
+        key = (stream, ordinal, *pointers)
+        size_bytes = self.workspace_bytes
+        if size_bytes == 0:
+            self.launch(key)
+        elif workspace is not None:
+            self.launch((*key, workspace))
+        else:
+            what = f"{self.name} needs {size_bytes} bytes for temporaries"
+            with temporary(get_device(ordinal), size_bytes, stream, what) as address:
+                self.launch((*key, address))
+
+    def forget(self) -> None:
+        """Drop everything that was made in the process that this process was forked from."""
+        self.plans.clear()
+        self._chosen.clear()
+        self._programs.clear()
+
+    def _check_contexts(self, pointers: Sequence[int], context: int) -> None:
+        """Check that no array lies in a context that the program has made: kernels cannot reach it.
+
+        Raises:
+            ArgumentError: one does.
+        """
+        for binding, pointer in zip(self.signature.passed, pointers, strict=True):
+            if pointer and context_of(pointer) == context:
+                raise ArgumentError(
+                    f"{self.name}: {binding.path} lies in a context of the program's own.",
+                    hint=PRIMARY_CONTEXT,
+                )
+
+    def _check_capture(self, device: Device, stream: int) -> None:
+        if is_capturing(device, stream):
+            raise DeviceError(
+                f"{self.name} is not loaded on {device}, and its stream is being captured.",
+                hint=f"Call preload({device.ordinal}) before the capture.",
+            )
+
+
+def _ordinal(place: int) -> int:
+    """Return the device of a plan's key."""
+    return place if place >= 0 else ~place
+
+
+def _is_own(context: int, device: Device) -> bool:
+    """Tell whether the current context is one that the program has made on the device itself."""
+    return context != int(device.context) and current_device() == device.ordinal
+
+
+# ---- one launch
+
+
+# Not frozen: making a frozen object takes three times as long, at each slow call.
+@dataclass(slots=True)
+class Match:
+    """What is launched: a route, and arrays that it takes.
+
+    Attributes:
+        route: the variants for these arrays.
+        inputs: the arrays, in order.
+        results: arrays for the results; None where they are to be allocated.
+        ordinal: the GPU that all arrays lie on; None where they are on the host.
+        out: what the caller gave for the results, MISSING where nothing.
+        stream: as the caller gave it.
+    """
+
+    route: Route
+    inputs: Sequence[Passed]
+    results: Sequence[Passed] | None
+    ordinal: int | None
+    out: Any
+    stream: Any
+
+    def allocate(self, ordinal: int, stream: int | None) -> list[Passed]:
+        """Return new memory for each result, from the framework of the first array.
+
+        Raises:
+            ArgumentError: there are no arrays.
+        """
+        results = self.route.signature.results
+        if not self.inputs and results:
+            raise ArgumentError(
+                f"{self.route.name} takes no arrays, so nothing says which framework its results "
+                "are for.",
+                hint="Call into(out=...) with arrays of that framework.",
+            )
+        own = None if self.stream is None else stream
+        arrays = [
+            self.inputs[0].adapter.empty(result.shape, result.dtype, ordinal, own)
+            for result in results
+        ]
+        adapters = [find_adapter(array, "a result") for array in arrays]
+        return [
+            Passed(array, adapter, adapter.view(array))
+            for array, adapter in zip(arrays, adapters, strict=True)
+        ]
+
+    def returned(self, results: Sequence[Passed]) -> Any:
+        """Return what the call returns: `out`, or arrays in the structure that was compiled."""
+        if self.out is not MISSING:
+            return self.out
+        signature = self.route.signature
+        leaves = [
+            (self.inputs if source == "input" else results)[number].array
+            for source, number in signature.sources
+        ]
+        tree = signature.output_tree
+        return leaves[tree] if type(tree) is int else unflatten(tree, leaves)
+
+
+def launch(match: Match, ordinal: int) -> Any:
+    """Launch on arrays of a GPU; return the results in the structure of the compiled function.
 
     Raises:
         ArgumentError, DeviceError: as a call of the kernel does.
     """
-    route, results = match.route, match.results
-    if match.ordinal is None:
-        if results is None:
-            results = _allocate(call, match, current_device(), None)
-        check_copied(route.name, route.signature.results, results)
-        stream = None if call.stream is None else stream_handle(call.stream)
-        launch_on_host(route, call.arrays, [result.array for result in results], stream)
-    else:
-        results = _launch_on_device(call, match, match.ordinal)
-    if not call.allocates and call.out is not MISSING:
-        return call.out
-    leaves = [
-        call.arrays[number] if source == "input" else results[number].array
-        for source, number in route.signature.sources
-    ]
-    return unflatten(route.signature.output_tree, leaves)
-
-
-def _launch_on_device(call: Call, match: Match, ordinal: int) -> Sequence[Passed]:
-    """Launch on arrays of a GPU, and return the results."""
     route, inputs, results = match.route, match.inputs, match.results
-    stream = _stream(call, [*inputs, *(results or [])], ordinal)
+    stream = _stream(match, [*inputs, *(results or [])], ordinal)
     route.program(ordinal, stream)  # what cannot run is refused before anything is allocated
     if results is None:
-        results = _allocate(call, match, ordinal, stream)
+        results = match.allocate(ordinal, stream)
     passed = [*inputs, *results]
     written = {*route.signature.updated, *range(len(inputs), len(passed))}
-    order = _Order(route.name, get_device(ordinal), stream, passed, written, call.stream is None)
-    order.before()
+    order = _order(match, passed, written, ordinal, stream)
+    if order is not None:
+        order.before()
     workspace = _workspace(inputs, route.workspace_bytes, ordinal, stream)
     address = None if workspace is None else workspace.view.pointer
     try:
         route.enqueue(stream, ordinal, [array.view.pointer for array in passed], address)
     except PallascError:
-        with suppress(PallascError):  # of several steps some may be in the stream
-            order.after()
+        if order is not None:
+            with suppress(PallascError):  # of several steps some may be in the stream
+                order.after()
         _mark_written(passed, written)
         raise
-    order.after()
+    if order is not None:
+        order.after()
     _mark_written(passed, written)
-    return results
+    return match.returned(results)
 
 
-def _stream(call: Call, passed: Sequence[Passed], ordinal: int) -> int:
-    if call.stream is not None:
-        return stream_handle(call.stream)
+def _stream(match: Match, passed: Sequence[Passed], ordinal: int) -> int:
+    if match.stream is not None:
+        return stream_handle(match.stream)
     for array in passed:
         if (array.view.stream or 0) >= DEFAULT_STREAMS:
             return array.view.stream or 0
@@ -99,24 +341,28 @@ def _stream(call: Call, passed: Sequence[Passed], ordinal: int) -> int:
     return 0
 
 
-def _allocate(call: Call, match: Match, ordinal: int, stream: int | None) -> list[Passed]:
-    """Return new memory for each result, from the framework of the first array."""
-    inputs, results = match.inputs, match.route.signature.results
-    if not inputs and results:
-        raise ArgumentError(
-            f"{match.route.name} takes no arrays, so nothing says which framework its results "
-            "are for.",
-            hint="Call into(out=...) with arrays of that framework.",
-        )
-    own = None if call.stream is None else stream
-    arrays = [
-        inputs[0].adapter.empty(result.shape, result.dtype, ordinal, own) for result in results
+def _order(
+    match: Match, passed: Sequence[Passed], written: set[int], ordinal: int, stream: int
+) -> Order | None:
+    """Return what the launch waits for and what waits for it, None where there is nothing.
+
+    Frameworks have a current stream, which a caller who names a stream orders; arrays with
+    `__cuda_array_interface__` name one; device arrays of our own know all their uses.
+    """
+    is_given = match.stream is not None
+    adapters = {} if is_given else {array.adapter: None for array in passed}
+    streams = [adapter.stream(ordinal) for adapter in adapters if adapter.has_pool]
+    streams += [array.view.stream for array in passed if array.view.stream is not None]
+    # Handles 0 and 1 both mean the default stream.
+    others = [other for other in dict.fromkeys(streams) if (other or 1) != (stream or 1)]
+    uses = [
+        (array.view.uses, number in written)
+        for number, array in enumerate(passed)
+        if array.view.uses is not None
     ]
-    adapters = [find_adapter(array, "a result") for array in arrays]
-    return [
-        Passed(array, adapter, adapter.view(array))
-        for array, adapter in zip(arrays, adapters, strict=True)
-    ]
+    if not others and not uses:
+        return None
+    return Order(match.route.name, get_device(ordinal), stream, others, uses, is_given=is_given)
 
 
 def _workspace(
@@ -130,194 +376,7 @@ def _workspace(
     return None
 
 
-class _Order:
-    """What a launch waits for, and what waits for it.
-
-    Frameworks have a current stream, arrays with `__cuda_array_interface__` name one, device arrays
-    of our own know all their uses. Whatever is not in the launch's stream waits on both sides.
-
-    Args:
-        name: the kernel.
-        device: where it runs.
-        stream: where it is put.
-        passed: the arrays.
-        written: numbers of those that the launch writes.
-        waits: for frameworks' current streams too, which a caller who names a stream orders.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        device: Device,
-        stream: int,
-        passed: Sequence[Passed],
-        written: Collection[int],
-        waits: bool,
-    ) -> None:
-        self._name = name
-        self._device = device
-        self._stream = stream
-        self._is_given = not waits
-        adapters = {array.adapter: None for array in passed} if waits else {}
-        streams = [adapter.stream(device.ordinal) for adapter in adapters if adapter.has_pool]
-        self._uses: list[tuple[Uses, bool]] = []
-        for number, (_, _, view) in enumerate(passed):
-            if view.stream is not None:
-                streams.append(view.stream)
-            if view.uses is not None:
-                self._uses.append((view.uses, number in written))
-        self._others = [
-            other for other in dict.fromkeys(streams) if not is_same_stream(other, stream)
-        ]
-        self._number: int | None = None
-
-    def before(self) -> None:
-        """Let the stream wait for the work that arrays come from.
-
-        Raises:
-            ArgumentError: it is captured, and cannot wait.
-        """
-        if (self._others or self._uses) and is_capturing(self._device, self._stream):
-            if self._is_given:
-                self._others, self._uses = [], []  # the caller orders what a graph does not see
-            elif self._others:
-                raise ArgumentError(
-                    f"{self._name}: an array belongs to stream {self._others[0]:#x}, and the "
-                    f"launch to stream {self._stream:#x}, which is being captured and cannot wait "
-                    "for it.",
-                    hint="Let all arrays be of one stream, or pass stream=.",
-                )
-        for other in self._others:
-            wait_for(self._device, self._stream, other)
-        if self._uses:
-            number = self._number = number_of(self._device, self._stream)
-            moments = [
-                moment
-                for memory, writes in self._uses
-                for moment in memory.before(number, writes=writes)
-            ]
-            wait_for_moments(self._device, self._stream, set(moments))
-
-    def after(self) -> None:
-        """Let the others wait for the launch, and note it with its arrays.
-
-        Raises:
-            DriverError: the driver cannot.
-        """
-        for other in self._others:
-            wait_for(self._device, other, self._stream)
-        note_uses(self._device, self._stream, self._number, self._uses)
-
-
-def _mark_written(passed: Sequence[Passed], written: Collection[int]) -> None:
+def _mark_written(passed: Sequence[Passed], written: set[int]) -> None:
     """Tell frameworks that count the writes to an array of those of a launch."""
     for number in sorted(written):
         passed[number].adapter.mark_written((passed[number].array,))
-
-
-def launch_noted(
-    route: Route,
-    key: PlanKey,
-    plan: BoundPlan,
-    number: int,
-    uses: Sequence[tuple[Uses, bool]],
-    out: Any,
-) -> Any:
-    """Launch a plan with arrays that know their uses, note it with them, and return `out`.
-
-    Args:
-        route: whose plan it is.
-        key: where, and with which arrays.
-        plan: what is launched.
-        number: the stream's, see `number_of`.
-        uses: of each array, and whether it is written.
-        out: what is returned.
-
-    Raises:
-        DriverError: as `Route.retry` does.
-    """
-    device = get_device(key[1] if key[1] >= 0 else ~key[1])
-    try:
-        route.launch_plan(key, plan)
-    except PallascError:
-        with suppress(PallascError):  # of several steps some may be in the stream
-            note_uses(device, key[0], number, uses)
-        raise
-    note_uses(device, key[0], number, uses)
-    return out
-
-
-# ---- arrays on the host
-
-
-def launch_on_host(
-    route: Route, inputs: Sequence[Any], results: Sequence[Any], stream: int | None = None
-) -> None:
-    """Run a route on arrays of numpy, on the current device; wait until they are written.
-
-    Args:
-        route: what is run.
-        inputs: the arrays, in order.
-        results: arrays for the results.
-        stream: where; a stream of ours where it is None.
-
-    Raises:
-        ArgumentError, DeviceError: as a call of the kernel does.
-    """
-    device = get_device(current_device())
-    program = route.program(device.ordinal)
-    handle = own_stream(device) if stream is None else _outside_capture(route, device, stream)
-    arrays = [*inputs, *results]
-    sizes = [align(array.nbytes) for array in arrays]
-    total = sum(sizes) + route.workspace_bytes
-    what = f"{route.name} needs {total} bytes on {device}"
-    with (
-        active(device) as driver,
-        outside_captures(driver),
-        temporary(device, total, handle, what) as base,
-    ):
-        places = [base + sum(sizes[:number]) for number in range(len(sizes))]
-        plan = program.bind(handle, places, base + sum(sizes))
-        try:
-            for place, array in zip(places, inputs, strict=False):
-                _copy_in(driver, place, array, handle, route.name)
-            answer = program.answer(plan)
-            if int(answer[0]):
-                raise program.error(answer)
-            updated = route.signature.updated
-            for number in (*updated, *range(len(inputs), len(arrays))):
-                _copy_out(driver, arrays[number], places[number], handle, route.name)
-        except BaseException:
-            driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
-            raise
-        what = f"the results of {route.name} cannot be copied from the GPU"
-        driver.call("cuStreamSynchronize", handle, what=what)
-
-
-def _outside_capture(route: Route, device: Device, stream: int) -> int:
-    """Return a stream that the caller gives.
-
-    Raises:
-        ArgumentError: it is being captured: a graph cannot copy there and back.
-    """
-    if is_capturing(device, stream):
-        raise ArgumentError(
-            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
-            "at once.",
-            hint="Pass arrays in GPU memory.",
-        )
-    return stream
-
-
-def _copy_in(driver: Driver, place: int, array: Any, stream: int, name: str) -> None:
-    if array.nbytes:
-        what = f"an input of {name} cannot be copied to the GPU"
-        arguments = (place, array.ctypes.data, array.nbytes, stream)
-        driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
-
-
-def _copy_out(driver: Driver, array: Any, place: int, stream: int, name: str) -> None:
-    if array.nbytes:
-        what = f"a result of {name} cannot be copied from the GPU"
-        arguments = (array.ctypes.data, place, array.nbytes, stream)
-        driver.call("cuMemcpyDtoHAsync", *arguments, what=what)

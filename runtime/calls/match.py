@@ -1,41 +1,193 @@
-"""One call: every array looked at and checked, and the variant chosen that takes them."""
+"""From a call to what is launched: its arrays looked at and checked, its variant chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.calls.routes import Route
-from pallasc.runtime.calls.variants import Variants, wrong_layout
-from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.calls.host import check_copied
+from pallasc.runtime.calls.launch import Match, Route
+from pallasc.runtime.device import process_state
+from pallasc.runtime.device.devices import current_device, get_device
 from pallasc.runtime.device.driver import is_driver_open
-from pallasc.runtime.matching.arguments import MISSING, flatten
+from pallasc.runtime.matching import mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, Signature, array_type
+from pallasc.runtime.matching.candidates import (
+    MISSING,
+    Arguments,
+    ArrayType,
+    Candidate,
+    Signature,
+    array_type,
+)
+from pallasc.runtime.matching.selection import may_run, select, several_fit
+from pallasc.runtime.matching.trees import flatten
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.lazy import cached_property
 
 
-# Neither class is frozen: making a frozen object takes three times as long, at each slow call.
-@dataclass(slots=True)
-class Match:
-    """What is launched: a route, and arrays that it takes.
+class Variants:
+    """The variants of a kernel.
+
+    Args:
+        name: what messages call them.
+        candidates: the variants, at least one.
+        checks: see `Kernel`.
 
     Attributes:
-        route: the variants for these arrays.
-        inputs: the arrays, in order.
-        results: arrays for the results; None where they are to be allocated.
-        ordinal: the GPU that all arrays lie on; None where they are on the host.
+        name, checks: as given.
+        variants: the candidates.
     """
 
-    route: Route
-    inputs: Sequence[Passed]
-    results: Sequence[Passed] | None
-    ordinal: int | None
+    def __init__(self, name: str, candidates: Iterable[Candidate], *, checks: bool = True) -> None:
+        self.name = name
+        self.checks = checks
+        self.variants: tuple[Candidate, ...] = tuple(candidates)
+        if not self.variants:
+            raise ArgumentError(f"kernel {name} has no variants.")
+        self._routes: dict[object, Route] = {}
+        self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
+        self._with_params: dict[object, Self] = {}
+
+    def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
+        """Launch, and return new arrays, as `Kernel` does."""
+        raise NotImplementedError
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What the first variant takes and gives."""
+        return self.variants[0].signature
+
+    @cached_property
+    def types(self) -> frozenset[tuple[ArrayType, ...]]:
+        """The types of arrays that any variant takes."""
+        return frozenset(variant.arrays for variant in self.variants)
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """What a caller may write: names and trees of arrays, names of parameters."""
+        names = dict.fromkeys(name for variant in self.variants for name in variant.params)
+        return Arguments(self.name, self.signature, names)
+
+    def with_params(self, params: Mapping[str, object]) -> Self:
+        """Return the variants that have these parameters of the matrix.
+
+        Raises:
+            ArgumentError: there are none.
+        """
+        key = tuple(sorted((name, str(type(value)), value) for name, value in params.items()))
+        variants = self._with_params.get(key)
+        if variants is None:
+            selection = [own for own in self.variants if _has(own.params, params)]
+            if not selection:
+                raise mismatches.no_variant_with(self.name, self.variants, params)
+            variants = type(self)(self.name, selection, checks=self.checks)
+            # Of two threads that come here, both take what the first put there.
+            variants = self._with_params.setdefault(key, variants)
+        return variants
+
+    def check_types(self, arrays: Sequence[ArrayType]) -> None:
+        """Check that some variant takes arrays of these types; no driver is needed for that.
+
+        Raises:
+            ArgumentError: none does.
+        """
+        if tuple(array_type(*array) for array in arrays) not in self.types:
+            if len(self.types) == 1:
+                raise mismatches.wrong_array(self.name, self.variants[0].facts.inputs, arrays)
+            raise mismatches.no_variant_for(self.name, self.variants, arrays)
+
+    def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
+        """Return what the variants for arrays of these types take and give, whatever the GPU.
+
+        Raises:
+            ArgumentError: no variant takes such arrays.
+            SelectionError: some that do give different results.
+        """
+        alike = [variant for variant in self.variants if list(variant.arrays) == list(arrays)]
+        if not alike:
+            raise mismatches.no_variant_for(self.name, self.variants, arrays)
+        kinds = {_kind(variant): variant for variant in alike}
+        if len(kinds) > 1:
+            raise several_fit(list(kinds.values()))
+        return alike[0].signature
+
+    def route(
+        self,
+        ordinal: int | None,
+        arrays: Sequence[ArrayType],
+        addresses: Sequence[int] | None = None,
+    ) -> Route:
+        """Return the route for arrays of these types, and at these addresses, on a device.
+
+        The device is the current one where `ordinal` is None.
+
+        Raises:
+            ArgumentError: no variant takes such arrays on any GPU; no driver is needed to say so.
+            SelectionError: no variant fits, or several do.
+            DeviceError: the driver cannot be used.
+        """
+        types = tuple(arrays)
+        if ordinal is not None and (ordinal, types) in self._routes_of_types:
+            return self._routes_of_types[ordinal, types]
+        self.check_types(types)
+        if len(self.variants) == 1:
+            addresses = None  # binding them has the plainer message
+        device = get_device(current_device() if ordinal is None else ordinal)
+        candidate = select(self.variants, device, types, addresses=addresses)
+        route = self._route_of(candidate)
+        route.choose(device.ordinal, candidate)
+        # Kept where types decide alone: elsewhere addresses may choose another route next time.
+        if self.is_only_route(route):
+            self._routes_of_types[device.ordinal, types] = route
+        return route
+
+    def is_only_route(self, route: Route) -> bool:
+        """Tell whether no variant outside a route takes arrays of its types on any GPU here.
+
+        Then types decide, and addresses do not matter.
+        """
+        arrays = route.candidates[0].arrays
+        return all(
+            variant.arrays != arrays
+            or any(variant is own for own in route.candidates)
+            or not may_run(variant)
+            for variant in self.variants
+        )
+
+    def _route_of(self, candidate: Candidate) -> Route:
+        """Return a variant's route, which all variants with the same inputs and outputs share."""
+        key = _kind(candidate)
+        route = self._routes.get(key)
+        if route is None:
+            with process_state.now.lock:
+                # Most variants are told apart without reading their artifacts.
+                likely = [other for other in self.variants if other.types == candidate.types]
+                alike = [other for other in likely if may_run(other) and _kind(other) == key]
+                route = self._routes.setdefault(key, Route(alike))
+        return route
 
 
+def _kind(candidate: Candidate) -> object:
+    """Return what variants of one route have in common."""
+    signature = candidate.signature
+    outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
+    trees = canonical_json([signature.input_tree, signature.output_tree])
+    return candidate.arrays, outputs, signature.sources, signature.alignments, trees
+
+
+def _has(own: Mapping[str, object], params: Mapping[str, object]) -> bool:
+    return all(
+        name in own and (type(own[name]), own[name]) == (type(value), value)
+        for name, value in params.items()
+    )
+
+
+# Not frozen: making a frozen object takes three times as long, at each slow call.
 @dataclass(slots=True)
 class Call:
     """What a caller asks for.
@@ -92,7 +244,8 @@ class Call:
             route = self.variants.route(ordinal, types, [array.view.pointer for array in inputs])
         _check_inputs(name, route.signature, inputs)
         results = None if self.allocates else self._results(route.signature, ordinal)
-        return Match(route, inputs, results, ordinal)
+        out = MISSING if self.allocates else self.out
+        return Match(route, inputs, results, ordinal, out, self.stream)
 
     def _pass(self, array: Any, adapter: Adapter, path: str) -> Passed:
         view = adapter.view_in_order if self.stream is None else adapter.view
@@ -143,7 +296,7 @@ class Call:
             same = (view.dtype, view.shape) == (binding.dtype, binding.shape)
             if same and binding.layout is not None and view.layout != binding.layout:
                 strides = view.strides or strides_of(view.shape)
-                raise wrong_layout(self.variants.name, binding, strides)
+                raise mismatches.wrong_layout(self.variants.name, binding, strides)
 
     def _check_without_driver(self, inputs: Sequence[Passed], types: Sequence[ArrayType]) -> None:
         """Check all that can be without a driver: wrong arrays are reported before its absence.
@@ -208,24 +361,10 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     for binding, array in zip(signature.inputs, inputs, strict=True):
         devices.setdefault(array.view.device, binding.path)
     (place, first), (other, second) = list(devices.items())[:2]
+    where, elsewhere = mismatches.place(place), mismatches.place(other)
     raise ArgumentError(
-        f"{name}: {first} lies on {_place(place)}, and {second} on {_place(other)}.",
-        hint="Move one of them.",
+        f"{name}: {first} lies on {where}, and {second} on {elsewhere}.", hint="Move one of them."
     )
-
-
-def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
-    """Check that arrays on the host belong to a framework whose arrays are copied.
-
-    Raises:
-        ArgumentError: one does not.
-    """
-    for binding, array in zip(bindings, arrays, strict=True):
-        if not array.adapter.is_copied:
-            raise ArgumentError(
-                f"{name}: {binding.path} is {array.adapter.name} on the host.",
-                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
-            )
 
 
 def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> None:
@@ -237,9 +376,9 @@ def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> 
     for number, (binding, array) in enumerate(zip(signature.inputs, inputs, strict=True)):
         view = array.view
         if not view.is_contiguous and (view.layout is None or view.layout != binding.layout):
-            raise _not_contiguous(name, binding)
+            raise mismatches.not_contiguous(name, binding)
         if number in signature.updated and not view.is_writable:
-            raise _read_only(name, binding)
+            raise mismatches.read_only(name, binding)
 
 
 def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | None) -> None:
@@ -255,26 +394,11 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
         )
     if view.device != ordinal:
         raise ArgumentError(
-            f"{name}: {binding.path} lies on {_place(view.device)}, and the inputs on "
-            f"{_place(ordinal)}.",
+            f"{name}: {binding.path} lies on {mismatches.place(view.device)}, and the inputs on "
+            f"{mismatches.place(ordinal)}.",
             hint="Allocate it where they are.",
         )
     if not view.is_contiguous:
-        raise _not_contiguous(name, binding)
+        raise mismatches.not_contiguous(name, binding)
     if not view.is_writable:
-        raise _read_only(name, binding)
-
-
-def _read_only(name: str, binding: Binding) -> ArgumentError:
-    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
-
-
-def _not_contiguous(name: str, binding: Binding) -> ArgumentError:
-    return ArgumentError(
-        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
-        hint="Pass a contiguous copy.",
-    )
-
-
-def _place(device: int | None) -> str:
-    return "the host" if device is None else f"GPU {device}"
+        raise mismatches.read_only(name, binding)

@@ -188,6 +188,13 @@ def outside_captures(driver: Driver) -> Iterator[None]:
         driver.bindings.cuThreadExchangeStreamCaptureMode(before)
 
 
+def is_capturing(device: Device, stream: int) -> bool:
+    """Tell whether a stream is being captured into a graph."""
+    with active(device) as driver:
+        code, status = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(stream))
+    return int(code) == 0 and int(status) != 0
+
+
 def is_legacy_blocked(driver: Driver) -> bool:
     """Tell whether the default stream of the current context waits for a stream that is captured.
 

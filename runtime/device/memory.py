@@ -15,7 +15,6 @@ from pallasc.runtime.device.devices import Device, active, outside_captures
 from pallasc.runtime.device.driver import Driver, open_driver
 from pallasc.runtime.device.streams import capture_number, own_stream
 from pallasc.runtime.device.uses import Uses, number_of, record, wait_for_moments
-from pallasc.specs.artifacts.plan import LaunchPlan
 
 ALIGNMENT = 256
 """What Mosaic assumes of every buffer."""
@@ -27,16 +26,6 @@ THREAD_STREAM = 2
 def align(size_bytes: int) -> int:
     """Return a size rounded up to the alignment of buffers."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
-    """Return the offset of each temporary in a workspace, and its size."""
-    offsets, at = [], 0
-    for number, buffer in enumerate(plan.buffers):
-        if buffer.role == "temporary":
-            offsets.append((number, at))
-            at += align(buffer.size)
-    return offsets, at
 
 
 def upload(device: Device, digest: str, data: bytes, what: str) -> int:

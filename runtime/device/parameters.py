@@ -176,6 +176,31 @@ class ParameterBlocks:
             return made[0]
 
 
+def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:
+    """Return the `CUlaunchConfig` of a launch in a stream."""
+    bindings = driver.bindings
+    config = bindings.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.dynamic_smem_bytes
+    config.hStream = bindings.CUstream(stream)
+    attributes = []
+    if launch.cluster is not None:
+        cluster = bindings.CUlaunchAttribute()
+        cluster.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = cluster.value.clusterDim
+        dim.x, dim.y, dim.z = launch.cluster
+        attributes.append(cluster)
+    if launch.pdl:
+        pdl = bindings.CUlaunchAttribute()
+        pdl.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        pdl.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(pdl)
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config
+
+
 def _align(size: int) -> int:
     return -(-size // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
 

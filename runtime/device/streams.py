@@ -68,14 +68,12 @@ def _handle_of(stream: Any) -> Any:
 
 
 def check_stream(stream: int, device: Device) -> None:
-    """Check that a stream belongs to the primary context of a device, as default streams do.
+    """Check that a stream, not a default one, belongs to the primary context of a device.
 
     Raises:
         ArgumentError: it belongs to another device or context.
         DriverError: there is no such stream.
     """
-    if stream <= DEFAULT_STREAMS:
-        return
     with active(device) as driver:
         what = f"stream {stream:#x} cannot be used on {device}"
         context = driver.call("cuStreamGetCtx", driver.bindings.CUstream(stream), what=what)
@@ -97,13 +95,6 @@ def _context_device(driver: Driver, context: Any) -> int:
         return current_device()
     finally:
         driver.bindings.cuCtxPopCurrent()
-
-
-def is_capturing(device: Device, stream: int) -> bool:
-    """Tell whether a stream is being captured into a graph."""
-    with active(device) as driver:
-        code, status = driver.bindings.cuStreamIsCapturing(driver.bindings.CUstream(stream))
-    return int(code) == 0 and int(status) != 0
 
 
 def capture_number(device: Device, stream: int) -> int:
@@ -134,11 +125,6 @@ def own_stream(device: Device) -> int:
                 stream = int(driver.call("cuStreamCreate", _NON_BLOCKING, what=what))
                 state.streams[device.ordinal] = stream
     return stream
-
-
-def is_same_stream(stream: int, other: int) -> bool:
-    """Tell whether two handles mean one stream: 0 and 1 are both the default stream."""
-    return (stream or 1) == (other or 1)
 
 
 def wait_for(device: Device, stream: int, producer: int) -> None:

@@ -12,8 +12,14 @@ from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import Device, active, is_legacy_blocked, outside_captures
-from pallasc.runtime.device.streams import own_stream
+from pallasc.runtime.device.devices import (
+    Device,
+    active,
+    is_capturing,
+    is_legacy_blocked,
+    outside_captures,
+)
+from pallasc.runtime.device.streams import own_stream, wait_for
 
 _DISABLE_TIMING = 2
 _LEGACY_NUMBER = -1
@@ -196,3 +202,71 @@ def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
     wait_for_moments(device, stream, uses.before(None, writes=writes))
     wait_for_default(device, stream)
     return stream
+
+
+class Order:
+    """What a launch waits for, and what waits for it.
+
+    Args:
+        name: the kernel.
+        device: where it runs.
+        stream: where it is put.
+        others: streams that arrays come from; these and that of the launch wait for each other.
+        uses: of arrays that know them, and whether the launch writes them.
+        is_given: the caller named the stream.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        stream: int,
+        others: Sequence[int],
+        uses: Sequence[tuple[Uses, bool]],
+        *,
+        is_given: bool,
+    ) -> None:
+        self._name = name
+        self._device = device
+        self._stream = stream
+        self._others = others
+        self._uses = uses
+        self._is_given = is_given
+        self._number: int | None = None
+
+    def before(self) -> None:
+        """Let the stream wait for the work that arrays come from.
+
+        Raises:
+            ArgumentError: it is captured, and cannot wait.
+        """
+        if is_capturing(self._device, self._stream):
+            if self._is_given:
+                self._others, self._uses = [], []  # the caller orders what a graph does not see
+            elif self._others:
+                raise ArgumentError(
+                    f"{self._name}: an array belongs to stream {self._others[0]:#x}, and the "
+                    f"launch to stream {self._stream:#x}, which is being captured and cannot wait "
+                    "for it.",
+                    hint="Let all arrays be of one stream, or pass stream=.",
+                )
+        for other in self._others:
+            wait_for(self._device, self._stream, other)
+        if self._uses:
+            number = self._number = number_of(self._device, self._stream)
+            moments = [
+                moment
+                for memory, writes in self._uses
+                for moment in memory.before(number, writes=writes)
+            ]
+            wait_for_moments(self._device, self._stream, set(moments))
+
+    def after(self) -> None:
+        """Let the others wait for the launch, and note it with its arrays.
+
+        Raises:
+            DriverError: the driver cannot.
+        """
+        for other in self._others:
+            wait_for(self._device, other, self._stream)
+        note_uses(self._device, self._stream, self._number, self._uses)

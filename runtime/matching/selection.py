@@ -26,7 +26,7 @@ from pallasc.runtime.matching.candidates import (
     array_type,
     misaligned_text,
 )
-from pallasc.runtime.matching.nearest import MOST_LISTED, cut, nearest_to_arrays
+from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Launch

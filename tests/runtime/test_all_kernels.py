@@ -33,7 +33,7 @@ sys.path.pop(0)
 
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
-from pallasc.runtime.matching.arguments import unflatten
+from pallasc.runtime.matching.trees import unflatten
 from pallasc.runtime.opening import open_artifact
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.dtypes import parse_dtype

@@ -8,7 +8,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError
-from pallasc.runtime.calls.fast_path import parameter_names
+from pallasc.runtime.calls.generated import parameter_names
 from pallasc.runtime.opening import Kernels
 
 
@@ -111,9 +111,9 @@ def test_an_error_of_the_driver_is_raised(checks: bool, runtime: Any, framework:
 def test_the_number_of_kept_plans_is_bounded(
     runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pallasc.runtime.calls import routes
+    from pallasc.runtime.calls import launch
 
-    monkeypatch.setattr(routes, "MOST_PLANS", 5)
+    monkeypatch.setattr(launch, "MOST_PLANS", 5)
     kernel, (a, b, _) = _warm(framework)
     for _ in range(20):
         kernel.into(a, b, out=framework.tensor("f32[4, 64]"))

@@ -15,7 +15,7 @@ import pytest
 import standin as control
 
 from pallasc.runtime.adapters.jax_arrays import _load
-from pallasc.runtime.calls.routes import is_loaded
+from pallasc.runtime.calls.program import is_loaded
 from pallasc.runtime.device.devices import get_device
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import made
 import pytest
 
 from pallasc.errors import DeviceError, DriverError, SelectionError
-from pallasc.runtime.calls.routes import Route, is_capturing
+from pallasc.runtime.calls.launch import Route, is_capturing
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.matching.candidates import Candidate
 

@@ -9,8 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.matching.arguments import input_names
-from pallasc.runtime.matching.candidates import Signature
+from pallasc.runtime.matching.candidates import Signature, input_names
 
 
 def _signature(**changes: Any) -> Signature:

@@ -15,9 +15,9 @@ _PROGRAM = """
 import ctypes, os, struct, sys, threading
 import made, standin
 from pallasc.runtime.device import devices
-from pallasc.runtime.calls import routes
+from pallasc.runtime.calls import launch
 
-threads, launches, checks, routes.MOST_PLANS = (int(word) for word in sys.argv[1:])
+threads, launches, checks, launch.MOST_PLANS = (int(word) for word in sys.argv[1:])
 driver = standin.load()
 driver.reset()
 driver.devices("9.0", "9.0")

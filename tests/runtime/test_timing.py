@@ -9,7 +9,7 @@ import pytest
 
 from pallasc.errors import DriverError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.calls.routes import Route
+from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.timing import time_launches

@@ -9,7 +9,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.runtime.calls.tracing import TRACED, skip_frames
+from pallasc.runtime.calls.generated import TRACED, skip_frames
 from pallasc.runtime.kernel import Kernel
 
 METHODS = ("__call__", "available", "into", "variant", "preload", "prepare")

@@ -10,7 +10,7 @@ import standin_torch
 import torch
 from torch_calls import message
 
-from pallasc.runtime.calls.tracing import TRACED
+from pallasc.runtime.calls.generated import TRACED
 from pallasc.runtime.opening import Kernels
 
 

@@ -1,4 +1,4 @@
-"""What messages list where no variant fits: the few that are nearest to what was asked for."""
+"""What messages say where arrays do not fit: of several variants, the few that are nearest."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.matching.candidates import ArrayType, Candidate
-from pallasc.specs.arrays import array_text
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.specs.arrays import array_text, strides_of
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.bundle.manifest import Array
 
 MOST_LISTED = 5
 """Variants that one message lists."""
@@ -50,6 +52,64 @@ def no_variant_with(
         f"{name} has no variant with {listed}.",
         hint=_hint([candidate.id for candidate in nearest], len(candidates)),
     )
+
+
+def wrong_array(
+    name: str, bindings: Sequence[Array | Binding], arrays: Sequence[ArrayType]
+) -> ArgumentError:
+    """Return the error for arrays that are not the only ones that a kernel takes."""
+    binding, (dtype, shape, *layout) = next(
+        (binding, array)
+        for binding, array in zip(bindings, arrays, strict=True)
+        if array_type(*array) != array_type(binding.dtype, binding.shape, binding.layout)
+    )
+    taken = array_text(binding.dtype, binding.shape, binding.layout)
+    if dtype != binding.dtype:
+        return ArgumentError(
+            f"{name}: {binding.path} has dtype {dtype}, and the kernel takes {taken}.",
+            hint="Convert the array, or compile a variant for its dtype.",
+        )
+    if tuple(shape) != tuple(binding.shape):
+        return ArgumentError(
+            f"{name}: {binding.path} has shape {list(shape)}, and the kernel takes {taken}.",
+            hint="Compile a variant for this shape.",
+        )
+    return wrong_layout(name, binding, strides_of(shape, *layout))
+
+
+def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) -> ArgumentError:
+    """Return the error for an array with these strides, whose elements lie in another order."""
+    expected = strides_of(binding.shape, binding.layout)
+    taken = array_text(binding.dtype, binding.shape, binding.layout)
+    if binding.layout is None:
+        return ArgumentError(
+            f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+            hint=f"It has strides {list(strides)}, and {taken} has {list(expected)}: pass a "
+            "contiguous copy, or compile a variant for its layout.",
+        )
+    return ArgumentError(
+        f"{name}: {binding.path} has strides {list(strides)}, and the kernel takes {taken} with "
+        f"strides {list(expected)}.",
+        hint="Pass an array whose elements lie in that order, or compile a variant for this one.",
+    )
+
+
+def read_only(name: str, binding: Binding) -> ArgumentError:
+    """Return the error for an array that would be written."""
+    return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
+
+
+def not_contiguous(name: str, binding: Binding) -> ArgumentError:
+    """Return the error for an array with gaps."""
+    return ArgumentError(
+        f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
+        hint="Pass a contiguous copy.",
+    )
+
+
+def place(device: int | None) -> str:
+    """Return what messages call the place where an array lies."""
+    return "the host" if device is None else f"GPU {device}"
 
 
 def cut(lines: Sequence[str]) -> list[str]:

@@ -1,0 +1,128 @@
+"""Launch on arrays of the host: they are copied to the GPU and back, and waited for.
+
+None of that becomes part of a capture, in this thread or another, and captures go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.calls.launch import Match, Route
+from pallasc.runtime.device.devices import (
+    Device,
+    active,
+    current_device,
+    get_device,
+    is_capturing,
+    outside_captures,
+)
+from pallasc.runtime.device.driver import Driver
+from pallasc.runtime.device.memory import align, temporary
+from pallasc.runtime.device.streams import own_stream, stream_handle
+from pallasc.runtime.matching.arrays import Passed
+from pallasc.specs.artifacts.plan import Binding
+
+
+def launch_copied(match: Match) -> Any:
+    """Launch; return the results in the structure of the compiled function.
+
+    Raises:
+        ArgumentError, DeviceError: as a call of the kernel does.
+    """
+    route, results = match.route, match.results
+    if results is None:
+        results = match.allocate(current_device(), None)
+    check_copied(route.name, route.signature.results, results)
+    stream = None if match.stream is None else stream_handle(match.stream)
+    inputs = [array.array for array in match.inputs]
+    launch_on_host(route, inputs, [array.array for array in results], stream)
+    return match.returned(results)
+
+
+def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
+    """Check that arrays on the host belong to a framework whose arrays are copied.
+
+    Raises:
+        ArgumentError: one does not.
+    """
+    for binding, array in zip(bindings, arrays, strict=True):
+        if not array.adapter.is_copied:
+            raise ArgumentError(
+                f"{name}: {binding.path} is {array.adapter.name} on the host.",
+                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
+            )
+
+
+def launch_on_host(
+    route: Route, inputs: Sequence[Any], results: Sequence[Any], stream: int | None = None
+) -> None:
+    """Run a route on arrays of numpy, on the current device; wait until they are written.
+
+    Args:
+        route: what is run.
+        inputs: the arrays, in order.
+        results: arrays for the results.
+        stream: where; a stream of ours where it is None.
+
+    Raises:
+        ArgumentError, DeviceError: as a call of the kernel does.
+    """
+    device = get_device(current_device())
+    program = route.program(device.ordinal)
+    handle = own_stream(device) if stream is None else _outside_capture(route, device, stream)
+    arrays = [*inputs, *results]
+    sizes = [align(array.nbytes) for array in arrays]
+    total = sum(sizes) + route.workspace_bytes
+    what = f"{route.name} needs {total} bytes on {device}"
+    with (
+        active(device) as driver,
+        outside_captures(driver),
+        temporary(device, total, handle, what) as base,
+    ):
+        places = [base + sum(sizes[:number]) for number in range(len(sizes))]
+        plan = program.bind(handle, places, base + sum(sizes))
+        try:
+            for place, array in zip(places, inputs, strict=False):
+                _copy_in(driver, place, array, handle, route.name)
+            answer = program.answer(plan)
+            if int(answer[0]):
+                raise program.error(answer)
+            updated = route.signature.updated
+            for number in (*updated, *range(len(inputs), len(arrays))):
+                _copy_out(driver, arrays[number], places[number], handle, route.name)
+        except BaseException:
+            driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
+            raise
+        what = f"the results of {route.name} cannot be copied from the GPU"
+        driver.call("cuStreamSynchronize", handle, what=what)
+
+
+def _outside_capture(route: Route, device: Device, stream: int) -> int:
+    """Return a stream that the caller gives.
+
+    Raises:
+        ArgumentError: it is being captured: a graph cannot copy there and back.
+    """
+    if is_capturing(device, stream):
+        raise ArgumentError(
+            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
+            "at once.",
+            hint="Pass arrays in GPU memory.",
+        )
+    return stream
+
+
+def _copy_in(driver: Driver, place: int, array: Any, stream: int, name: str) -> None:
+    if array.nbytes:
+        what = f"an input of {name} cannot be copied to the GPU"
+        arguments = (place, array.ctypes.data, array.nbytes, stream)
+        driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
+
+
+def _copy_out(driver: Driver, array: Any, place: int, stream: int, name: str) -> None:
+    if array.nbytes:
+        what = f"a result of {name} cannot be copied from the GPU"
+        arguments = (array.ctypes.data, place, array.nbytes, stream)
+        driver.call("cuMemcpyDtoHAsync", *arguments, what=what)

@@ -1,0 +1,398 @@
+"""A variant on a device: its kernels loaded, its constants uploaded, its plan bound to addresses.
+
+A library is loaded once for all devices. A kernel becomes ready device by device: the attributes
+that let it use more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are set,
+and its code is copied there at once, since the driver's lazy loading fails while a graph is
+captured (before driver 12.3) and can deadlock against kernels that are running. Nothing is ever
+unloaded: a captured graph may launch a kernel when nothing else of it is left.
+
+A bound plan is immutable. Calling it puts all steps into its stream and returns the driver's
+answer as a tuple, `CUDA_SUCCESS` first; of a plan with several steps the number of the step that
+failed comes second. Called with that number it goes on there: what ran before is never repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
+from pallasc.runtime.device import process_state
+from pallasc.runtime.device.devices import Device, active, outside_captures
+from pallasc.runtime.device.driver import ODD_ANSWERS, Driver, open_driver, version_text
+from pallasc.runtime.device.memory import align, upload
+from pallasc.runtime.device.parameters import ParameterBlocks, launch_config
+from pallasc.runtime.device.streams import DEFAULT_STREAMS, check_stream
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
+from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, LaunchPlan, Step
+
+BoundPlan = Callable[..., tuple[Any, ...]]
+"""A plan for one set of addresses and one stream; with several steps it takes the first to run."""
+
+_MOST_STREAMS = 64
+_PARAMETER_QUERIES = 12040
+_FORCED_LOADING = 12040
+_DEFAULT_SMEM_BYTES = 48 * 1024
+_PORTABLE_CLUSTER = 8
+_INVALID_VALUE = 1
+_INVALID_CLUSTER_SIZE = 912
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A cubin in the driver: what it says of itself, and the driver's handle."""
+
+    cubin: Cubin
+    handle: Any
+
+
+def load_program(candidate: Candidate, device: Device) -> Program:
+    """Return the program of a variant on a device; it is loaded there once.
+
+    Raises:
+        CorruptError, DeviceError: as `Program` does.
+    """
+    with process_state.now.lock:
+        programs: dict[int, Program] = process_state.now.programs.setdefault(candidate.artifact, {})
+        if device.ordinal not in programs:
+            try:
+                programs[device.ordinal] = Program(candidate, device)
+            except CorruptError as error:
+                raise CorruptError(f"{candidate.id}: {error.message}", hint=error.hint) from error
+        return programs[device.ordinal]
+
+
+def is_loaded(candidate: Candidate, device: Device) -> bool:
+    """Tell whether a variant is loaded on a device."""
+    return device.ordinal in process_state.now.programs.get(candidate.artifact, {})
+
+
+def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
+    """Return the offset of each temporary in a workspace, and its size."""
+    offsets, at = [], 0
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.role == "temporary":
+            offsets.append((number, at))
+            at += align(buffer.size)
+    return offsets, at
+
+
+class Program:
+    """A variant on a device: kernels loaded, constants uploaded, tensor maps prepared.
+
+    Args:
+        candidate: the variant.
+        device: where it shall run.
+
+    Attributes:
+        device: where it runs.
+        workspace_bytes: what its temporaries take together.
+
+    Raises:
+        CorruptError: the artifact is damaged.
+        DeviceError: the device cannot run it.
+    """
+
+    def __init__(self, candidate: Candidate, device: Device) -> None:
+        self.name = candidate.id
+        self.device = device
+        self._plan = candidate.artifact.plan
+        self._signature = candidate.signature
+        self._steps = [step for step in self._plan.steps if isinstance(step, Launch) or step.size]
+        driver, artifact = open_driver(), candidate.artifact
+        self._driver = driver
+        launches = self._plan.launches
+        self._functions = [ready_function(driver, artifact, launch, device) for launch in launches]
+        self._blocks = ParameterBlocks(driver, launches)
+        self._constants = _upload_constants(self.name, artifact, device)
+        self._temporaries, self.workspace_bytes = lay_out(self._plan)
+        self._configs: dict[int, list[Any]] = {}
+
+    def bind(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> BoundPlan:
+        """Return the calls for arrays at these addresses.
+
+        Args:
+            stream: the stream's handle. A context must be current: the driver encodes tensor maps
+                in one only.
+            pointers: addresses of the inputs, then of the outputs that are not inputs.
+            workspace: address of `workspace_bytes` for temporaries.
+
+        Raises:
+            ArgumentError: an address is misaligned, an output overlaps another array, or the
+                stream belongs to another device.
+            DriverError: the driver refuses a tensor map.
+        """
+        self._signature.check_addresses(self.name, pointers)
+        addresses = self._addresses(pointers, workspace)
+        configs = self._configs.get(stream) or self._prepare_stream(stream)
+        owner, base = self._blocks.make(addresses)
+        calls = []
+        launched = iter(zip(self._functions, configs, self._blocks.starts, strict=True))
+        for step in self._steps:
+            if isinstance(step, Launch):
+                function, config, start = next(launched)
+                launch = self._driver.bindings.cuLaunchKernelEx
+                calls.append(partial(launch, config, function, base + start, 0))
+            else:
+                calls.append(self._memory_call(step, addresses, stream))
+        if len(calls) != 1:
+            return _in_order(calls, self._driver.success, owner)
+        # The arguments name the block by its address only, so something has to own it.
+        calls[0].owner = owner  # type: ignore[attr-defined]
+        return calls[0]
+
+    def answer(self, plan: BoundPlan, first: int = 0) -> tuple[Any, ...]:
+        """Run a bound plan, and return what the driver answers.
+
+        Args:
+            plan: what is run.
+            first: the step to go on from.
+
+        Raises:
+            DeviceError: the driver has no such function, or answers a code that is not known.
+        """
+        try:
+            return plan(first) if first else plan()
+        except ODD_ANSWERS as error:
+            raise self.explain(plan, error) from error
+
+    def explain(self, plan: BoundPlan, error: Exception) -> DeviceError:
+        """Return the error for what a bound plan raised."""
+        function = plan.func.__name__ if isinstance(plan, partial) else "the driver"
+        return self._driver.explain(error, function, f"{self.name} cannot be launched")
+
+    def error(self, result: tuple[Any, ...]) -> DeviceError:
+        """Return the error for what a bound plan answered."""
+        if len(result) == 1:
+            what = f"{self.name} cannot be launched"
+            return self._driver.error(int(result[0]), "cuLaunchKernelEx", what)
+        before = ", after the steps before it have been" if result[1] else ""
+        what = f"step {result[1]} of {self.name} cannot be launched{before}"
+        return self._driver.error(int(result[0]), _function(self._steps[result[1]]), what)
+
+    def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
+        addresses = [0] * len(self._plan.buffers)
+        for buffer, pointer in zip(self._signature.buffers, pointers, strict=True):
+            addresses[buffer] = pointer
+        for buffer, address in self._constants:
+            addresses[buffer] = address
+        for buffer, offset in self._temporaries:
+            addresses[buffer] = workspace + offset
+        return addresses
+
+    def _prepare_stream(self, stream: int) -> list[Any]:
+        if stream > DEFAULT_STREAMS:
+            check_stream(stream, self.device)
+        configs = [launch_config(self._driver, launch, stream) for launch in self._plan.launches]
+        if len(self._configs) >= _MOST_STREAMS:
+            self._configs.clear()
+        self._configs[stream] = configs
+        return configs
+
+    def _memory_call(
+        self, step: Fill | Copy, addresses: Sequence[int], stream: int
+    ) -> partial[tuple[Any, ...]]:
+        bindings = self._driver.bindings
+        at, handle = bindings.CUdeviceptr, bindings.CUstream(stream)
+        if isinstance(step, Copy):
+            target = at(addresses[step.target] + step.target_offset)
+            source = at(addresses[step.source] + step.source_offset)
+            return partial(bindings.cuMemcpyDtoDAsync, target, source, step.size, handle)
+        start = at(addresses[step.buffer] + step.offset)
+        fill = getattr(bindings, _function(step))
+        return partial(fill, start, step.value, step.size // step.width, handle)
+
+
+def _function(step: Step) -> str:
+    """Return the function of the driver that a step calls."""
+    if isinstance(step, Launch):
+        return "cuLaunchKernelEx"
+    if isinstance(step, Copy):
+        return "cuMemcpyDtoDAsync"
+    return "cuMemsetD8Async" if step.width == 1 else "cuMemsetD32Async"
+
+
+def _in_order(
+    calls: Sequence[Callable[[], tuple[Any, ...]]], success: Any, owner: Any
+) -> BoundPlan:
+    def run(first: int = 0, owner: Any = owner) -> tuple[Any, ...]:
+        for number, call in enumerate(calls[first:] if first else calls, first):
+            result = call()
+            if result[0] is not success:
+                return result[0], number
+        return (success,)
+
+    return run
+
+
+def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: Device) -> Any:
+    """Load a launch's function on a device and set its shared-memory limit.
+
+    Raises:
+        CorruptError: the cubin is not what the launch plan says.
+        DeviceError: driver or GPU cannot run it.
+    """
+    with process_state.now.lock:
+        library = _library(driver, artifact, launch.cubin)
+        own = library.cubin.kernels.get(launch.kernel)
+        if own is None:
+            listed = ", ".join(library.cubin.kernels) or "none"
+            raise CorruptError(f"the cubin has no kernel {launch.kernel}, only {listed}")
+        _compare(launch, [parameter.size for parameter in own.parameters], "its cubin")
+        what = f"kernel {launch.kernel} cannot be loaded on {device}"
+        name = launch.kernel.encode()
+        kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
+        _check_driver_parameters(driver, kernel, launch)
+        with active(device), outside_captures(driver):
+            _allow(driver, kernel, launch, device, own)
+            function = driver.call("cuKernelGetFunction", kernel, what=what)
+            _force_load(driver, function, what)
+            _check_cluster(driver, function, launch, device)
+        return function
+
+
+def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
+    libraries: dict[str, Library] = process_state.now.libraries
+    library = libraries.get(digest)
+    if library is not None:
+        check_cubin(library.cubin, artifact, driver.version)
+    else:
+        data = artifact.blob(digest)
+        cubin = parse_cubin(data)
+        check_cubin(cubin, artifact, driver.version)
+        what = f"the cubin {digest[:12]} cannot be loaded"
+        with outside_captures(driver):
+            handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
+        library = libraries.setdefault(digest, Library(cubin, handle))
+    return library
+
+
+def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
+    """Check that a cubin is for its artifact's architecture, and not newer than the driver.
+
+    Raises:
+        CorruptError: it is for another architecture.
+        DeviceError: the driver is too old.
+    """
+    arch = str(artifact.target.get("arch"))
+    if arch.rstrip("af") != f"sm_{cubin.sm}":
+        raise CorruptError(f"the artifact is for {arch}, but its cubin is for sm_{cubin.sm}")
+    major = cubin.toolkit.partition(".")[0]
+    if major.isdecimal() and int(major) > driver_version // 1000:
+        try:
+            package = minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm)["linux"]
+        except CompileError:
+            package = f"for CUDA {cubin.toolkit}"
+        raise DeviceError(
+            f"the cubin was made by CUDA toolkit {cubin.toolkit}, and the driver is for CUDA "
+            f"{version_text(driver_version)}.",
+            hint=f"Install NVIDIA driver {package} or newer.",
+        )
+
+
+def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> None:
+    """Compare the plan with what the driver has read, on drivers that tell it."""
+    if driver.version < _PARAMETER_QUERIES:
+        return
+    sizes: list[int] = []
+    what = f"the parameters of {launch.kernel} cannot be read"
+    try:
+        while len(sizes) <= len(launch.parameters):
+            _, size = driver.call("cuKernelGetParamInfo", kernel, len(sizes), what=what)
+            sizes.append(int(size))
+    except DriverError as error:
+        if error.code != _INVALID_VALUE:
+            raise
+    _compare(launch, sizes, "the driver")
+
+
+def _compare(launch: Launch, sizes: Sequence[int], source: str) -> None:
+    passed = [
+        parameter.size if isinstance(parameter, Bytes) else 8 for parameter in launch.parameters
+    ]
+    if passed != list(sizes):
+        raise CorruptError(
+            f"the plan passes parameters of {passed} bytes to {launch.kernel}, and {source} "
+            f"says {list(sizes)}"
+        )
+
+
+def _allow(driver: Driver, kernel: Any, launch: Launch, device: Device, own: Kernel) -> None:
+    """Raise the limits of a kernel on a device to what this launch takes."""
+    total = launch.dynamic_smem_bytes + own.static_smem_bytes
+    if total > device.smem_optin_bytes:
+        raise DeviceError(
+            f"a block of {launch.kernel} takes {total} bytes of shared memory, and {device} has "
+            f"{device.smem_optin_bytes}.",
+            hint="Compile for this model, or with smaller tiles.",
+        )
+    if total > _DEFAULT_SMEM_BYTES:
+        _raise_attribute(
+            driver, kernel, device, "MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.dynamic_smem_bytes
+        )
+    if launch.cluster is not None and math.prod(launch.cluster) > _PORTABLE_CLUSTER:
+        _raise_attribute(driver, kernel, device, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+
+def _raise_attribute(driver: Driver, kernel: Any, device: Device, name: str, value: int) -> None:
+    attribute = getattr(driver.bindings.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+    what = f"{name} of a kernel cannot be set to {value} on {device}"
+    number = driver.bindings.CUdevice(device.ordinal)
+    if int(driver.call("cuKernelGetAttribute", attribute, kernel, number, what=what)) < value:
+        driver.call("cuKernelSetAttribute", attribute, value, kernel, number, what=what)
+
+
+def _force_load(driver: Driver, function: Any, what: str) -> None:
+    if driver.version >= _FORCED_LOADING:
+        driver.call("cuFuncLoad", function, what=what)
+    else:
+        version = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_BINARY_VERSION
+        driver.call("cuFuncGetAttribute", version, function, what=what)
+
+
+def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device) -> None:
+    if launch.cluster is None:
+        return
+    shape = "×".join(map(str, launch.cluster))
+    if any(n % part for n, part in zip(launch.grid, launch.cluster, strict=True)):
+        raise CorruptError(
+            f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of {shape}"
+        )
+    if _count_clusters(driver, function, launch) < 1:
+        raise DeviceError(
+            f"a cluster of {shape} blocks of {launch.kernel} is too large for {device}: none fits.",
+            hint="Compile with a smaller cluster.",
+        )
+
+
+def _count_clusters(driver: Driver, function: Any, launch: Launch) -> int:
+    """Return how many clusters of a launch run at a time."""
+    what = f"clusters of {launch.kernel} cannot be counted"
+    config = launch_config(driver, launch, 0)
+    try:
+        return int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))
+    except DriverError as error:
+        if error.code == _INVALID_CLUSTER_SIZE:
+            return 0
+        raise
+
+
+def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tuple[int, int]]:
+    """Return the buffers of constants and their addresses on the device."""
+    addresses = []
+    for number, buffer in enumerate(artifact.plan.buffers):
+        if buffer.digest is not None:
+            data = artifact.blob(buffer.digest)
+            if len(data) != buffer.size:
+                raise CorruptError(
+                    f"constant {number} of {name} has {len(data)} bytes, not {buffer.size}"
+                )
+            what = f"the constants of {name} do not fit into {device}"
+            addresses.append((number, upload(device, buffer.digest, data, what)))
+    return addresses
