@@ -37,9 +37,9 @@ class ProcessState:
         spare_events: events that no moment refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         turns, workspaces, uses: by stream, for devices without memory pools; see `memory`.
-        libraries: loaded cubins by digest; see `loading`.
-        programs: by artifact and ordinal; see `calls.routes`.
-        routes: those with plans; see `calls.routes`.
+        libraries: loaded cubins by digest; see `calls.program`.
+        programs: by artifact and ordinal; see `calls.program`.
+        routes: those with plans; see `calls.launch`.
     """
 
     is_forked: bool = False
