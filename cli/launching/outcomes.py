@@ -132,7 +132,7 @@ def _write(folder: Path, value: Value) -> Path:
     Raises:
         SpecError: it cannot be written.
     """
-    from pallasc.cli.launching.npy import npy_bytes
+    from pallasc.compiler.builds.npy import npy_bytes
 
     array = value.binding
     path = folder / f"{file_name(array.path)}.npy"

@@ -36,7 +36,23 @@ def read_array(
     Raises:
         SpecError: numpy has no such type.
     """
-    data = np.fromfile(file, np.uint8)
+    return array_of(np.fromfile(file, np.uint8), dtype, shape, layout)
+
+
+def array_of(
+    data: Any, dtype: str, shape: Sequence[int], layout: Sequence[int] | None = None
+) -> Any:
+    """Return a numpy array from the bytes of device memory, an array of uint8.
+
+    Args:
+        data: the bytes.
+        dtype: short name.
+        shape: sizes of the dimensions.
+        layout: dimensions, minor to major; None for row-major.
+
+    Raises:
+        SpecError: numpy has no such type.
+    """
     kind, bits = numpy_dtype(dtype), parse_dtype(dtype).bits
     if bits >= 8:
         if layout is None:

@@ -9,7 +9,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.cli.launching.npy import npy_bytes, pack, parse_npy, read_array, unpack
+from pallasc.compiler.builds.npy import (
+    names_in,
+    npy_bytes,
+    pack,
+    parse_npy,
+    read_array,
+    read_named,
+    unpack,
+)
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import DTYPES
 
@@ -138,3 +146,25 @@ VALID = npy_bytes("f32", (4,), bytes(16))
 def test_damaged_files_are_refused(data: bytes, text: str) -> None:
     with pytest.raises(SpecError, match=text):
         parse_npy(data, "a")
+
+
+def test_an_array_of_an_archive_is_read_by_its_name(tmp_path: Path) -> None:
+    x, q = np.arange(15, dtype=np.float32).reshape(SHAPE), np.ones((2,), np.int8)
+    np.savez(tmp_path / "in.npz", **{"x": x, "cache.0": q})
+    assert names_in(tmp_path / "in.npz") == ["cache.0", "x"]
+    assert read_named(tmp_path / "in.npz", "x", "f32", SHAPE, "x") == x.tobytes()
+    with pytest.raises(ArgumentError, match=r"x in .*in.npz holds <f4\[3, 5\].*takes f16\[3, 5\]"):
+        read_named(tmp_path / "in.npz", "x", "f16", SHAPE, "x")
+
+
+def test_an_archive_that_unpacks_to_more_than_the_array_is_not_unpacked(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "in.npz", x=np.zeros(10_000_000, np.float32))
+    with pytest.raises(ArgumentError, match="is larger than f32"):
+        read_named(tmp_path / "in.npz", "x", "f32", SHAPE, "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"text", b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_archive_says_so(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "in.npz").write_bytes(data)
+    with pytest.raises(SpecError, match=r"is not a \.npz file, or is damaged"):
+        read_named(tmp_path / "in.npz", "x", "f32", SHAPE, "x")

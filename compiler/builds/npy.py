@@ -1,4 +1,4 @@
-r"""Arrays in .npy files, read and written without numpy: a kernel takes bytes anyway.
+r"""Arrays in .npy and .npz files, read and written without numpy: a kernel takes bytes anyway.
 
 Format `.npy`: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pallasc.cli.terminal.output import refusing
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import parse_dtype
 
@@ -55,25 +54,102 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
         SpecError: the file cannot be read, or is not a .npy file.
         ArgumentError: it holds another array.
     """
-    with refusing(path, doing="read"):
-        data = path.read_bytes()
-    array = parse_npy(data, str(path))
+    return array_bytes(_read(path), dtype, shape, what, name=str(path))
+
+
+def read_named(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
+    """Return the bytes of an array of a .npz file, as `read_array` does.
+
+    Args:
+        path: the file, a zip archive of .npy files.
+        name: the array's name.
+        dtype: short name of the element type that it must have.
+        shape: the shape that it must have.
+        what: what the array is called in messages.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such an archive.
+        ArgumentError: it holds another array under this name.
+    """
+    import zipfile
+
+    member = f"{name}.npy"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = archive.getinfo(member).file_size
+            most = _LONGEST_HEADER_BYTES + 64 + 16 * math.prod(shape)
+            data = archive.read(member) if size <= most else b""
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError) as error:
+        raise _no_archive(path, str(error)) from error
+    if size > most:
+        raise ArgumentError(f"{what}: {name} in {path} is larger than {dtype}{list(shape)}.")
+    return array_bytes(data, dtype, shape, what, name=f"{name} in {path}")
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of the arrays in a .npz file.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such an archive.
+    """
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise _no_archive(path, str(error)) from error
+
+
+def _no_archive(path: Path, reason: str) -> SpecError:
+    return SpecError(
+        f"{path} is not a .npz file, or is damaged: {reason}.",
+        hint="Write it with numpy.savez, each array under the name of its input.",
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def array_bytes(data: bytes, dtype: str, shape: tuple[int, ...], what: str, *, name: str) -> bytes:
+    """Return the bytes of an array as they lie in device memory.
+
+    Args:
+        data: the bytes of a .npy file.
+        dtype: short name of the element type that it must have.
+        shape: the shape that it must have.
+        what: what the array is called in messages.
+        name: what the file is called in messages.
+
+    Raises:
+        SpecError: it is not a .npy file.
+        ArgumentError: it holds another array.
+    """
+    array = parse_npy(data, name)
     taken = f"{dtype}{list(shape)}"
     descr = array.descr.replace("|", "<")
     accepted = {name.replace("|", "<") for name in descriptions(dtype)}
     if array.shape != tuple(shape) or descr not in accepted:
         listed = " or ".join(descriptions(dtype))
         raise ArgumentError(
-            f"{what}: {path} holds {array.descr}{list(array.shape)}, and the kernel takes {taken}.",
+            f"{what}: {name} holds {array.descr}{list(array.shape)}, and the kernel takes {taken}.",
             hint=f"Save an array of shape {list(shape)} and of numpy's type {listed}.",
         )
     bits = parse_dtype(dtype).bits
     if bits >= 8:
         return array.data
     if descr == "<i1" and array.data.translate(None, _values_of(bits)):
-        raise ArgumentError(f"{what}: {path} holds numbers that are not {dtype}.")
+        raise ArgumentError(f"{what}: {name} holds numbers that are not {dtype}.")
     if descr == "<u1" and array.data and max(array.data) >> bits:
-        raise ArgumentError(f"{what}: {path} holds numbers that are not {dtype}.")
+        raise ArgumentError(f"{what}: {name} holds numbers that are not {dtype}.")
     return pack(array.data, bits)
 
 
