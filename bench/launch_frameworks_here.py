@@ -16,8 +16,7 @@ import pytest
 from launch_here import Timer, raw
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.device.devices import get_device
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import get_device, open_driver
 
 TEXT = "f32[4, 64]"
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import made
 
-from pallasc.runtime.device.devices import get_device
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import get_device, open_driver
 
 REPEATS = 150
 

@@ -1,13 +1,16 @@
-"""Whether this machine can run a kernel, and why not; found out without making a context."""
+"""Whether a GPU can run a kernel, and why not, without making a context; which GPU is meant."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
-from pallasc.errors import DeviceError, SelectionError
-from pallasc.runtime.device.devices import device_count, device_ordinal, look_at_device
+from pallasc.errors import ArgumentError, DeviceError, SelectionError
+from pallasc.runtime.device.devices import current_device, device_count, look_at_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import fitting_candidates
 
@@ -58,3 +61,40 @@ def _on_any(candidates: Sequence[Candidate], ordinals: Iterable[int]) -> Availab
         else:
             able.append(ordinal)
     return Availability(tuple(able), "" if able else "\n".join(reasons) or "it finds no GPU.")
+
+
+_NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
+
+
+def device_ordinal(device: Any) -> int:
+    """Return the ordinal that a caller means: a number, `"cuda:1"`, an object for a device.
+
+    Objects are those of torch, cupy, cuda.core and JAX; None is the current device.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, str):
+        match = _NAME.fullmatch(device)
+        if match is not None:
+            return current_device() if match[1] is None else int(match[1])
+    elif getattr(device, "type", "cuda") == "cuda" and getattr(device, "platform", "gpu") == "gpu":
+        for attribute in ("index", "local_hardware_id", "device_id", "id"):
+            value = getattr(device, attribute, None)
+            if type(value) is int:
+                return value
+        if getattr(device, "type", None) == "cuda":
+            return current_device()
+        with suppress(TypeError):
+            return _index(device)
+    raise ArgumentError(
+        f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
+    )
+
+
+def _index(device: Any) -> int:
+    if isinstance(device, bool):
+        raise TypeError
+    return index(device)

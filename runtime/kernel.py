@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.availability import Availability, availability
+from pallasc.runtime.availability import Availability, availability, device_ordinal
 from pallasc.runtime.calls.fast_path_table import FastPathTable
 from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, skip_frames, untraced
@@ -16,8 +16,7 @@ from pallasc.runtime.calls.launch import Match, Route, launch
 from pallasc.runtime.calls.match import Call, Variants
 from pallasc.runtime.calls.program import load_program
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import device_ordinal, get_device
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import get_device, open_driver
 from pallasc.runtime.matching.arrays import Adapter, find_adapter
 from pallasc.runtime.matching.candidates import MISSING, ArrayType, Candidate, array_type
 from pallasc.runtime.matching.selection import fitting_candidates

@@ -14,8 +14,7 @@ from typing import Any
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.calls.launch import Route
-from pallasc.runtime.device.devices import Device, active
-from pallasc.runtime.device.driver import Driver
+from pallasc.runtime.device.devices import Device, Driver, active
 
 _STREAM = 0
 _STEPS_FOR_EACH_FLUSH = 4

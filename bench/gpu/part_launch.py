@@ -119,8 +119,7 @@ def _raw(kernel: Any) -> Callable[[], object]:
 
 def _make_current() -> None:
     """Make the GPU's context current, as every program has it that has used the GPU before."""
-    from pallasc.runtime.device.devices import get_device
-    from pallasc.runtime.device.driver import open_driver
+    from pallasc.runtime.device.devices import get_device, open_driver
 
     open_driver().call("cuCtxSetCurrent", get_device(0).context, what="the context")
 
@@ -177,7 +176,7 @@ def _tensor_maps(timer: Timer, desk: Desk) -> str:
 
 def _graph(timer: Timer, desk: Desk) -> str:
     """Launch a captured graph that holds one launch of ours."""
-    from pallasc.runtime.device.driver import open_driver
+    from pallasc.runtime.device.devices import open_driver
 
     _make_current()
     kind, arrays = _either(("float32", "f32"), (4, 64))

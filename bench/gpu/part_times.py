@@ -76,8 +76,7 @@ def spread(times_us: Sequence[float]) -> Row:
 def copy_peak(desk: Desk) -> Row:
     """Return the bytes that a large copy reads and writes, by the second."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
-    from pallasc.runtime.device.devices import get_device
-    from pallasc.runtime.device.driver import open_driver
+    from pallasc.runtime.device.devices import get_device, open_driver
     from pallasc.runtime.timing import time_calls
 
     size_bytes = desk.options["copied_bytes"] or _COPIED_BYTES
@@ -259,7 +258,7 @@ def _flusher() -> Callable[[], object]:
     from jax_way import FLUSH_BYTES
 
     from pallasc.runtime.adapters.device_arrays import DeviceArray
-    from pallasc.runtime.device.driver import open_driver
+    from pallasc.runtime.device.devices import open_driver
 
     driver, memory = open_driver(), DeviceArray((FLUSH_BYTES,), "u8")
 

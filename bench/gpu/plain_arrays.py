@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.device.devices import current_device, get_device
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import current_device, get_device, open_driver
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect
 

@@ -67,7 +67,7 @@ class DeviceRow(TypedDict):
 
 def device_json(device: Device) -> DeviceRow:
     """Return what `--json` prints of a GPU."""
-    from pallasc.runtime.device.driver import version_text
+    from pallasc.runtime.device.answers import version_text
 
     return {
         "ordinal": device.ordinal,

@@ -13,8 +13,7 @@ from typing import Any
 from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.adapters.device_arrays import CudaArrayInterface, OwnMemory
 from pallasc.runtime.adapters.dlpack import DlpackAdapter
-from pallasc.runtime.device.devices import device_of
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import device_of, open_driver
 from pallasc.runtime.matching.arrays import FOREIGN_ERRORS, ArrayView, is_row_major
 from pallasc.specs.spelling import an
 

@@ -18,8 +18,8 @@ from pallasc.errors import PallascError
 from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
 from pallasc.runtime.calls.launch import PlanKey, Route
 from pallasc.runtime.calls.program import BoundPlan
+from pallasc.runtime.device.answers import ODD_ANSWERS
 from pallasc.runtime.device.devices import device_count, get_device
-from pallasc.runtime.device.driver import ODD_ANSWERS
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.device.uses import Uses, note_uses, number_of
 from pallasc.runtime.matching.arrays import Dialect

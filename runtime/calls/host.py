@@ -12,13 +12,13 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.calls.launch import Match, Route
 from pallasc.runtime.device.devices import (
     Device,
+    Driver,
     active,
     current_device,
     get_device,
     is_capturing,
     outside_captures,
 )
-from pallasc.runtime.device.driver import Driver
 from pallasc.runtime.device.memory import align, temporary
 from pallasc.runtime.device.streams import own_stream, stream_handle
 from pallasc.runtime.matching.arrays import Passed

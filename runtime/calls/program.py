@@ -21,8 +21,8 @@ from typing import Any
 
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import Device, active, outside_captures
-from pallasc.runtime.device.driver import ODD_ANSWERS, Driver, open_driver, version_text
+from pallasc.runtime.device.answers import ODD_ANSWERS, version_text
+from pallasc.runtime.device.devices import Device, Driver, active, open_driver, outside_captures
 from pallasc.runtime.device.memory import align, upload
 from pallasc.runtime.device.parameters import ParameterBlocks, launch_config
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, check_stream

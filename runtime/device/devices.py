@@ -1,17 +1,170 @@
-"""The GPUs of this process: their figures, their primary contexts, which one is current."""
+"""The CUDA driver, opened on first use, every answer checked; its GPUs and their contexts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from operator import index
 from typing import Any
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.driver import Driver, open_driver
+from pallasc.runtime.device.answers import (
+    HINTS,
+    INIT_HINTS,
+    INIT_REASONS,
+    INSTALL,
+    ODD_ANSWERS,
+    version_text,
+)
+
+OLDEST_DRIVER = 12000
+"""The first driver API with `cuLibraryLoadData`: 12.0, as 1000 × major + 10 × minor."""
+
+
+class Driver:
+    """The opened driver.
+
+    Attributes:
+        bindings: the module `cuda.bindings.driver`.
+        version: the driver API, 13020 for 13.2.
+        as_it_is: a context manager that gives the driver, and leaves the thread as it is.
+    """
+
+    def __init__(self, bindings: Any, version: int) -> None:
+        self.bindings = bindings
+        self.version = version
+        self.success = bindings.CUresult.CUDA_SUCCESS
+        self.as_it_is = nullcontext(self)
+
+    def call(self, function: str, *arguments: Any, what: str) -> Any:
+        """Call a function of the driver; return its result, a tuple where it has several.
+
+        Args:
+            function: its name, `cuLibraryLoadData`.
+            arguments: what it takes.
+            what: what an error says first: "the cubin cannot be loaded".
+
+        Raises:
+            DriverError: it answers with an error.
+            DeviceError: the driver has no such function.
+        """
+        try:
+            result = getattr(self.bindings, function)(*arguments)
+        except ODD_ANSWERS as error:
+            raise self.explain(error, function, what) from error
+        if result[0] is not self.success:
+            raise self.error(int(result[0]), function, what)
+        return result[1] if len(result) == 2 else result[1:]
+
+    def explain(self, error: Exception, function: str, what: str) -> DeviceError:
+        """Return the error for what cuda-bindings raised, one of `ODD_ANSWERS`."""
+        if isinstance(error, ValueError):
+            return DeviceError(
+                f"{what}: {function} answers what this cuda-bindings does not know: {error}.",
+                hint="Run pip install --upgrade cuda-bindings.",
+            )
+        return DeviceError(
+            f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",
+            hint="Install a newer NVIDIA driver.",
+        )
+
+    def error(self, code: int, function: str, what: str, reason: str = "") -> DriverError:
+        """Return the error for a code, with the driver's own name and text of it.
+
+        Args:
+            code: the driver's answer.
+            function: the function that gave it.
+            what: what the message says first.
+            reason: what the message says last, "" for nothing.
+        """
+        name, text = (self._text(ask, code) for ask in ("cuGetErrorName", "cuGetErrorString"))
+        end = f": {reason}." if reason else "."
+        message = f"{what}: {function} answers {name} ({code}), {text}{end}"
+        kind = OutOfMemoryError if code == 2 else DriverError
+        return kind(message, code=code, hint=HINTS.get(code))
+
+    def _text(self, ask: str, code: int) -> str:
+        try:
+            status, text = getattr(self.bindings, ask)(self.bindings.CUresult(code))
+        except (RuntimeError, ValueError):
+            return "an error that it does not name"
+        return text.decode() if status is self.success else "an error that it does not name"
+
+
+def open_driver() -> Driver:
+    """Return the driver, opened and initialised on the first call.
+
+    Raises:
+        DeviceError: there is no driver, it is too old or cannot start, or this process was forked
+            from a process that had opened it.
+    """
+    state = process_state.now
+    if state.is_forked:
+        raise DeviceError(
+            "this process was forked from one that uses the GPU; CUDA does not work in it.",
+            hint=INIT_HINTS[3],
+        )
+    driver: Driver = state.driver or _open_once()
+    return driver
+
+
+def is_driver_open() -> bool:
+    """Tell whether the driver can be used, without opening it."""
+    return process_state.now.driver is not None
+
+
+def _open_once() -> Driver:
+    state = process_state.now
+    with state.lock:
+        if state.driver is None:
+            state.is_opening = True
+            try:
+                state.driver = _open()
+            finally:
+                state.is_opening = False
+        driver: Driver = state.driver
+    return driver
+
+
+def _open() -> Driver:
+    bindings = _bindings()
+    driver = Driver(bindings, _version(bindings))
+    if driver.version < OLDEST_DRIVER:
+        raise DeviceError(
+            f"the NVIDIA driver is for CUDA {version_text(driver.version)}, and kernels need 12.0.",
+            hint=INSTALL,
+        )
+    code = int(bindings.cuInit(0)[0])
+    if code:
+        what, reason = "the NVIDIA driver does not start", INIT_REASONS.get(code, "")
+        error = driver.error(code, "cuInit", what, reason)
+        raise DriverError(error.message, code=code, hint=INIT_HINTS.get(code))
+    return driver
+
+
+def _bindings() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(
+            f"cuda-bindings cannot be imported: {error}.", hint="Run pip install cuda-bindings."
+        ) from error
+    return driver
+
+
+def _version(bindings: Any) -> int:
+    """Return the driver API; cuda-bindings looks for the library at this first call."""
+    try:
+        code, version = bindings.cuDriverGetVersion()
+    except (RuntimeError, OSError) as error:
+        raise DeviceError(
+            "no NVIDIA driver here: libcuda.so.1 cannot be loaded.", hint=INSTALL
+        ) from error
+    return int(version) if int(code) == 0 else 0
+
+
+# ---- GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +194,6 @@ class Device:
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal} ({self.name}, sm_{self.major}{self.minor})"
-
-
-_NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
 
 
 def device_count() -> int:
@@ -205,40 +355,6 @@ def is_legacy_blocked(driver: Driver) -> bool:
 
 
 _CAPTURE_IMPLICIT = 906
-
-
-def device_ordinal(device: Any) -> int:
-    """Return the ordinal that a caller means: a number, `"cuda:1"`, an object for a device.
-
-    Objects are those of torch, cupy, cuda.core and JAX; None is the current device.
-
-    Raises:
-        ArgumentError: it is something else.
-    """
-    if device is None:
-        return current_device()
-    if isinstance(device, str):
-        match = _NAME.fullmatch(device)
-        if match is not None:
-            return current_device() if match[1] is None else int(match[1])
-    elif getattr(device, "type", "cuda") == "cuda" and getattr(device, "platform", "gpu") == "gpu":
-        for attribute in ("index", "local_hardware_id", "device_id", "id"):
-            value = getattr(device, attribute, None)
-            if type(value) is int:
-                return value
-        if getattr(device, "type", None) == "cuda":
-            return current_device()
-        with suppress(TypeError):
-            return _index(device)
-    raise ArgumentError(
-        f"device must be a GPU, not {device!r}.", hint='Pass its number, or text like "cuda:0".'
-    )
-
-
-def _index(device: Any) -> int:
-    if isinstance(device, bool):
-        raise TypeError
-    return index(device)
 
 
 def _read(driver: Driver, ordinal: int) -> Device:

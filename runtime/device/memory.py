@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 
 from pallasc.errors import PallascError
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import Device, active, outside_captures
-from pallasc.runtime.device.driver import Driver, open_driver
+from pallasc.runtime.device.devices import Device, Driver, active, open_driver, outside_captures
 from pallasc.runtime.device.streams import capture_number, own_stream
 from pallasc.runtime.device.uses import Uses, number_of, record, wait_for_moments
 

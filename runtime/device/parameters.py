@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import CorruptError, DeviceError
-from pallasc.runtime.device.driver import Driver, version_text
+from pallasc.runtime.device.answers import version_text
+from pallasc.runtime.device.devices import Driver
 from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Im2col, Launch, Pointer, TensorMap
 from pallasc.specs.artifacts.tensor_maps import broken_rule
 

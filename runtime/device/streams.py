@@ -13,12 +13,13 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import (
     Device,
+    Driver,
     active,
     current_context,
     current_device,
+    open_driver,
     outside_captures,
 )
-from pallasc.runtime.device.driver import Driver, open_driver
 
 DEFAULT_STREAMS = 2
 """Handles up to this are default streams: 0 and 1 that of the context, 2 that of the thread."""

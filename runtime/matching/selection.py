@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import CorruptError, SelectionError
+from pallasc.runtime.device.answers import version_text
 from pallasc.runtime.device.devices import Device, capabilities
-from pallasc.runtime.device.driver import version_text
 from pallasc.runtime.matching.candidates import (
     ArrayType,
     Candidate,

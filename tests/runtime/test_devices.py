@@ -9,13 +9,13 @@ import pytest
 import standin as control
 
 from pallasc.errors import ArgumentError, DriverError
+from pallasc.runtime.availability import device_ordinal
 from pallasc.runtime.device.devices import (
     active,
     current_context,
     current_device,
     device_count,
     device_of,
-    device_ordinal,
     get_device,
     is_open,
     outside_captures,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pallasc.errors import DriverError, OutOfMemoryError
-from pallasc.runtime.device.driver import STICKY, open_driver, version_text
+from pallasc.runtime.device.answers import STICKY, version_text
+from pallasc.runtime.device.devices import open_driver
 from pallasc.specs.artifacts.drivers import minimum_driver
 
 _OPEN = """
@@ -110,7 +111,7 @@ def test_no_cuda_bindings(fresh_process: Any) -> None:
 def test_two_threads_open_it_once(fresh_process: Any) -> None:
     code = """
 import threading
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import open_driver
 found, gate = [], threading.Barrier(8)
 def work():
     gate.wait()
@@ -162,29 +163,29 @@ print(get_device(0))
 def test_a_fork_while_another_thread_opens_the_driver_does_not_hang(fresh_process: Any) -> None:
     code = """
 import os, signal, threading
-from pallasc.runtime.device import driver
+from pallasc.runtime.device import devices
 inside, go = threading.Event(), threading.Event()
-real = driver._open
+real = devices._open
 def slow():
     inside.set()
     go.wait()
     return real()
-driver._open = slow
-thread = threading.Thread(target=driver.open_driver)
+devices._open = slow
+thread = threading.Thread(target=devices.open_driver)
 thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(30)
     try:
-        driver.open_driver()
+        devices.open_driver()
     except Exception as error:
         print(str(error).partition(";")[0], flush=True)
     os._exit(0)
 print(os.waitpid(child, 0)[1])
 go.set()
 thread.join()
-print(driver.open_driver().version)
+print(devices.open_driver().version)
 """
     said = "this process was forked from one that uses the GPU\n"
     assert fresh_process(code).stdout == f"{said}0\n13000\n"
@@ -265,7 +266,7 @@ def test_a_child_tries_a_driver_again_that_its_parent_could_not_start(fresh_proc
     code = """
 import os
 import standin
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import open_driver
 try:
     open_driver()
 except Exception as error:

@@ -9,8 +9,7 @@ import pytest
 
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.calls.program import check_cubin, launch_config, ready_function
-from pallasc.runtime.device.devices import active, get_device
-from pallasc.runtime.device.driver import open_driver
+from pallasc.runtime.device.devices import active, get_device, open_driver
 from pallasc.specs.artifacts.cubin import Cubin
 
 

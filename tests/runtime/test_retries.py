@@ -149,7 +149,7 @@ def test_arrays_in_a_context_of_the_programs_own_are_refused(runtime: Any, frame
     kernel = made.kernel(made.add())
     a, b, out = (framework.tensor(TEXT) for _ in range(3))
     _own()
-    from pallasc.runtime.device.driver import open_driver
+    from pallasc.runtime.device.devices import open_driver
 
     for _ in range(2):
         b.pointer = int(open_driver().call("cuMemAlloc", 1024, what="memory"))
@@ -163,7 +163,7 @@ def test_a_stream_of_a_context_of_the_programs_own_is_refused(runtime: Any, fram
     kernel = made.kernel(made.add())
     a, b, out = (framework.tensor(TEXT) for _ in range(3))
     own = _own()
-    from pallasc.runtime.device.driver import open_driver
+    from pallasc.runtime.device.devices import open_driver
 
     stream = int(open_driver().call("cuStreamCreate", 1, what="a stream"))
     with pytest.raises(ArgumentError, match="belongs to another context than the arrays"):
