@@ -1,0 +1,300 @@
+"""Which bytes a bulk tensor copy moves. `tensor_copies.py` moves them.
+
+PTX ISA 9.0, 5.5 "Tensors", describes the modes; the rules of the arguments are those of
+`cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col` (CUDA driver API, "Tensor Map Object
+Management").
+
+A box is a list of rows, each of them elements that follow one another in the tensor. In shared
+memory rows are dense, the first dimension innermost, before the swizzle. Elements beyond the
+tensor's sizes are filled by loads and skipped by stores, and their bytes count for the mbarrier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pallasc.emulator.tensors.swizzles import PIECE_BYTES, swizzled
+from pallasc.errors import CheckError, UnsupportedError
+from pallasc.specs.artifacts.plan import TensorMap
+from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
+
+SHARED_ALIGNMENT = 128
+"""Addresses in shared memory of bulk tensor copies are multiples of this (PTX ISA 9.0, 5.5.6)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """What one bulk tensor copy moves.
+
+    Attributes:
+        shared_address: where the box starts in shared memory.
+        row_offsets: int64[rows], where each row starts, in bytes from the map's address.
+        row_inside: bool[rows], which rows lie in the tensor; None if all do.
+        columns: the half-open range of a row's elements that lie in the tensor.
+        row_elements: elements a row.
+        element_bytes: the size of an element.
+        swizzle: bytes, 0 is none.
+        bytes: what is announced to the mbarrier: the full box, out-of-bounds elements included.
+    """
+
+    shared_address: int
+    row_offsets: np.ndarray
+    row_inside: np.ndarray | None
+    columns: tuple[int, int]
+    row_elements: int
+    element_bytes: int
+    swizzle: int
+    bytes: int
+
+    @property
+    def global_offsets(self) -> np.ndarray:
+        """int64[n]: the byte offset of each element from the map's address, in shared order."""
+        steps = self.element_bytes * np.arange(self.row_elements, dtype=np.int64)
+        return (self.row_offsets[:, None] + steps).reshape(-1)
+
+    @property
+    def inside(self) -> np.ndarray:
+        """bool[n]: False where an element is out of bounds."""
+        first, end = self.columns
+        inside = np.zeros((len(self.row_offsets), self.row_elements), np.bool_)
+        inside[:, first:end] = True
+        if self.row_inside is not None:
+            inside[~self.row_inside] = False
+        return inside.reshape(-1)
+
+    @property
+    def shared_offsets(self) -> np.ndarray:
+        """int64[n]: the byte offset of each element from `shared_address`, swizzled."""
+        count = self.bytes // self.element_bytes
+        addresses = self.shared_address + self.element_bytes * np.arange(count, dtype=np.int64)
+        return swizzled(addresses, self.swizzle) - self.shared_address
+
+    @property
+    def global_rows(self) -> np.ndarray:
+        """int64[rows inside]: where the part in the tensor of each row starts, in bytes."""
+        first, end = self.columns
+        if first >= end:
+            return self.row_offsets[:0]
+        rows = self.row_offsets if self.row_inside is None else self.row_offsets[self.row_inside]
+        return rows + first * self.element_bytes if first else rows
+
+    @property
+    def global_row_bytes(self) -> int:
+        """Bytes of each of `global_rows`."""
+        return max(0, self.columns[1] - self.columns[0]) * self.element_bytes
+
+
+def tiled(map: TensorMap, coordinates: Sequence[int], shared_address: int) -> Box:
+    """Return the box of a copy in mode `.tile`.
+
+    Args:
+        map: made by `cuTensorMapEncodeTiled`.
+        coordinates: of the box's first element, minor first, signed.
+        shared_address: where the box starts in shared memory.
+
+    Raises:
+        UnsupportedError: a property of the map is not modelled.
+        CheckError: the address is misaligned, or the copy has another rank than the map.
+    """
+    if map.im2col is not None:
+        raise CheckError("a tensor copy in mode .tile uses a tensor map made for .im2col")
+    shape = _checked(map, coordinates, shared_address)
+    offset = coordinates[0] * shape.element_bytes
+    inside: np.ndarray | None = None
+    for n, (at, row) in enumerate(zip(coordinates[1:], shape.row_indices, strict=True), start=1):
+        offset += at * map.strides[n - 1]
+        last = at + (_count(map, n) - 1) * map.element_strides[n]
+        if at < 0 or last >= map.dims[n]:
+            within = (row >= -at) & (row < map.dims[n] - at)
+            inside = within if inside is None else inside & within
+    return _box(map, shape, shared_address, coordinates[0], shape.rows + offset, inside)
+
+
+def im2col(
+    map: TensorMap, coordinates: Sequence[int], offsets: Sequence[int], shared_address: int
+) -> Box:
+    """Return the box of a copy in mode `.im2col`, or `.im2col_no_offs` with no offsets.
+
+    Windows start at the lower corner and every element stride from there, below the tensor's size
+    plus the upper corner; the copy takes `pixels_per_column` of them, the first spatial dimension
+    innermost and the images outermost, from `coordinates` on (PTX ISA 9.0, 5.5.4).
+
+    Args:
+        map: made by `cuTensorMapEncodeIm2col`.
+        coordinates: the first channel, the start of the first window, the image; signed.
+        offsets: of the pixel within its window, per spatial dimension; none stands for zeros.
+        shared_address: where the box starts in shared memory.
+
+    Raises:
+        UnsupportedError: a property of the map is not modelled, or the first window is none.
+        CheckError: the address is misaligned, or the copy has another rank than the map.
+    """
+    if map.im2col is None:
+        raise CheckError("a tensor copy in mode .im2col uses a tensor map made for .tile")
+    shape = _checked(map, coordinates, shared_address)
+    spatial = len(map.dims) - 2
+    offsets = tuple(offsets) or (0,) * spatial
+    if len(offsets) != spatial:
+        raise CheckError(f"a tensor copy has {len(offsets)} offsets for {spatial} dimensions")
+    if map.element_strides[-1] != 1:
+        raise UnsupportedError(f"im2col with a stride of {map.element_strides[-1]} images")
+    lower, upper = map.im2col["lower"], map.im2col["upper"]
+    steps = map.element_strides[1:-1]
+    counts, starts = [], []
+    for n, at in enumerate(coordinates[1:-1]):
+        counts.append(-(-(map.dims[n + 1] + upper[n] - lower[n]) // steps[n]))
+        start, rest = divmod(at - lower[n], steps[n])
+        if rest or not 0 <= start < counts[n]:
+            raise UnsupportedError(
+                f"im2col from coordinate {at} of dimension {n + 1}, where no window starts"
+            )
+        starts.append(start)
+    first = sum(start * math.prod(counts[:n]) for n, start in enumerate([*starts, coordinates[-1]]))
+    index = first + np.arange(map.im2col["pixels_per_column"], dtype=np.int64)
+    row_offsets = np.full(index.shape, coordinates[0] * shape.element_bytes, np.int64)
+    inside = np.ones(index.shape, np.bool_)
+    for n in range(spatial):
+        index, window = np.divmod(index, counts[n])
+        pixel = window * steps[n] + (lower[n] + offsets[n])
+        row_offsets += pixel * map.strides[n]
+        inside &= (pixel >= 0) & (pixel < map.dims[n + 1])
+    row_offsets += index * map.strides[spatial]
+    inside &= (index >= 0) & (index < map.dims[-1])
+    return _box(
+        map, shape, shared_address, coordinates[0], row_offsets, None if inside.all() else inside
+    )
+
+
+def gather4(map: TensorMap, column: int, rows: Sequence[int], shared_address: int) -> Box:
+    """Return the box of a copy in mode `.tile::gather4`: four rows of a matrix.
+
+    Args:
+        map: of rank 2, whose box is one row.
+        column: of the first element in each row.
+        rows: the four rows, in their order in shared memory.
+        shared_address: where the box starts in shared memory.
+
+    Raises:
+        UnsupportedError: a property of the map is not modelled.
+        CheckError: the address is misaligned, or the map is not of rank 2 with a box of one row.
+    """
+    if map.im2col is not None or len(map.dims) != 2 or map.box[1] != 1 or len(rows) != 4:
+        raise CheckError(
+            f"a gather or scatter of {len(rows)} rows needs 4 rows, and a tensor map of a matrix "
+            f"whose box is one row; got sizes {map.dims} with box {map.box}"
+        )
+    shape = _checked(map, (column, rows[0]), shared_address)
+    index = np.array(rows, np.int64)
+    inside = (index >= 0) & (index < map.dims[1])
+    row_offsets = column * shape.element_bytes + index * map.strides[0]
+    return _box(map, shape, shared_address, column, row_offsets, None if inside.all() else inside)
+
+
+scatter4 = gather4
+"""The box of `.tile::scatter4`, which is that of a gather in the other direction."""
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the size of an element.
+
+    Raises:
+        UnsupportedError: the type is not modelled.
+    """
+    if dtype not in ELEMENT_BYTES:
+        raise UnsupportedError(f"a tensor map of {dtype}")
+    return ELEMENT_BYTES[dtype]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """What depends on a map alone: its rows at coordinates of zero.
+
+    Attributes:
+        rows: int64[rows], the bytes from the box's start to each row.
+        row_indices: per outer dimension int64[rows], each row's index in it.
+    """
+
+    rows: np.ndarray
+    row_indices: tuple[np.ndarray, ...]
+    element_bytes: int
+
+
+def _checked(map: TensorMap, coordinates: Sequence[int], shared_address: int) -> _Shape:
+    if len(coordinates) != len(map.dims):
+        raise CheckError(
+            f"a tensor copy of rank {len(coordinates)} uses a tensor map of rank {len(map.dims)}"
+        )
+    if shared_address % SHARED_ALIGNMENT:
+        raise CheckError(
+            f"a tensor copy's address in shared memory is misaligned: {shared_address:#x} is "
+            f"{shared_address % SHARED_ALIGNMENT} bytes past a {SHARED_ALIGNMENT}-byte boundary"
+        )
+    counts = tuple(_count(map, n) for n in range(1, len(map.dims))) if map.im2col is None else ()
+    inner = map.box[0] if map.im2col is None else map.im2col["channels_per_pixel"]
+    strides = tuple(
+        stride * step for stride, step in zip(map.strides, map.element_strides[1:], strict=True)
+    )
+    return _shape(
+        map.dtype, inner, counts, strides, map.element_strides[1:], map.swizzle, map.interleave
+    )
+
+
+@lru_cache(maxsize=1024)
+def _shape(
+    dtype: str,
+    inner: int,
+    counts: tuple[int, ...],
+    strides: tuple[int, ...],
+    steps: tuple[int, ...],
+    swizzle: int,
+    interleave: int,
+) -> _Shape:
+    size = element_bytes(dtype)
+    if interleave:
+        raise UnsupportedError(f"a tensor map with an interleave of {interleave} bytes")
+    if inner * size % PIECE_BYTES:
+        raise UnsupportedError(f"a tensor map whose inner box is {inner * size} bytes")
+    if swizzle and inner * size != swizzle:
+        raise UnsupportedError(
+            f"a tensor map whose inner box is {inner * size} bytes with a swizzle of {swizzle}"
+        )
+    index = np.arange(math.prod(counts), dtype=np.int64)
+    rows = np.zeros(index.shape, np.int64)
+    row_indices = []
+    for count, stride, step in zip(counts, strides, steps, strict=False):
+        index, position = np.divmod(index, count)
+        rows += position * stride
+        row_indices.append(position * step)
+    return _Shape(rows, tuple(row_indices), size)
+
+
+def _count(map: TensorMap, dimension: int) -> int:
+    """Elements of a box along an outer dimension."""
+    return -(-map.box[dimension] // map.element_strides[dimension])
+
+
+def _box(
+    map: TensorMap,
+    shape: _Shape,
+    shared_address: int,
+    first_column: int,
+    row_offsets: np.ndarray,
+    row_inside: np.ndarray | None,
+) -> Box:
+    inner = map.box[0] if map.im2col is None else map.im2col["channels_per_pixel"]
+    columns = (max(0, -first_column), min(inner, map.dims[0] - first_column))
+    return Box(
+        shared_address=shared_address,
+        row_offsets=row_offsets,
+        row_inside=row_inside,
+        columns=columns if columns[0] < columns[1] else (0, 0),
+        row_elements=inner,
+        element_bytes=shape.element_bytes,
+        swizzle=map.swizzle,
+        bytes=len(row_offsets) * inner * shape.element_bytes,
+    )
