@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.bundling import BundleResult
-    from pallasc.compiler.builds.report import Event, Report, Tick
+    from pallasc.compiler.builds.report import Event, Tick
 
 Say = Callable[[str], None]
 """Prints a line of progress."""
@@ -79,7 +79,6 @@ def make(
         replace_file(output, data)
     except PallascError as error:
         error.location = error.location or setting.at.location
-        _say_as_written(error, setting)
         raise
     with open_bundle(data) as bundle:
         archs = sorted({entry.arch for entry in bundle.entries()})
@@ -128,9 +127,10 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.bundling import make_bundle
     from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.options import Options
 
     store = Store(warn=lambda text: say(f"warning: {text}"))
-    reader = SpecReader(store=store, frozen=setting.source == "frozen")
+    reader = SpecReader(store=store, frozen=setting.source == "frozen", frozen_by=setting.frozen_by)
     specs = [str(root / path) for path in setting.specs]
     selection = reader.select(specs, setting.targets, setting.select)
     say(f"{setting.place}: {_variants(len(selection.variants))}")
@@ -145,6 +145,7 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
         lock=None if lock is None else root / lock,
         locked=setting.lock is not None,
         keep_debug=setting.keep_debug,
+        options=Options(frozen_by=setting.frozen_by),
         on_event=_teller(say),
     )
     for note in made.report.notes:
@@ -173,7 +174,8 @@ def _check(made: BundleResult, setting: Setting) -> None:
     report = made.report
     if not report.exit_code:
         return
-    failures = _failures(report, setting)
+    named = [f"{result.variant.id}: {result.error}" for result in report.failed]
+    failures = [*named, *map(str, report.errors)]
     shown = "".join(f"\n  {text}" for text in failures[:_SHOWN])
     more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
     failed = len(report.results) - len(report.hits) - len(report.compiled)
@@ -183,21 +185,6 @@ def _check(made: BundleResult, setting: Setting) -> None:
         location=place.location,
         exit_code=report.exit_code,
     )
-
-
-def _say_as_written(error: PallascError, setting: Setting) -> None:
-    """Have a hint name the setting that the user wrote instead of the option --frozen."""
-    if error.hint and setting.frozen_by:
-        error.hint = error.hint.replace("--frozen", setting.frozen_by)
-
-
-def _failures(report: Report, setting: Setting) -> Sequence[str]:
-    for error in (*(result.error for result in report.failed), *report.errors):
-        if error is not None:
-            _say_as_written(error, setting)
-    named = [(result.variant.id, result.error) for result in report.failed]
-    texts = [f"{name}: {error}" for name, error in named]
-    return [*texts, *map(str, report.errors)]
 
 
 def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:

@@ -28,17 +28,24 @@ class PallascError(Exception):
         message: what failed, with which value.
         location: where in the user's file it failed, if that is known.
         hint: what to do next, one sentence.
+        reason: what failed, where the message begins with the name of a variant: without that name.
     """
 
     exit_code = 1
 
     def __init__(
-        self, message: str, *, location: Location | None = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        location: Location | None = None,
+        hint: str | None = None,
+        reason: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
         self.location = location
         self.hint = hint
+        self.reason = reason
 
     def __str__(self) -> str:
         where = f"{self.location}: " if self.location else ""
@@ -65,27 +72,9 @@ class SpecError(PallascError):
 
 
 class NotCachedError(PallascError):
-    """Something is not in the store, or not as the lock file says, and may not be compiled.
-
-    Args:
-        message: what is missing.
-        location: as for `PallascError`.
-        hint: as for `PallascError`.
-        reason: why, without the name of what is missing.
-    """
+    """Something is not in the store, or not as the lock file says, and may not be compiled."""
 
     exit_code = 3
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        location: Location | None = None,
-        hint: str | None = None,
-        reason: str = "",
-    ) -> None:
-        super().__init__(message, location=location, hint=hint)
-        self.reason = reason
 
 
 class ToolError(PallascError):
@@ -95,7 +84,13 @@ class ToolError(PallascError):
 
 
 class DeviceError(ToolError):
-    """The driver or the GPU is missing, too old, or cannot do what is asked."""
+    """The driver or the GPU is missing, too old, or cannot do what is asked.
+
+    Attributes:
+        names_variant: the message says which variant could not be launched.
+    """
+
+    names_variant = False
 
 
 class DriverError(DeviceError):

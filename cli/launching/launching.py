@@ -256,6 +256,7 @@ def naming(variant: Variant) -> Iterator[None]:
     try:
         yield
     except DeviceError as error:
-        if variant.id not in error.message:
+        if not error.names_variant:
             error.message = f"{variant.id}: {error.message}"
+            error.names_variant = True
         raise

@@ -91,8 +91,7 @@ def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
     for result in failed:
         error = result.error
         place = error.location if error else result.variant.location
-        reason = error.message.replace(result.variant.id, "") if error else ""
-        cause = (place, type(error), _OWN.sub("#", reason))
+        cause = (place, type(error), _OWN.sub("#", _reason(error)))
         groups.setdefault(cause, []).append(result)
     return list(groups.values())
 
@@ -155,20 +154,25 @@ def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
 
 def _differ(results: Sequence[VariantResult]) -> bool:
     """Tell whether the messages of failures differ in more than the names of the variants."""
-    messages = {r.error.message.replace(r.variant.id, "") for r in results if r.error is not None}
-    return len(messages) > 1
+    return len({_reason(result.error) for result in results}) > 1
+
+
+def _reason(error: PallascError | None) -> str:
+    """Return an error's message without the name of the variant."""
+    return "" if error is None else error.reason or error.message
 
 
 def _each(results: Sequence[VariantResult]) -> str:
     """Return why each of the variants failed, a line each."""
     shown = results[1 : _NAMED + 1]
-    lines = [_naming(r.variant.id, r.error.message.partition("\n")[0]) for r in shown if r.error]
+    lines = [_line(r.variant.id, r.error) for r in shown if r.error]
     more = len(results) - 1 - len(shown)
     return "\n".join([*lines, *([f"and {more:,} more"] if more else [])])
 
 
-def _naming(name: str, message: str) -> str:
-    return message if name in message else f"{name}: {message}"
+def _line(name: str, error: PallascError) -> str:
+    message = error.message.partition("\n")[0]
+    return message if error.reason else f"{name}: {message}"
 
 
 def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:

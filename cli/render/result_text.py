@@ -90,7 +90,7 @@ def spill_bytes(artifact: Artifact) -> int:
 
 
 def failure_lines(result: VariantResult) -> list[str]:
-    """Return why a variant failed, indented, with the end of its output where that helps."""
+    """Return why a variant failed, indented, with the end of its output."""
     if result.error is None:
         return []
     lines = printable(error_text(result.error)).splitlines()
@@ -101,12 +101,7 @@ def failure_lines(result: VariantResult) -> list[str]:
 
 
 def output_tail(result: VariantResult) -> list[str]:
-    """Return the last lines that a failed variant wrote, unless its error names a line of code.
-
-    Such a line says more than the output; a line of the spec does not, nor does the place where a
-    process died.
-    """
-    nowhere = (None, result.variant.location)
-    if result.error is None or (result.error.location not in nowhere and not result.died):
+    """Return the last lines that a failed variant wrote."""
+    if result.error is None:
         return []
     return printable(result.output).strip().splitlines()[-_OUTPUT_LINES:]

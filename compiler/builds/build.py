@@ -302,10 +302,12 @@ def _settle_uncompiled(run: Run, index: int, result: LookupResult) -> None:
         error: PallascError = NotCachedError(
             f"{variant.id} is not in the store: {reason}.",
             location=variant.location,
-            hint="--frozen compiles nothing: build without it, or restore the store.",
+            hint=f"{run.options.frozen_by} compiles nothing: build without it, or restore the "
+            "store.",
+            reason=reason,
         )
         if result.untrusted:
-            error = untrusted_entry(variant, reason)
+            error = untrusted_entry(variant, reason, run.options.frozen_by)
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
     elif not run.options.compiles:
         run.settle(index, VariantResult(variant, "missing", reason=reason))
@@ -314,6 +316,7 @@ def _settle_uncompiled(run: Run, index: int, result: LookupResult) -> None:
             f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
             location=variant.location,
             hint=f"Install it with: {INSTALL}",
+            reason=reason,
         )
         run.settle(index, VariantResult(variant, "failed", reason=reason, error=missing))
 

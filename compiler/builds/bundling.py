@@ -113,7 +113,9 @@ def make_bundle(
     if place.is_dir() or not place.name:
         raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
     frozen = source == "frozen" or (locked and source == "store")
-    constraint = load_locked(Path(lock) if lock else None, frozen=frozen, locked=locked)
+    constraint = load_locked(
+        Path(lock) if lock else None, frozen=frozen, locked=locked, frozen_by=options.frozen_by
+    )
     report = build(
         selection.variants,
         store=store,

@@ -90,6 +90,7 @@ class SpecReader:
         timeout_s: time limit of executing one file; None for no limit.
         memory_bytes: memory limit of its process; None for the machine's memory, 0 for no limit.
         frozen: whether executing a file is an error.
+        frozen_by: the option or setting behind it, for messages.
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are read; None raises it.
@@ -99,6 +100,7 @@ class SpecReader:
     timeout_s: float | None = None
     memory_bytes: int | None = None
     frozen: bool = False
+    frozen_by: str = "--frozen"
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
     _hidden: HiddenInputs = field(default_factory=HiddenInputs)
@@ -110,10 +112,11 @@ class SpecReader:
             SpecError: one is missing or wrong.
             NotCachedError: one would have to be executed, and `frozen` forbids it.
         """
-        specs = load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
-        for note in self._hidden.notes():
-            self.store.tell(note)
-        return specs
+        try:
+            return load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
+        finally:
+            for note in self._hidden.notes():
+                self.store.tell(note)
 
     def select(
         self, paths: Sequence[str], targets: Sequence[str] = (), expression: str | None = None
@@ -167,7 +170,8 @@ class SpecReader:
             raise NotCachedError(
                 f"the specs of this file are not in the store: {why}.",
                 location=Location(path),
-                hint="--frozen does not execute it: build without it, or restore the store.",
+                hint=f"{self.frozen_by} does not execute it: build without it, or restore the "
+                "store.",
             )
         try:
             literal = _literal_env(path)
@@ -238,6 +242,7 @@ class SpecReader:
         if not isinstance(answer.reply, Failed):
             raise _process_error(path, answer)
         self._tell(path, answer.reply.diagnostics)
+        self._hidden.add(Path(path).name, answer.reply.missed)
         error = answer.reply.error
         if answer.reply.out_of_memory:
             # An allocation failed before the supervisor noticed the limit; treat both alike.

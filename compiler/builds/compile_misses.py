@@ -122,7 +122,8 @@ def _result(
         )
     if not isinstance(reply, Compiled):
         error = _error(variant, answer, run)
-        return replace(result, error=error, output=answer.output, died=reply is None)
+        missed = reply.missed if isinstance(reply, Failed) else {}
+        return replace(result, error=error, output=answer.output, died=reply is None, missed=missed)
     if first:
         run.notes += _notes(variant, reply)
         _sign(run, miss, reply)

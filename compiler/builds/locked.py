@@ -78,20 +78,25 @@ class Locked:
         file: path of the lock file, for messages.
         lock: the lock; None if there is none, and every variant must be in the store.
         frozen: whether nothing may be compiled.
+        frozen_by: the option or setting behind it, for messages.
     """
 
     file: str
     lock: Lock | None
     frozen: bool
+    frozen_by: str = "--frozen"
 
 
-def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | None:
+def load_locked(
+    path: Path | None, *, frozen: bool, locked: bool, frozen_by: str = "--frozen"
+) -> Locked | None:
     """Return the constraint of a build's options, None if there is none.
 
     Args:
         path: the lock file; `pallasc.lock` in the current folder by default.
         frozen: whether nothing may be compiled.
         locked: whether all variants must match the lock.
+        frozen_by: the option or setting behind `frozen`, for messages.
 
     Raises:
         SpecError: the lock file is damaged, or named without `frozen` and `locked`.
@@ -108,7 +113,7 @@ def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | No
         raise NotCachedError(
             f"there is no {place}{here}.", hint=f"Make it with: {update_command(place)}"
         )
-    return Locked(str(place), lock, frozen)
+    return Locked(str(place), lock, frozen, frozen_by)
 
 
 def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, context: Context) -> None:
@@ -147,6 +152,7 @@ class LockedLookup:
         self._file = locked.file
         self._lock = locked.lock
         self._frozen = locked.frozen
+        self._frozen_by = locked.frozen_by
         self._lookup = lookup
         self.requests = lookup.requests
         self._store = store
@@ -182,7 +188,8 @@ class LockedLookup:
             return cached
         if cached.untrusted or (self._store.trust.required and not self._has_manifest(request)):
             # A lock says nothing about signatures.
-            raise untrusted_entry(variant, cached.reason if cached.untrusted else NOT_SIGNED)
+            reason = cached.reason if cached.untrusted else NOT_SIGNED
+            raise untrusted_entry(variant, reason, self._frozen_by)
         return self._by_action_key(variant, request, entry)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
@@ -195,7 +202,7 @@ class LockedLookup:
             hint = _STORED if result.status == "hit" else _REPRODUCE
         else:
             hint = self._hint()
-        return NotCachedError(f"{result.variant.id} is {clause}.", hint=hint)
+        return NotCachedError(f"{result.variant.id} is {clause}.", hint=hint, reason=clause)
 
     def difference(self, result: VariantResult) -> str | None:
         """Return in words how a result differs from the lock, None if it matches."""
@@ -247,7 +254,7 @@ class LockedLookup:
             reason = _SPEC_CHANGED
         if reason:
             reason = f"would have to be compiled: {reason}"
-            hint = "Build without --frozen."
+            hint = f"Build without {self._frozen_by}."
             raise NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
         artifact = artifact_of_action(self._store, entry.action)
         if artifact is None:
@@ -257,7 +264,8 @@ class LockedLookup:
             )
             raise NotCachedError(
                 f"{variant.id} {reason}.",
-                hint="Build without --frozen, or restore the store that the lock was made with.",
+                hint=f"Build without {self._frozen_by}, or restore the store that the lock was "
+                "made with.",
                 reason=reason,
             )
         self.unchecked += 1

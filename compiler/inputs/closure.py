@@ -154,7 +154,25 @@ def _add_reads(inputs: Sources, names: Iterable[str], base_dir: str) -> None:
         inputs.opened[label] = Path(path)
         if reads.state(kind, path) != seen:
             inputs.altered.add(label)
-    inputs.missed = {name: _line(place, base_dir) for name, place in read.missed.items()}
+    inputs.missed = _places(read.missed, base_dir)
+
+
+def missed_by(entries: Iterable[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
+    """Return what a compilation that failed requested and could not see, with places.
+
+    Args:
+        entries: the modules that the variant names; they may not be loaded, nor what they import.
+        base_dir: the spec's folder.
+        earlier: what had been requested before the compilation began.
+    """
+    names = [*entries]
+    own = reads.reads_of({*names, *closure(names)}).missed
+    late = {k: place for k, place in reads.missed_so_far().items() if k not in {*earlier}}
+    return _places(late | own, base_dir)
+
+
+def _places(missed: Mapping[str, str], base_dir: str) -> dict[str, str]:
+    return {name: _line(place, base_dir) for name, place in missed.items()}
 
 
 def _line(place: str, base_dir: str) -> str:

@@ -125,12 +125,19 @@ class Lookup:
         return self._changes[sources]
 
 
-def untrusted_entry(variant: Variant, reason: str) -> CorruptError:
-    """Return the error of a variant that must not be compiled and has only an untrusted entry."""
+def untrusted_entry(variant: Variant, reason: str, frozen_by: str) -> CorruptError:
+    """Return the error of a variant that must not be compiled and has only an untrusted entry.
+
+    Args:
+        variant: the variant.
+        reason: why its entry is not trusted.
+        frozen_by: the option or setting that forbids compiling.
+    """
     return CorruptError(
         f"{variant.id}: {reason}.",
         location=variant.location,
-        hint="Build it without --frozen, or trust the key that signed the store.",
+        hint=f"Build it without {frozen_by}, or trust the key that signed the store.",
+        reason=reason,
     )
 
 

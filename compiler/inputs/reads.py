@@ -79,6 +79,13 @@ def reads_of(modules: Iterable[str]) -> Reads:
     return total
 
 
+def missed_so_far() -> dict[str, str]:
+    """Return what any module requested and could not see, with the place of the request."""
+    return {
+        name: place for read in _by_module.copy().values() for name, place in read.missed.items()
+    }
+
+
 def state(kind: str, path: str) -> str | None:
     """Return a cheap description of a path, to notice changes while compiling."""
     if kind == FOLDER:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from pallasc.compiler.inputs import closure
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.manifest import fields_text, make_manifest
 from pallasc.compiler.inputs.process_state import ProcessState
-from pallasc.compiler.inputs.reads import name_of
+from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
     about,
     data_digests,
@@ -39,8 +39,8 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.listening import Hearing, Listener, tracing_anew
-from pallasc.compiler.workers.messages import Compile, Compiled
-from pallasc.errors import SpecError
+from pallasc.compiler.workers.messages import Compile, Compiled, Failed
+from pallasc.errors import PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.modules import module_name
 from pallasc.specs.spec import Variant
@@ -73,12 +73,8 @@ class Session:
     traced: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def compile(self, request: Compile) -> Compiled:
-        """Make the artifact of a variant.
-
-        Raises:
-            PallascError: it cannot be compiled.
-        """
+    def compile(self, request: Compile) -> Compiled | Failed:
+        """Make the artifact of a variant, or say why it cannot be compiled."""
         self.store.not_stored = ""
         if request.env and not self.traced:
             self.before.expose_variables(request.env)
@@ -87,7 +83,13 @@ class Session:
             self.listener.hearing(request.variant.base_dir) as hearing,
             tracing_anew(self.traced),
         ):
-            return _Compilation(request, self, hearing).run()
+            earlier = missed_so_far()
+            try:
+                return _Compilation(request, self, hearing).run()
+            except PallascError as error:
+                variant = request.variant
+                missed = missed_of(_entry_modules(variant), variant.base_dir, earlier)
+                return Failed.because_of(error, missed=missed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,14 @@ def _entry_modules(variant: Variant) -> list[str]:
     """Return the names of the modules that a variant names, that of its entry first."""
     entries = named_entries(variant)
     return [module_name(e.source) if e.is_file else e.source for e in entries]
+
+
+def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
+    """Return `closure.missed_by`; {} where what the user's code did makes it fail."""
+    try:
+        return closure.missed_by(entries, base_dir, earlier)
+    except Exception:  # noqa: BLE001 - the error of the compilation itself is what counts
+        return {}
 
 
 def why_uncached(read: Sources) -> str:

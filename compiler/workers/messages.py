@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pallasc.compiler.inputs.sources import Sources
@@ -58,6 +59,8 @@ class Message:
 
 # ---- replies
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply(Message):
@@ -89,21 +92,30 @@ class Failed(Reply):
     Attributes:
         error: why.
         out_of_memory: whether Python ran out of memory.
+        missed: as in `Compiled`, as far as is known.
     """
 
     ok: ClassVar[bool] = False
     error: PallascError
     out_of_memory: bool = False
+    missed: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def because_of(error: PallascError, diagnostics: tuple[Diagnostic, ...] = ()) -> Failed:
+    def because_of(
+        error: PallascError,
+        diagnostics: tuple[Diagnostic, ...] = (),
+        missed: Mapping[str, str] = _NOTHING,
+    ) -> Failed:
         """Return the reply that tells an error."""
         cause: BaseException | None = error
         # An error that is raised again "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
             cause = cause.__cause__
         return Failed(
-            error=error, diagnostics=diagnostics, out_of_memory=isinstance(cause, MemoryError)
+            error=error,
+            diagnostics=diagnostics,
+            out_of_memory=isinstance(cause, MemoryError),
+            missed=missed,
         )
 
 

@@ -27,7 +27,7 @@ from pallasc.compiler.lowering.compile import Tools
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.compilation import Session, untold, why_uncached
+from pallasc.compiler.workers.compilation import Session, missed_of, untold, why_uncached
 from pallasc.compiler.workers.listening import Listener
 from pallasc.compiler.workers.messages import (
     Collect,
@@ -137,7 +137,7 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
         try:
             specs = tuple(collect_python(file, shown=path))
         except PallascError as error:
-            return Failed.because_of(error, hearing.diagnostics())
+            return Failed.because_of(error, hearing.diagnostics(), missed_of([name], folder, ()))
         diagnostics = hearing.diagnostics()
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
         # pallasc itself has read it for the file.

@@ -165,16 +165,16 @@ class Program:
     def explain(self, plan: BoundPlan, error: Exception) -> DeviceError:
         """Return the error for what a bound plan raised."""
         function = plan.func.__name__ if isinstance(plan, partial) else "the driver"
-        return self._driver.explain(error, function, f"{self.name} cannot be launched")
+        return _named(self._driver.explain(error, function, f"{self.name} cannot be launched"))
 
     def error(self, result: tuple[Any, ...]) -> DeviceError:
         """Return the error for what a bound plan answered."""
         if len(result) == 1:
             what = f"{self.name} cannot be launched"
-            return self._driver.error(int(result[0]), "cuLaunchKernelEx", what)
+            return _named(self._driver.error(int(result[0]), "cuLaunchKernelEx", what))
         before = ", after the steps before it have been" if result[1] else ""
         what = f"step {result[1]} of {self.name} cannot be launched{before}"
-        return self._driver.error(int(result[0]), _function(self._steps[result[1]]), what)
+        return _named(self._driver.error(int(result[0]), _function(self._steps[result[1]]), what))
 
     def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
         addresses = [0] * len(self._plan.buffers)
@@ -207,6 +207,11 @@ class Program:
         start = at(addresses[step.buffer] + step.offset)
         fill = getattr(bindings, _function(step))
         return partial(fill, start, step.value, step.size // step.width, handle)
+
+
+def _named(error: DeviceError) -> DeviceError:
+    error.names_variant = True
+    return error
 
 
 def _function(step: Step) -> str:

@@ -160,6 +160,34 @@ def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so(
         )
 
 
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({"asking.py": "import os\n\ndef run(x):\n    os.environ['KERNEL_TILE']\n"}, "asking.py:4"),
+        ({"asking.py": "import os\nTILE = os.environ['KERNEL_TILE']\n\nrun = 0\n"}, "asking.py:2"),
+        (
+            {
+                "asking.py": "def run(x):\n    import tiles\n",
+                "tiles.py": "import os\nTILE = os.environ['KERNEL_TILE']\n",
+            },
+            "tiles.py:2",
+        ),
+    ],
+)
+def test_a_build_names_the_variable_without_which_a_kernel_fails(
+    project: Any, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], place: str
+) -> None:
+    for name, text in files.items():
+        project.write(name, text)
+    project.spec({"name": "asking", "entry": "asking.py:run"})
+    monkeypatch.setenv("KERNEL_TILE", "128")
+    report = project.build()
+    (result,) = report.results
+    assert "KERNEL_TILE" in result.error.message
+    (note,) = report.notes
+    assert note.startswith(f"asking asks for KERNEL_TILE ({place}), which is set here but not let")
+
+
 def test_a_pattern_fails_a_variant_that_asks_for_a_variable_that_is_withheld(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

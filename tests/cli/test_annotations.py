@@ -69,10 +69,10 @@ def test_a_failure_stands_at_the_users_line(pretended: Any, root: Path) -> None:
     error = CompileError(
         "ValueError: 100 % wrong", location=Location(str(root / "src/k.py"), 5, 9), hint="Look."
     )
-    report = pretended.report_of([pretended.failed(error=error, output="not shown")])
+    report = pretended.report_of([pretended.failed(error=error, output="printed\n")])
     (line,) = _lines(report, root)
     assert line.startswith("::error file=src/k.py,line=5,col=9,title=add@h100-sxm failed::")
-    assert _read(line)[2] == f"{root}/src/k.py:5:9: ValueError: 100 % wrong\n  Look."
+    assert _read(line)[2] == f"{root}/src/k.py:5:9: ValueError: 100 % wrong\n  Look.\nprinted"
 
 
 @pytest.mark.parametrize("place", [None, Location("/usr/lib/python3/jax.py", 5)])
@@ -112,7 +112,9 @@ def test_failures_for_one_reason_share_an_annotation(pretended: Any, root: Path)
 def test_variants_that_are_not_as_locked_share_an_annotation(pretended: Any, root: Path) -> None:
     def failed(m: int, reason: str) -> Any:
         of = pretended.variant(m=m)
-        error = NotCachedError(f"{of.id} is {reason}.", location=of.location, hint="pallasc lock")
+        error = NotCachedError(
+            f"{of.id} is {reason}.", location=of.location, hint="pallasc lock", reason=reason
+        )
         return pretended.failed(of, error)
 
     edited = [failed(m, "not as locked: its sources have changed (k.py)") for m in range(24)]

@@ -103,16 +103,11 @@ def test_a_failure_shows_the_line_of_the_source_and_the_hint(
     ]
 
 
-def test_the_output_of_a_failure_with_a_place_in_the_kernel_is_left_out(pretended: Any) -> None:
-    error = CompileError("it broke.", location=Location("kernels.txt", 3))
-    result = pretended.failed(error=error, output="a\nb\n")
-    assert failure_lines(result) == ["    kernels.txt:3: it broke."]
+PLACES = (None, Location("kernels.yaml", 4, 5), Location("kernels.txt", 3))
 
 
-@pytest.mark.parametrize("place", [None, Location("kernels.yaml", 4, 5)])
-def test_the_output_is_shown_where_no_place_says_more(
-    place: Location | None, pretended: Any
-) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_the_output_of_a_failure_is_shown(place: Location | None, pretended: Any) -> None:
     error = CompileError("it died.", location=place)
     lines = failure_lines(pretended.failed(error=error, output="\x1b[31ma\x1b[0m\r\nb\n"))
     assert lines[1:] == ["    output:", "    a", "    b"]
