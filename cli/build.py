@@ -102,8 +102,8 @@ def command(
     Each variant gets a line on the standard error output: "hit" was in the store; "lowered" was
     too, but had to be lowered again to see that; "shared" is the same as another variant of this
     build; "compiled" was compiled now; "failed" comes with its message, the line of your source and
-    the end of what it printed. A terminal also shows what is running. Ctrl-C or SIGTERM ends the build at once; what is
-    finished is kept.
+    the end of what it printed. A terminal also shows what is running. Ctrl-C or SIGTERM ends the
+    build at once; what is finished is kept.
 
     Warnings that were printed while a variant was traced, lowered and compiled (those of Python,
     logging at WARNING and above, the standard error output) are kept with it, and counted at the
