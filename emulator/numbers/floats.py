@@ -1,0 +1,468 @@
+"""Floating-point instructions that round correctly (PTX ISA 9.0, 9.7.3 to 9.7.5).
+
+`add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` give the number that IEEE 754 asks for.
+f16 and bf16 are computed in wider types in which nothing is lost that matters to one rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pallasc.emulator.numbers import exact
+from pallasc.emulator.numbers.arithmetic import Arithmetic, Array
+from pallasc.emulator.numbers.mnemonic import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    PACKED,
+    PREDICATE,
+    ROUNDINGS,
+    Mnemonic,
+)
+from pallasc.emulator.numbers.quiet import quiet
+from pallasc.emulator.numbers.rounding import (
+    FORMATS,
+    canonical,
+    directed_f32,
+    error_of_sum,
+    flushed,
+    quantize,
+    rectified,
+    saturated,
+    to_odd,
+)
+
+Function = Callable[..., Array]
+
+_F64_MIN_F32 = np.array(2.0**-126, np.float64)
+_HALF_UNIT = np.array(0x10000000, np.uint64)
+_BELOW_F32 = np.array(0x1FFFFFFF, np.uint64)
+
+
+def _add_f64(a: Array, b: Array) -> Array:
+    return np.add(a, b)
+
+
+def _add_odd(a: Array, b: Array) -> Array:
+    """Return the sum of doubles rounded to odd."""
+    total = np.add(a, b)
+    return to_odd(total, error_of_sum(a, b, total))
+
+
+def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> None:
+    """Give sums that are exactly zero the sign of the mode: - downwards, unless both are +0."""
+    if mode == "rm":
+        zero = (total == 0) & (np.signbit(a) | np.signbit(b))
+        np.copyto(total, np.float64(-0.0), where=zero)
+
+
+def _sum_f32(a: Array, b: Array, mode: str) -> Array:
+    """Round the sum of two doubles, each of which is exact, to f32 in a directed mode."""
+    total = np.add(a, b)
+    error = error_of_sum(a, b, total)
+    _negative_zero_downwards(total, a, b, mode)
+    return directed_f32(total, error, mode)
+
+
+def _double(values: Array) -> Array:
+    return values.astype(np.float64)
+
+
+def _narrow(values: Array, dtype: Any, mode: str = "rn") -> Array:
+    """Round doubles, exact or rounded to odd, to f16, bf16 or f32."""
+    return quantize(values, FORMATS[dtype], mode).astype(dtype)
+
+
+def _add(dtype: Any, mode: str) -> Function:
+    if dtype == F64:
+        return np.add if mode == "rn" else exact.over_lanes(exact.add, mode)
+    if mode != "rn":
+        return lambda a, b: _sum_f32(_double(a), _double(b), mode)
+    # f16 and bf16 are added in f32, whose 24 bits are more than twice theirs: rounding twice
+    # gives what rounding once does (Figueroa, 1995).
+    return np.add
+
+
+def _multiply(dtype: Any, mode: str) -> Function:
+    if dtype == F64:
+        return np.multiply if mode == "rn" else exact.over_lanes(exact.multiply, mode)
+    if mode != "rn":
+        return lambda a, b: directed_f32(_double(a) * _double(b), 0.0, mode)
+    # A product of two bf16 can be a subnormal f32, which would round twice.
+    return _multiply_bf16 if dtype == BF16 else np.multiply
+
+
+def _multiply_bf16(a: Array, b: Array) -> Array:
+    return _narrow(_double(a) * _double(b), BF16)
+
+
+def _fused_f32(a: Array, b: Array, c: Array) -> Array:
+    """Return f32 a x b + c rounded once.
+
+    The product of two f32 is exact as a double. Rounding the sum to a double and then to f32 can
+    only be wrong where the double lies half-way between two f32: there it is rounded to odd first.
+    """
+    addend = _double(c)
+    product = _double(a) * _double(b)
+    total = product + addend
+    half_way = (total.view(np.uint64) & _BELOW_F32) == _HALF_UNIT
+    small = np.abs(total) < _F64_MIN_F32
+    if 1 in half_way.tobytes() or (1 in small.tobytes() and bool((total != 0)[small].any())):
+        total = to_odd(total, error_of_sum(product, addend, total))
+    return total.astype(np.float32)
+
+
+def _fused_directed(mode: str) -> Function:
+    return lambda a, b, c: _sum_f32(_double(a) * _double(b), _double(c), mode)
+
+
+def _fused_half(dtype: Any) -> Function:
+    return lambda a, b, c: _narrow(_add_odd(_double(a) * _double(b), _double(c)), dtype)
+
+
+_SPLIT = 134217729.0  # 2**27 + 1
+_fused_exactly = exact.over_lanes(exact.fused, "rn")
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    """Split doubles into two of 26 bits (Veltkamp)."""
+    scaled = values * _SPLIT
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+def _fused_f64(a: Array, b: Array, c: Array) -> Array:
+    """Return f64 a x b + c rounded once (Boldo and Melquiond, 2008).
+
+    Lanes whose numbers are so large or small that a part could overflow or underflow go through
+    rational numbers.
+    """
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    low = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    sum_low = c + low
+    rest_low = error_of_sum(c, low, sum_low)
+    sum_high = product + sum_low
+    rest_high = error_of_sum(product, sum_low, sum_high)
+    rest = rest_low + rest_high
+    rest = to_odd(rest, error_of_sum(rest_low, rest_high, rest))
+    result: Array = sum_high + rest
+    strange = np.zeros(a.shape, np.bool_)
+    for part in (a, b, c, product, result):
+        size = np.abs(part)
+        strange |= ~((size > 1e-120) & (size < 1e120))
+    if 1 in strange.tobytes():
+        result[strange] = _fused_exactly(a[strange], b[strange], c[strange])
+    return result
+
+
+def _fused(dtype: Any, mode: str) -> Function:
+    if dtype == F64:
+        return _fused_f64 if mode == "rn" else exact.over_lanes(exact.fused, mode)
+    if dtype == F32:
+        return _fused_f32 if mode == "rn" else _fused_directed(mode)
+    return _fused_half(dtype)
+
+
+def _subtract(dtype: Any, mode: str) -> Function:
+    if mode == "rn":
+        return np.subtract
+    add = _add(dtype, mode)
+    return lambda a, b: add(a, np.negative(b))
+
+
+def _divide(dtype: Any, mode: str) -> Function:
+    """Return the quotient; no quotient of two f32 lies next to an f32 without being one."""
+    if mode == "rn":
+        return np.divide
+    if dtype == F64:
+        return exact.over_lanes(exact.divide, mode)
+    return lambda a, b: directed_f32(_double(a) / _double(b), 0.0, mode)
+
+
+def _root(dtype: Any, mode: str) -> Function:
+    if mode == "rn":
+        return np.sqrt
+    if dtype == F64:
+        return exact.over_lanes(exact.square_root, mode)
+    return lambda a: directed_f32(np.sqrt(_double(a)), 0.0, mode)
+
+
+def _reciprocal(dtype: Any, mode: str) -> Function:
+    divide = _divide(dtype, mode)
+    one = dtype.type(1)
+    return lambda a: divide(np.full(a.shape, one, dtype), a)
+
+
+def finished(
+    function: Function, *, ftz: bool = False, sat: bool = False, relu: bool = False
+) -> Function:
+    """Return the function with what its modifiers do to operands and result, and canonical NaN."""
+    if not (ftz or sat or relu):
+        return lambda *operands: canonical(function(*operands))
+
+    def apply(*operands: Array) -> Array:
+        if ftz:
+            operands = tuple(flushed(operand) for operand in operands)
+        result = function(*operands)
+        if ftz:
+            result = flushed(result)
+        if sat:
+            return saturated(result)
+        return rectified(result) if relu else canonical(result)
+
+    return apply
+
+
+def packed(function: Function, element: Any, register: Any) -> Function:
+    """Return a function of elements as one of registers that hold several of them."""
+    return lambda *operands: function(*[a.view(element) for a in operands]).view(register)
+
+
+def instruction(function: Function, name: str, sources: int) -> Arithmetic:
+    """Return a function of floats, all of one type, as an instruction over that type."""
+    if name in PACKED:
+        register, element = PACKED[name]
+        return Arithmetic(
+            (register,) * sources, (register,), quiet(packed(function, element, register))
+        )
+    dtype = FLOATS[name]
+    return Arithmetic((dtype,) * sources, (dtype,), quiet(function))
+
+
+def element_of(name: str) -> np.dtype[Any]:
+    """Return the type of one number of a float type or packed float type."""
+    return PACKED[name][1] if name in PACKED else FLOATS[name]
+
+
+_FLOAT_TYPES = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
+_SUMS = {"add": (_add, 2), "sub": (_subtract, 2), "mul": (_multiply, 2), "fma": (_fused, 3)}
+_SUMS["mad"] = _SUMS["fma"]
+
+
+def _mode_of(mnemonic: Mnemonic, name: str) -> str:
+    single = element_of(name) in (F32, F64)
+    needed = mnemonic.base in ("fma", "mad")
+    if not needed:
+        return mnemonic.choice(*(ROUNDINGS if single else ("rn",)), default="rn")
+    return mnemonic.choice(*(ROUNDINGS if single else ("rn",)))
+
+
+def build_sum(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `add`, `sub`, `mul`, `fma` and `mad` of floats."""
+    name = mnemonic.type(*_FLOAT_TYPES)
+    element = element_of(name)
+    family, sources = _SUMS[mnemonic.base]
+    narrow = None
+    if name in ("f16", "bf16") and mnemonic.parts and mnemonic.parts[-1] == "f32":
+        narrow, element, name = element, F32, mnemonic.parts.pop()
+    mode = _mode_of(mnemonic, name)
+    ftz = element != F64 and element != BF16 and not narrow and mnemonic.flag("ftz")
+    sat = element in (F16, F32) and name != "f32x2" and mnemonic.flag("sat")
+    relu = mnemonic.base == "fma" and element in (F16, BF16) and not sat and mnemonic.flag("relu")
+    mnemonic.finish()
+    function = finished(family(element, mode), ftz=ftz, sat=sat, relu=relu)
+    if narrow is None:
+        return instruction(function, name, sources)
+    return _mixed(function, narrow, sources)
+
+
+def _mixed(function: Function, narrow: np.dtype[Any], sources: int) -> Arithmetic:
+    """Return an f32 instruction whose operands but the last are f16 or bf16 (9.7.5)."""
+
+    def apply(*operands: Array) -> Array:
+        return function(*[a.astype(np.float32) for a in operands[:-1]], operands[-1])
+
+    return Arithmetic((narrow,) * (sources - 1) + (F32,), (F32,), quiet(apply))
+
+
+def _divide_roughly(a: Array, b: Array) -> Array:
+    """Return a / b as `div.approx` does: a divisor above 2**126 gives zero (9.7.3.9)."""
+    size = np.abs(b)
+    huge = (size > np.float32(2.0**126)) & np.isfinite(size)
+    return np.where(huge, a * np.copysign(np.float32(0), b), a / b)
+
+
+def build_division(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `div` of floats: `.approx` and `.full` give the nearest number too."""
+    name = mnemonic.type("f32", "f64")
+    if name == "f64":
+        mode = mnemonic.choice(*ROUNDINGS)
+    else:
+        mode = mnemonic.choice(*ROUNDINGS, "approx", "full")
+    ftz = name == "f32" and mnemonic.flag("ftz")
+    mnemonic.finish()
+    function = (
+        _divide_roughly if mode == "approx" else _divide(FLOATS[name], mode.replace("full", "rn"))
+    )
+    return instruction(finished(function, ftz=ftz), name, 2)
+
+
+def build_root(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `sqrt` and `rcp` in a rounding mode."""
+    name = mnemonic.type("f32", "f64")
+    mode = mnemonic.choice(*ROUNDINGS)
+    ftz = name == "f32" and mnemonic.flag("ftz")
+    mnemonic.finish()
+    family = _root if mnemonic.base == "sqrt" else _reciprocal
+    return instruction(finished(family(FLOATS[name], mode), ftz=ftz), name, 1)
+
+
+def _with_ordered_zeros(function: Function, merge: Any) -> Function:
+    """Return max or min with +0 greater than -0, which NumPy leaves open."""
+
+    def apply(a: Array, b: Array) -> Array:
+        result = function(a, b)
+        zero = result == 0
+        if 1 in zero.tobytes():
+            bits = np.dtype(f"u{a.dtype.itemsize}")
+            merged = merge(a.view(bits), b.view(bits)).view(a.dtype)
+            both = zero & (a == b)
+            result = np.where(both, merged, result)
+        return result
+
+    return apply
+
+
+def _xorsign(function: Function) -> Function:
+    """Return a function of magnitudes whose result has the product of the signs."""
+
+    def apply(*operands: Array) -> Array:
+        result = function(*[np.abs(a) for a in operands])
+        negative = np.signbit(operands[0]) ^ np.signbit(operands[1])
+        return canonical(np.where(negative, -result, result))
+
+    return apply
+
+
+def _of_three(function: Function) -> Function:
+    return lambda a, b, c: function(function(a, b), c)
+
+
+# Whether NaN wins (`.NaN`), then the function; of the zeros, AND of the bits is the greater one.
+_EXTREMES: dict[tuple[str, bool], Function] = {
+    ("max", False): _with_ordered_zeros(np.fmax, np.bitwise_and),
+    ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),
+    ("min", False): _with_ordered_zeros(np.fmin, np.bitwise_or),
+    ("min", True): _with_ordered_zeros(np.minimum, np.bitwise_or),
+}
+
+
+def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `min` and `max` of floats, of two operands or three (9.7.3.11, 9.7.3.12, 9.7.4)."""
+    name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+    element = element_of(name)
+    function = _EXTREMES[mnemonic.base, element != F64 and mnemonic.flag("NaN")]
+    ftz = element in (F16, F32) and mnemonic.flag("ftz")
+    sources, mnemonic.sources = mnemonic.sources or 2, None
+    xorsign = element != F64 and sources == 2 and mnemonic.flag("xorsign")
+    absolute = element != F64 and (xorsign or sources == 3) and mnemonic.flag("abs")
+    if xorsign and not absolute:
+        raise mnemonic.refused(".xorsign comes with .abs")
+    mnemonic.finish()
+    if sources == 3:
+        if name != "f32":
+            raise mnemonic.refused("three operands are known for .f32 alone")
+        function = _of_three(function)
+    if xorsign:
+        function = _xorsign(function)
+    elif absolute:
+        of_magnitudes = function
+        function = lambda *operands: of_magnitudes(*[np.abs(a) for a in operands])  # noqa: E731
+    return instruction(finished(function, ftz=ftz), name, sources)
+
+
+def build_sign(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `abs` and `neg` of floats, which touch no bit but the sign of NaN."""
+    name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+    element = element_of(name)
+    ftz = element in (F16, F32) and mnemonic.flag("ftz")
+    mnemonic.finish()
+    bits = np.dtype(f"u{element.itemsize}")
+    sign = np.array(1 << (8 * element.itemsize - 1), bits)
+    merge, mask = (np.bitwise_xor, sign) if mnemonic.base == "neg" else (np.bitwise_and, ~sign)
+
+    def apply(a: Array) -> Array:
+        result: Array = merge((flushed(a) if ftz else a).view(bits), mask)
+        return result.view(element)
+
+    return instruction(apply, name, 1)
+
+
+def build_copysign(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `copysign`: the sign of the first operand with the value of the second (9.7.3.2)."""
+    name = mnemonic.type("f32", "f64")
+    mnemonic.finish()
+    return instruction(lambda a, b: np.copysign(b, a), name, 2)
+
+
+def _is_normal(values: Array) -> Array:
+    size = np.abs(values)
+    smallest = np.finfo(values.dtype).smallest_normal
+    result: Array = np.isfinite(values) & ((size >= smallest) | (size == 0))
+    return result
+
+
+def _is_subnormal(values: Array) -> Array:
+    size = np.abs(values)
+    result: Array = (size < np.finfo(values.dtype).smallest_normal) & (size > 0)
+    return result
+
+
+# PTX ISA 9.0, 9.7.3.1: zeros count as normal numbers.
+_CLASSES: dict[str, Function] = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda values: ~np.isnan(values),
+    "notanumber": np.isnan,
+    "normal": _is_normal,
+    "subnormal": _is_subnormal,
+}
+
+
+def build_class(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `testp`."""
+    dtype = FLOATS[mnemonic.type("f32", "f64")]
+    function = _CLASSES[mnemonic.choice(*_CLASSES)]
+    mnemonic.finish()
+    return Arithmetic((dtype,), (PREDICATE,), quiet(function))
+
+
+_MODES = "(rn|rz|rm|rp)"
+BUILDERS = {
+    "fma": build_sum,
+    "copysign": build_copysign,
+    "testp": build_class,
+}
+KNOWN = [
+    (f"(add|sub|mul)[.{_MODES}][.ftz][.sat].f32", "exact rounding; subnormal numbers kept"),
+    (f"(add|sub|mul)[.{_MODES}][.ftz].f32x2", "exact rounding of both halves"),
+    (f"(add|sub|mul)[.{_MODES}].f64", "exact rounding; the payload of NaN is the host's"),
+    ("(add|sub|mul)[.rn][.ftz][.sat].(f16|f16x2)", "exact rounding"),
+    ("(add|sub|mul)[.rn].(bf16|bf16x2)", "exact rounding"),
+    (f"(add|sub)[.{_MODES}][.sat].f32.(f16|bf16)", "exact rounding"),
+    (f"(fma|mad).{_MODES}[.ftz][.sat].f32", "rounded once"),
+    (f"fma.{_MODES}[.ftz].f32x2", "rounded once"),
+    (f"(fma|mad).{_MODES}.f64", "rounded once"),
+    ("fma.rn[.ftz][.(sat|relu)].(f16|f16x2)", "rounded once"),
+    ("fma.rn[.relu].(bf16|bf16x2)", "rounded once"),
+    (f"fma.{_MODES}[.sat].f32.(f16|bf16)", "rounded once"),
+    (f"div.{_MODES}[.ftz].f32", "exact rounding"),
+    ("div.full[.ftz].f32", "the nearest number; the manual allows 2 ulp"),
+    ("div.approx[.ftz].f32", "the nearest number, 0 for divisors above 2**126; 2 ulp allowed"),
+    (f"div.{_MODES}.f64", "exact rounding"),
+    (f"(sqrt|rcp).{_MODES}[.ftz].f32", "exact rounding"),
+    (f"(sqrt|rcp).{_MODES}.f64", "exact rounding"),
+    ("(min|max)[.ftz][.NaN][.xorsign.abs].(f32|f16|f16x2)", "+0 is greater than -0"),
+    ("(min|max)[.NaN][.xorsign.abs].(bf16|bf16x2)", "+0 is greater than -0"),
+    ("(min|max).f64", "+0 is greater than -0"),
+    ("(abs|neg)[.ftz].(f32|f16|f16x2)", "the sign bit alone"),
+    ("(abs|neg).(bf16|bf16x2|f64)", "the sign bit alone"),
+    ("copysign.(f32|f64)", "sign of the first operand, value of the second"),
+    ("testp.(finite|infinite|number|notanumber|normal|subnormal).(f32|f64)", "zero is normal"),
+]

@@ -1,0 +1,108 @@
+"""A mnemonic taken apart: every part between dots is asked for, and what is left is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from pallasc.errors import UnsupportedError
+
+PREDICATE = np.dtype(np.bool_)
+U8, U16, U32, U64 = (np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+S8, S16, S32, S64 = (np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+F16, F32, F64 = (np.dtype(t) for t in (np.float16, np.float32, np.float64))
+BF16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+
+UNSIGNED: dict[str, np.dtype[Any]] = {"u8": U8, "u16": U16, "u32": U32, "u64": U64}
+SIGNED: dict[str, np.dtype[Any]] = {"s8": S8, "s16": S16, "s32": S32, "s64": S64}
+BITS: dict[str, np.dtype[Any]] = {"b8": U8, "b16": U16, "b32": U32, "b64": U64}
+FLOATS: dict[str, np.dtype[Any]] = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64}
+INTEGERS = {**UNSIGNED, **SIGNED}
+
+# A packed type is its lanes' registers (first) seen as twice as many elements (second).
+PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
+    "f16x2": (U32, F16),
+    "bf16x2": (U32, BF16),
+    "u16x2": (U32, U16),
+    "s16x2": (U32, S16),
+    "f32x2": (U64, F32),
+}
+
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+
+
+def named(*names: str) -> dict[str, np.dtype[Any]]:
+    """Return the element types of these names, in their order."""
+    known = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
+    return {name: known[name] for name in names}
+
+
+class Mnemonic:
+    """The parts of one mnemonic that nobody has asked for yet.
+
+    Args:
+        opcode: the whole mnemonic, such as `add.rn.f32`.
+        destinations: how many destination operands the instruction has.
+        sources: how many source operands it has; None where the opcode alone says so.
+    """
+
+    def __init__(self, opcode: str, *, destinations: int = 1, sources: int | None = None) -> None:
+        self.opcode = opcode
+        self.base, *self.parts = opcode.split(".")
+        self.destinations = destinations
+        self.sources = sources
+
+    def flag(self, name: str) -> bool:
+        """Take a part that may be absent; return whether it was there."""
+        if name not in self.parts:
+            return False
+        self.parts.remove(name)
+        return True
+
+    def choice(self, *names: str, default: str | None = None) -> str:
+        """Take the one part that is among these names.
+
+        Raises:
+            UnsupportedError: none is there, and no default was given.
+        """
+        for part in self.parts:
+            if part in names:
+                self.parts.remove(part)
+                return part
+        if default is None:
+            raise self.refused(f"needs one of .{', .'.join(names)}")
+        return default
+
+    def type(self, *names: str) -> str:
+        """Take the last part, which has to be one of these types.
+
+        Raises:
+            UnsupportedError: it is another one.
+        """
+        if not self.parts:
+            raise self.refused(f"needs one of .{', .'.join(names)}")
+        if self.parts[-1] not in names:
+            raise self.refused(f".{self.parts[-1]} is not known here")
+        return self.parts.pop()
+
+    def finish(self) -> None:
+        """Refuse what nobody has asked for.
+
+        Raises:
+            UnsupportedError: parts are left, or there are operands that nothing has taken.
+        """
+        if self.parts:
+            raise self.refused(f".{self.parts[0]} is not known here")
+        if self.destinations != 1:
+            raise self.refused(f"has {self.destinations} destinations, where one is known")
+        if self.sources is not None:
+            raise self.refused(f"has {self.sources} sources, which is not known here")
+
+    def refused(self, why: str) -> UnsupportedError:
+        """Return the error that names the instruction and what about it is not known."""
+        return UnsupportedError(
+            f"{self.opcode}: {why}",
+            hint="The emulator refuses an instruction that it does not know in every part.",
+        )

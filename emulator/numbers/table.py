@@ -1,0 +1,125 @@
+"""Every arithmetic instruction of PTX that the emulator knows, by its mnemonic."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from pallasc.emulator.numbers import (
+    approximations,
+    bits,
+    comparisons,
+    conversions,
+    floats,
+    integers,
+    narrow_formats,
+)
+from pallasc.emulator.numbers.arithmetic import Arithmetic
+from pallasc.emulator.numbers.mnemonic import FLOATS, PACKED, Mnemonic
+
+__all__ = ["Arithmetic", "find", "known_opcodes"]
+
+Builder = Callable[[Mnemonic], Arithmetic]
+
+# The carry flag is a register that no operand names (PTX ISA 9.0, 9.7.2).
+_CARRIES = ("addc", "subc", "madc")
+_INTEGER_PACKED = ("u16x2", "s16x2")
+
+
+def _is_float(mnemonic: Mnemonic) -> bool:
+    return any(
+        (part in FLOATS or part in PACKED) and part not in _INTEGER_PACKED
+        for part in mnemonic.parts
+    )
+
+
+def _by_type(of_floats: Builder, of_integers: Builder) -> Builder:
+    def build(mnemonic: Mnemonic) -> Arithmetic:
+        return (of_floats if _is_float(mnemonic) else of_integers)(mnemonic)
+
+    return build
+
+
+def _by_precision(exactly: Builder) -> Builder:
+    def build(mnemonic: Mnemonic) -> Arithmetic:
+        rough = "approx" in mnemonic.parts
+        return (approximations.build_approximation if rough else exactly)(mnemonic)
+
+    return build
+
+
+def _build_conversion(mnemonic: Mnemonic) -> Arithmetic:
+    """Build `cvt` by its last two parts, the types of result and source."""
+    if mnemonic.flag("pack"):
+        return narrow_formats.build_pack(mnemonic)
+    if len(mnemonic.parts) < 2:
+        raise mnemonic.refused("needs two types")
+    target, source = mnemonic.parts[-2:]
+    if target == "tf32":
+        return conversions.build_tf32(mnemonic)
+    if target == "ue8m0x2":
+        return narrow_formats.build_exponents(mnemonic)
+    if source == "ue8m0x2":
+        return narrow_formats.build_powers(mnemonic)
+    if target in narrow_formats.NARROW:
+        return narrow_formats.build_encoding(mnemonic)
+    if source in narrow_formats.NARROW:
+        return narrow_formats.build_decoding(mnemonic)
+    if target in PACKED:
+        return narrow_formats.build_halves(mnemonic)
+    return conversions.build_scalar(mnemonic)
+
+
+_BUILDERS: dict[str, Builder] = {
+    **floats.BUILDERS,
+    **approximations.BUILDERS,
+    **integers.BUILDERS,
+    **bits.BUILDERS,
+    **comparisons.BUILDERS,
+    "add": _by_type(floats.build_sum, integers.build_sum),
+    "sub": _by_type(floats.build_sum, integers.build_sum),
+    "mul": _by_type(floats.build_sum, integers.build_product),
+    "mad": _by_type(floats.build_sum, integers.build_product),
+    "div": _by_type(floats.build_division, integers.build_simple),
+    "min": _by_type(floats.build_extreme, integers.build_extreme),
+    "max": _by_type(floats.build_extreme, integers.build_extreme),
+    "abs": _by_type(floats.build_sign, integers.build_simple),
+    "neg": _by_type(floats.build_sign, integers.build_simple),
+    "sqrt": _by_precision(floats.build_root),
+    "rcp": _by_precision(floats.build_root),
+    "cvt": _build_conversion,
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> Arithmetic | None:
+    """Return what an instruction computes.
+
+    Args:
+        opcode: the whole mnemonic, such as `add.rn.f32`.
+        destinations: how many destinations the instruction has: 2 for `setp` with `p|q`, which
+            then has two results.
+        sources: 3 for `min` and `max` of three operands; None where the opcode alone says it.
+
+    Returns:
+        None where the base of the mnemonic is not an arithmetic instruction.
+
+    Raises:
+        UnsupportedError: the base is known, but another part of the mnemonic is not.
+    """
+    mnemonic = Mnemonic(opcode, destinations=destinations, sources=sources)
+    if mnemonic.base in _CARRIES or (
+        mnemonic.base in ("add", "sub", "mad") and "cc" in mnemonic.parts
+    ):
+        raise mnemonic.refused("the carry flag is not known here")
+    build = _BUILDERS.get(mnemonic.base)
+    return None if build is None else build(mnemonic)
+
+
+def known_opcodes() -> list[tuple[str, str]]:
+    """Return every known pattern of mnemonics with a note on its result.
+
+    In a pattern `[...]` may be absent and `(a|b)` is one of several.
+    """
+    modules = (floats, approximations, integers, bits, comparisons, conversions, narrow_formats)
+    return [line for module in modules for line in module.KNOWN]
