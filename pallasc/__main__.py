@@ -1,10 +1,25 @@
-"""Run the command line with `python -m pallasc`."""
+"""The command line: `python -m pallasc`, and the console script."""
 
 from __future__ import annotations
 
+import os
 import sys
 
-if __name__ == "__main__":
-    from pallasc.cli.main import main
 
+def main() -> int:
+    """Run the command line and return its exit code; Ctrl-C gives no traceback from the start."""
+    try:
+        from pallasc.cli.main import main
+
+        return main()
+    except KeyboardInterrupt:  # before the command line handles signals, or after
+        if sys.stderr is not None:
+            from contextlib import suppress
+
+            with suppress(OSError, ValueError):
+                os.write(sys.stderr.fileno(), b"\ninterrupted\n")  # as the command line does
+        return 130
+
+
+if __name__ == "__main__":
     sys.exit(main())

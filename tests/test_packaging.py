@@ -107,7 +107,7 @@ def test_the_metadata_names_version_licence_and_command(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata.get_all("Provides-Extra") == ["cuda13", "cuda12", "sign", "dev"]
     entry_points = _metadata(wheel, "entry_points.txt")
-    assert "pallasc = pallasc.cli.main:main" in entry_points
+    assert "pallasc = pallasc.__main__:main" in entry_points
     assert "pallasc = pallasc.hooks.setuptools_hook:add_step" in entry_points
     assert "pallasc = pallasc.hooks.hatchling_hook" in entry_points
 

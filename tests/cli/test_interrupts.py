@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +93,37 @@ def test_what_somebody_handles_or_ignores_is_left_alone(handlers: object) -> Non
     with as_interrupts():
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+# Interrupts a process where it begins to import a module.
+INTERRUPTING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+CONSOLE_SCRIPT = "import sys; from pallasc.__main__ import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize("start", [["-m", "pallasc"], ["-c", CONSOLE_SCRIPT]])
+@pytest.mark.parametrize(
+    "module",
+    ["pallasc.cli", "click", "pallasc.errors", "pallasc.cli.targets", "pallasc.specs.gpus"],
+)
+def test_an_interrupt_while_modules_are_imported_gives_no_traceback(
+    module: str, start: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING.format(module=module))
+    result = subprocess.run(
+        [sys.executable, "-P", *start, "targets"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr, result.stdout) == (130, "\ninterrupted\n", "")
+
+
+def test_the_console_script_is_what_the_test_runs() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"pallasc": "pallasc.__main__:main"}
