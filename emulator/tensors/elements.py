@@ -1,0 +1,85 @@
+"""The element types of matrix instructions: what their bits stand for."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from pallasc.errors import UnsupportedError
+
+ELEMENT_BYTES = {
+    "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "f32": 4, "s32": 4,
+}  # fmt: skip
+"""Element types by their names in PTX, and their sizes."""
+
+_TF32_MASK = np.uint32(0xFFFFE000)
+_BYTES = np.arange(256, dtype=np.uint8)
+_OF_BYTE = {
+    "e4m3": _BYTES.view(ml_dtypes.float8_e4m3fn).astype(np.float64),
+    "e5m2": _BYTES.view(ml_dtypes.float8_e5m2).astype(np.float64),
+    "s8": _BYTES.view(np.int8).astype(np.float64),
+    "u8": _BYTES.astype(np.float64),
+}
+
+
+def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the numbers that bits stand for, as float64, which holds all of them exactly.
+
+    Of a tf32, the 13 low bits of 32 do not count (PTX ISA 9.0, 5.2.3, leaves them undefined).
+
+    Args:
+        raw: unsigned integers of the type's size.
+        dtype: f16, bf16, tf32, e4m3, e5m2, s8 or u8.
+
+    Raises:
+        UnsupportedError: the type is another.
+    """
+    if dtype in _OF_BYTE:
+        found: np.ndarray = _OF_BYTE[dtype][raw]
+        return found
+    if dtype == "f16":
+        narrow: np.ndarray = raw.view(np.float16)
+    elif dtype == "bf16":
+        narrow = (raw.astype(np.uint32) << 16).view(np.float32)
+    elif dtype == "tf32":
+        narrow = (raw & _TF32_MASK).view(np.float32)
+    else:
+        raise UnsupportedError(f"matrix elements of type {dtype}")
+    return narrow.astype(np.float64)
+
+
+def multiply_add(
+    a: np.ndarray,
+    b: np.ndarray,
+    accumulator: np.ndarray | None,
+    dtype: str,
+    *,
+    saturate: bool = False,
+) -> np.ndarray:
+    """Return `a @ b.T + accumulator` in the type of an instruction's accumulators.
+
+    Products are exact; the sum of all products of one instruction is formed in float64, the
+    accumulator is added, and the result is rounded once, to nearest even. Tensor cores align all
+    summands to the largest and cut off low bits, so that their last bits differ: for f32 by about
+    2^-23 of the largest summand, for 8-bit floats on Hopper by about 2^-13 (CUTLASS promotes such
+    sums to full precision for that reason). Integers are exact, and wrap unless they saturate.
+
+    Args:
+        a: float64[m, k].
+        b: float64[n, k].
+        accumulator: [m, n], of the type `dtype`; None stands for zeros.
+        dtype: f32, f16 or s32.
+        saturate: whether integers are clamped instead of wrapping.
+    """
+    with np.errstate(all="ignore"):
+        total: np.ndarray = a @ b.T
+        if dtype == "s32":
+            exact: np.ndarray = total.astype(np.int64)
+            if accumulator is not None:
+                exact += accumulator
+            if saturate:
+                np.clip(exact, -(1 << 31), (1 << 31) - 1, out=exact)
+            return exact.astype(np.int32)
+        if accumulator is not None:
+            total += accumulator
+        return total.astype(np.float16 if dtype == "f16" else np.float32)
