@@ -255,8 +255,7 @@ class Kernel(Variants):
                 }
                 success = open_driver().success
                 self._fast_paths = FastPathTable(self.variants, slow, success, checks=self.checks)
-            binds = self.is_only_route(match.route)
-            fast_paths = self._fast_paths.add(match.route, dialect, binds=binds)
+            fast_paths = self._fast_paths.add(match.route, dialect)
             if fast_paths is not None:
                 self._call = fast_paths.call
                 self.__dict__["into"] = fast_paths.into

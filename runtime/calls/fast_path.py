@@ -48,7 +48,6 @@ def make_fast_paths(
     success: Any,
     *,
     checks: bool,
-    binds: bool = True,
 ) -> FastPaths | None:
     """Return the functions for a route, None where its signature is too rich for them.
 
@@ -59,9 +58,8 @@ def make_fast_paths(
             when anything is unusual.
         success: the driver's code for it.
         checks: check dtype, shape, contiguity and device at each launch.
-        binds: bind plans for new addresses; otherwise these go the slow way.
     """
-    writer = _Writer(route, dialect, slow, success, checks, binds)
+    writer = _Writer(route, dialect, slow, success, checks)
     if not writer.is_possible():
         return None
     return FastPaths(writer.function("into"), writer.function("call"))
@@ -81,7 +79,6 @@ class _Writer:
         slow: Mapping[str, Function],
         success: Any,
         checks: bool,
-        binds: bool,
     ) -> None:
         self.route = route
         self.slow = slow
@@ -98,7 +95,8 @@ class _Writer:
             "_kinds": dialect.other_kinds,
             **BUILTINS,
             "_plans": route.plans,
-            "_bind": route.try_bind if binds else _bind_nothing,
+            # Where there are other routes for these arrays, new addresses go the slow way.
+            "_bind": route.try_bind if route.is_only else _bind_nothing,
             "_retry": route.retry,
             "_explain": route.explain,
             "_odd_answers": ODD_ANSWERS,

@@ -40,13 +40,12 @@ class FastPathTable:
         self._tables: dict[type, _DialectTable] = {}
         self._head = slow
 
-    def add(self, route: Route, dialect: Dialect, *, binds: bool) -> FastPaths | None:
+    def add(self, route: Route, dialect: Dialect) -> FastPaths | None:
         """Return the functions to call from now on, None where nothing changes.
 
         Args:
             route: a route of the kernel.
             dialect: the framework of its arrays.
-            binds: no other route takes arrays of these types: new addresses are for this one too.
         """
         table = self._tables.get(dialect.kind)
         if table is None:
@@ -55,7 +54,7 @@ class FastPathTable:
             )
             self._tables[dialect.kind] = table
             self._head = table.slow_ways()
-        fast_paths = table.add(route, binds=binds)
+        fast_paths = table.add(route)
         return fast_paths if table is list(self._tables.values())[-1] else None
 
 
@@ -91,15 +90,16 @@ class _DialectTable:
         self._seen: dict[Route, FastPaths | None] = {}
         self._current: FastPaths | None = None
 
-    def add(self, route: Route, *, binds: bool) -> FastPaths | None:
+    def add(self, route: Route) -> FastPaths | None:
         """Return the functions to call from now on, None where nothing changes."""
         if route in self._seen:
             return None
-        options = {"checks": self._checks, "binds": binds}
         made = (
             None
             if self._differ_in_layout
-            else make_fast_paths(route, self._dialect, self._slow, self._success, **options)
+            else make_fast_paths(
+                route, self._dialect, self._slow, self._success, checks=self._checks
+            )
         )
         self._seen[route] = made
         if made is None:

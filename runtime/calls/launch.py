@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
-from pallasc.runtime.calls.program import BoundPlan, Program, is_loaded, lay_out, load_program
+from pallasc.runtime.calls.program import BoundPlan, Program, lay_out, load_program
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import (
     Device,
@@ -22,7 +22,6 @@ from pallasc.runtime.device.devices import (
     current_context,
     current_device,
     get_device,
-    is_capturing,
 )
 from pallasc.runtime.device.memory import temporary
 from pallasc.runtime.device.streams import (
@@ -37,6 +36,7 @@ from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import MISSING, Candidate
 from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.trees import unflatten
+from pallasc.specs.lazy import cached_property
 
 MOST_PLANS = 1024
 """Bound plans that a route keeps; before the next, all are dropped."""
@@ -56,26 +56,33 @@ class Route:
 
     Args:
         candidates: the variants.
+        is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
+            decide, and addresses do not matter.
 
     Attributes:
+        is_only: as given.
         signature: what they take and give.
         plans: bound plans by key. Reading it needs no lock.
-        workspace_bytes: memory for temporaries that each launch needs.
     """
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, candidates: Sequence[Candidate], *, is_only: bool = True) -> None:
         self.candidates = tuple(candidates)
+        self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
         self.plans: dict[PlanKey, BoundPlan] = {}
-        self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
-        self._chosen: dict[int, Candidate] = {}
+        self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
         process_state.now.routes.add(self)
 
-    def choose(self, ordinal: int, candidate: Candidate) -> None:
+    @cached_property
+    def workspace_bytes(self) -> int:
+        """Memory for temporaries that each launch needs."""
+        return max(lay_out(variant.artifact.plan)[1] for variant in self.candidates)
+
+    def choose(self, candidate: Candidate, device: Device) -> None:
         """Note which variant `select` gives for a device, for its program."""
-        self._chosen[ordinal] = candidate
+        self._chosen[device.ordinal] = candidate, device
 
     def program(self, ordinal: int, stream: int | None = None) -> Program:
         """Return the program for a device; the first time it is loaded there.
@@ -86,11 +93,10 @@ class Route:
         """
         program = self._programs.get(ordinal)
         if program is None:
-            device = get_device(ordinal)
-            variant = self._chosen.get(ordinal) or select(self.candidates, device)
-            if stream is not None and not is_loaded(variant, device):
-                self._check_capture(device, stream)
-            program = self._programs[ordinal] = load_program(variant, device)
+            if ordinal not in self._chosen:
+                device = get_device(ordinal)
+                self.choose(select(self.candidates, device), device)
+            program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
 
     def bind(self, key: PlanKey) -> BoundPlan:
@@ -218,13 +224,6 @@ class Route:
                     f"{self.name}: {binding.path} lies in a context of the program's own.",
                     hint=PRIMARY_CONTEXT,
                 )
-
-    def _check_capture(self, device: Device, stream: int) -> None:
-        if is_capturing(device, stream):
-            raise DeviceError(
-                f"{self.name} is not loaded on {device}, and its stream is being captured.",
-                hint=f"Call preload({device.ordinal}) before the capture.",
-            )
 
 
 def _ordinal(place: int) -> int:

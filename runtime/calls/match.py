@@ -139,24 +139,11 @@ class Variants:
         device = get_device(current_device() if ordinal is None else ordinal)
         candidate = select(self.variants, device, types, addresses=addresses)
         route = self._route_of(candidate)
-        route.choose(device.ordinal, candidate)
+        route.choose(candidate, device)
         # Kept where types decide alone: elsewhere addresses may choose another route next time.
-        if self.is_only_route(route):
+        if route.is_only:
             self._routes_of_types[device.ordinal, types] = route
         return route
-
-    def is_only_route(self, route: Route) -> bool:
-        """Tell whether no variant outside a route takes arrays of its types on any GPU here.
-
-        Then types decide, and addresses do not matter.
-        """
-        arrays = route.candidates[0].arrays
-        return all(
-            variant.arrays != arrays
-            or any(variant is own for own in route.candidates)
-            or not may_run(variant)
-            for variant in self.variants
-        )
 
     def _route_of(self, candidate: Candidate) -> Route:
         """Return a variant's route, which all variants with the same inputs and outputs share."""
@@ -164,10 +151,13 @@ class Variants:
         route = self._routes.get(key)
         if route is None:
             with process_state.now.lock:
+                able = [other for other in self.variants if other is candidate or may_run(other)]
                 # Most variants are told apart without reading their artifacts.
-                likely = [other for other in self.variants if other.types == candidate.types]
-                alike = [other for other in likely if may_run(other) and _kind(other) == key]
-                route = self._routes.setdefault(key, Route(alike))
+                likely = [other for other in able if other.types == candidate.types]
+                alike = [other for other in likely if _kind(other) == key]
+                rivals = [other for other in able if other.arrays == candidate.arrays]
+                made = Route(alike, is_only=all(other in alike for other in rivals))
+                route = self._routes.setdefault(key, made)
         return route
 
 

@@ -22,7 +22,14 @@ from typing import Any
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.answers import ODD_ANSWERS, version_text
-from pallasc.runtime.device.devices import Device, Driver, active, open_driver, outside_captures
+from pallasc.runtime.device.devices import (
+    Device,
+    Driver,
+    active,
+    is_capturing,
+    open_driver,
+    outside_captures,
+)
 from pallasc.runtime.device.memory import align, upload
 from pallasc.runtime.device.parameters import ParameterBlocks, launch_config
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, check_stream
@@ -52,25 +59,28 @@ class Library:
     handle: Any
 
 
-def load_program(candidate: Candidate, device: Device) -> Program:
-    """Return the program of a variant on a device; it is loaded there once.
+def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
+    """Return the program of a variant on a device, for a launch in a stream where one is given.
+
+    It is loaded there once.
 
     Raises:
-        CorruptError, DeviceError: as `Program` does.
+        CorruptError, DeviceError: as `Program` does, or the stream is being captured.
     """
     with process_state.now.lock:
         programs: dict[int, Program] = process_state.now.programs.setdefault(candidate.artifact, {})
         if device.ordinal not in programs:
+            if stream is not None and is_capturing(device, stream):
+                what = f"{candidate.name} is not loaded on {device}"
+                raise DeviceError(
+                    f"{what}, and its stream is being captured.",
+                    hint=f"Call preload({device.ordinal}) before the capture.",
+                )
             try:
                 programs[device.ordinal] = Program(candidate, device)
             except CorruptError as error:
                 raise CorruptError(f"{candidate.id}: {error.message}", hint=error.hint) from error
         return programs[device.ordinal]
-
-
-def is_loaded(candidate: Candidate, device: Device) -> bool:
-    """Tell whether a variant is loaded on a device."""
-    return device.ordinal in process_state.now.programs.get(candidate.artifact, {})
 
 
 def lay_out(plan: LaunchPlan) -> tuple[list[tuple[int, int]], int]:
@@ -106,8 +116,8 @@ class Program:
         self._signature = candidate.signature
         self._steps = [step for step in self._plan.steps if isinstance(step, Launch) or step.size]
         driver, artifact = open_driver(), candidate.artifact
-        self._driver = driver
         launches = self._plan.launches
+        self._driver = driver
         self._functions = [ready_function(driver, artifact, launch, device) for launch in launches]
         self._blocks = ParameterBlocks(driver, launches)
         self._constants = _upload_constants(self.name, artifact, device)
@@ -257,7 +267,11 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
         with active(device), outside_captures(driver):
             _allow(driver, kernel, launch, device, own)
             function = driver.call("cuKernelGetFunction", kernel, what=what)
-            _force_load(driver, function, what)
+            if driver.version >= _FORCED_LOADING:
+                driver.call("cuFuncLoad", function, what=what)
+            else:
+                version = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_BINARY_VERSION
+                driver.call("cuFuncGetAttribute", version, function, what=what)
             _check_cluster(driver, function, launch, device)
         return function
 
@@ -267,15 +281,14 @@ def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
     library = libraries.get(digest)
     if library is not None:
         check_cubin(library.cubin, artifact, driver.version)
-    else:
-        data = artifact.blob(digest)
-        cubin = parse_cubin(data)
-        check_cubin(cubin, artifact, driver.version)
-        what = f"the cubin {digest[:12]} cannot be loaded"
-        with outside_captures(driver):
-            handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
-        library = libraries.setdefault(digest, Library(cubin, handle))
-    return library
+        return library
+    data = artifact.blob(digest)
+    cubin = parse_cubin(data)
+    check_cubin(cubin, artifact, driver.version)
+    what = f"the cubin {digest[:12]} cannot be loaded"
+    with outside_captures(driver):
+        handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
+    return libraries.setdefault(digest, Library(cubin, handle))
 
 
 def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
@@ -353,14 +366,6 @@ def _raise_attribute(driver: Driver, kernel: Any, device: Device, name: str, val
         driver.call("cuKernelSetAttribute", attribute, value, kernel, number, what=what)
 
 
-def _force_load(driver: Driver, function: Any, what: str) -> None:
-    if driver.version >= _FORCED_LOADING:
-        driver.call("cuFuncLoad", function, what=what)
-    else:
-        version = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_BINARY_VERSION
-        driver.call("cuFuncGetAttribute", version, function, what=what)
-
-
 def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device) -> None:
     if launch.cluster is None:
         return
@@ -369,23 +374,19 @@ def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device
         raise CorruptError(
             f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of {shape}"
         )
-    if _count_clusters(driver, function, launch) < 1:
+    what = f"clusters of {launch.kernel} cannot be counted"
+    config = launch_config(driver, launch, 0)
+    try:
+        count = int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))
+    except DriverError as error:
+        if error.code != _INVALID_CLUSTER_SIZE:
+            raise
+        count = 0
+    if count < 1:
         raise DeviceError(
             f"a cluster of {shape} blocks of {launch.kernel} is too large for {device}: none fits.",
             hint="Compile with a smaller cluster.",
         )
-
-
-def _count_clusters(driver: Driver, function: Any, launch: Launch) -> int:
-    """Return how many clusters of a launch run at a time."""
-    what = f"clusters of {launch.kernel} cannot be counted"
-    config = launch_config(driver, launch, 0)
-    try:
-        return int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))
-    except DriverError as error:
-        if error.code == _INVALID_CLUSTER_SIZE:
-            return 0
-        raise
 
 
 def _upload_constants(name: str, artifact: Artifact, device: Device) -> list[tuple[int, int]]:

@@ -238,19 +238,19 @@ from pallasc.runtime.calls import match
 framework = made.install()
 kernel = made.kernel(made.add())
 inside, go = threading.Event(), threading.Event()
-real = match.may_run
-def slow(candidate):
+real = match.Route
+def slow(*candidates, **options):
     inside.set()
     go.wait()
-    return True
-match.may_run = slow
+    return real(*candidates, **options)
+match.Route = slow
 thread = threading.Thread(target=kernel._route_of, args=[kernel.variants[0]])
 thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(30)
-    match.may_run = real
+    match.Route = real
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     print(kernel(a, b).shape, flush=True)
     os._exit(0)

@@ -9,7 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.calls.program import Program, is_loaded, load_program
+from pallasc.runtime.calls.program import Program, load_program
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Pointer
@@ -197,9 +197,9 @@ def test_a_cubin_that_is_known_is_checked_for_each_artifact(runtime: Any) -> Non
 def test_a_variant_is_loaded_once(runtime: Any) -> None:
     candidate = Candidate("made", {}, made.add())
     device = get_device(0)
-    assert not is_loaded(candidate, device)
+    assert runtime.calls("cuKernelGetFunction") == []
     assert load_program(candidate, device) is load_program(candidate, device)
-    assert is_loaded(candidate, device)
+    assert len(runtime.calls("cuKernelGetFunction")) == 1
 
 
 def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:

@@ -8,8 +8,8 @@ import made
 import pytest
 
 from pallasc.errors import DeviceError, DriverError, SelectionError
-from pallasc.runtime.calls.launch import Route, is_capturing
-from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.calls.launch import Route
+from pallasc.runtime.device.devices import active, get_device, is_capturing
 from pallasc.runtime.matching.candidates import Candidate
 
 
