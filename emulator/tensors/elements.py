@@ -8,9 +8,11 @@ import numpy as np
 from pallasc.errors import UnsupportedError
 
 ELEMENT_BYTES = {
-    "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "f32": 4, "s32": 4,
+    "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1,
 }  # fmt: skip
-"""Element types by their names in PTX, and their sizes."""
+"""Element types of operands by their names in PTX, and their sizes."""
+
+_ACCUMULATORS = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
 
 _TF32_MASK = np.uint32(0xFFFFE000)
 _BYTES = np.arange(256, dtype=np.uint8)
@@ -48,6 +50,28 @@ def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
     return narrow.astype(np.float64)
 
 
+def decode_words(words: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the numbers that lie in registers along the last dimension, the lowest bits first.
+
+    Args:
+        words: uint32, or uint64 for f64.
+        dtype: a type of `decode`, s4, u4 or f64.
+
+    Raises:
+        UnsupportedError: the type is another.
+    """
+    if dtype == "f64":
+        return words.view(np.float64)
+    if dtype in ("s4", "u4"):
+        packed = words.view(np.uint8)
+        pairs = np.stack([packed & 15, packed >> 4], axis=-1).astype(np.float64)
+        numbers = pairs.reshape(*packed.shape[:-1], -1)
+        return np.where(numbers > 7, numbers - 16, numbers) if dtype == "s4" else numbers
+    if dtype not in ELEMENT_BYTES:
+        raise UnsupportedError(f"matrix elements of type {dtype}")
+    return decode(words.view(f"u{ELEMENT_BYTES[dtype]}"), dtype)
+
+
 def multiply_add(
     a: np.ndarray,
     b: np.ndarray,
@@ -68,7 +92,7 @@ def multiply_add(
         a: float64[m, k].
         b: float64[n, k].
         accumulator: [m, n], of the type `dtype`; None stands for zeros.
-        dtype: f32, f16 or s32.
+        dtype: f32, f16, f64 or s32.
         saturate: whether integers are clamped instead of wrapping.
     """
     with np.errstate(all="ignore"):
@@ -82,4 +106,4 @@ def multiply_add(
             return exact.astype(np.int32)
         if accumulator is not None:
             total += accumulator
-        return total.astype(np.float16 if dtype == "f16" else np.float32)
+        return total.astype(_ACCUMULATORS[dtype])
