@@ -118,6 +118,31 @@ class TensorMemory:
         self.words[lanes, columns] = words
         self.written[lanes, columns] = True
 
+    def read_block(self, lanes: NDArray[Any], columns: range, user: str) -> NDArray[np.uint32]:
+        """Return the cells of ascending lanes in a range of columns: uint32[lanes, columns].
+
+        Faster than `read`, with the same errors.
+        """
+        block = self._block(lanes, columns, user)
+        words: NDArray[np.uint32] = self.words[block].copy()
+        return words
+
+    def write_block(
+        self, lanes: NDArray[Any], columns: range, words: NDArray[np.uint32], user: str
+    ) -> None:
+        """Write cells, as `read_block` reads them."""
+        block = self._block(lanes, columns, user)
+        self.words[block] = words
+        self.written[block] = True
+
+    def _block(
+        self, lanes: NDArray[Any], columns: range, user: str
+    ) -> tuple[slice | NDArray[Any], slice]:
+        self._check(lanes, np.arange(columns.start, columns.stop), user)
+        first, last = int(lanes[0]), int(lanes[-1])
+        whole = last - first + 1 == len(lanes)
+        return slice(first, last + 1) if whole else lanes, slice(columns.start, columns.stop)
+
     def _check(self, lanes: NDArray[Any], columns: NDArray[Any], user: str) -> None:
         lowest, highest = int(lanes.min()), int(lanes.max())
         if lowest < 0 or highest >= LANES:

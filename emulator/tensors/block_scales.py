@@ -1,0 +1,64 @@
+"""Scale factors of block-scaled tcgen05.mma in tensor memory (PTX ISA 9.0, 9.7.16.10.7).
+
+A cell holds up to four factors of one row of A, or of one row of N of B. Row r lies in lane r % 32
+and column r // 32 from the operand's address on. Each of the four quarters of 32 lanes has a copy,
+and computes with its own. Where both halves of the lanes hold the same rows of D (M of 128 over two
+blocks), the lower half of the lanes has the factors of the lower half of N, the upper half those of
+the upper half: `tmem_sf_frg` in CUTLASS' mma_traits_sm100_frag.hpp has these layouts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pallasc.emulator.tensors.tcgen05_elements import decode_scales
+from pallasc.emulator.tensors.tcgen05_instructions import Instruction
+from pallasc.emulator.tensors.tensor_memory import (
+    LANES_PER_WARP,
+    TensorCoreError,
+    TensorMemory,
+    split_address,
+)
+
+
+def scale_cells(address: int, quarter: int, first_row: int, rows: int) -> tuple[range, range]:
+    """Return lanes and columns of the factors of rows `first_row` on, a multiple of 32.
+
+    Raises:
+        TensorCoreError: the address does not name lane 0.
+    """
+    # The upper two bits of the address may hold the byte that the instruction descriptor names.
+    lane, column = split_address(address & 0x3FFF_FFFF)
+    if lane:
+        raise TensorCoreError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
+    first = column + first_row // LANES_PER_WARP
+    lanes = range(quarter * LANES_PER_WARP, (quarter + 1) * LANES_PER_WARP)
+    return lanes, range(first, first - (-rows // LANES_PER_WARP))
+
+
+def a_scales(
+    memory: TensorMemory, instruction: Instruction, address: int, quarter: int
+) -> NDArray[np.float64]:
+    """Return A's factors of the 32 rows that a quarter computes: float64[32, factors]."""
+    rows = quarter * LANES_PER_WARP % instruction.rows
+    cells = scale_cells(address, quarter, rows, LANES_PER_WARP)
+    return _read(memory, instruction, cells, instruction.a_scale)
+
+
+def b_scales(
+    memory: TensorMemory, instruction: Instruction, address: int, quarter: int, rows: int
+) -> NDArray[np.float64]:
+    """Return B's factors of the `rows` of N that a quarter computes: float64[rows, factors]."""
+    cells = scale_cells(address, quarter, 0, rows)
+    return _read(memory, instruction, cells, instruction.b_scale)[:rows]
+
+
+def _read(
+    memory: TensorMemory, instruction: Instruction, cells: tuple[range, range], first: int
+) -> NDArray[np.float64]:
+    lanes = np.arange(cells[0].start, cells[0].stop)
+    words = memory.read_block(lanes, cells[1], f"{instruction.kind.opcode} (scale factors)")
+    patterns = np.ascontiguousarray(words.T).reshape(-1, 1).view(np.uint8)
+    selected = patterns[:, first : first + instruction.kind.scale_vector]
+    return decode_scales(instruction.scales, selected)

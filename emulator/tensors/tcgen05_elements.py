@@ -1,0 +1,120 @@
+"""Elements of the matrices of tcgen05.mma: from bits to float64, which holds each of them exactly.
+
+Elements come in chunks of 16 bytes. `.kind::f8f6f4` and `.kind::mxf8f6f4` keep 16 elements in each
+chunk, whatever their size: those of 6 bits fill the first 12 bytes, those of 4 bits the first 8
+(PTX ISA 9.0, 9.7.16.10.4). The first element lies in the lowest bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Element(NamedTuple):
+    """A type of elements.
+
+    Attributes:
+        name: as in the manual; `e2m1x2` is `e2m1` without padding.
+        bits: of an element.
+        per_chunk: elements in 16 bytes.
+    """
+
+    name: str
+    bits: int
+    per_chunk: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether a chunk has bits that belong to no element."""
+        return self.bits * self.per_chunk < 128
+
+
+ELEMENTS = {
+    element.name: element
+    for element in (
+        Element("f16", 16, 8),
+        Element("bf16", 16, 8),
+        Element("tf32", 32, 4),
+        Element("e4m3", 8, 16),
+        Element("e5m2", 8, 16),
+        Element("e2m3", 6, 16),
+        Element("e3m2", 6, 16),
+        Element("e2m1", 4, 16),
+        Element("e2m1x2", 4, 32),
+        Element("u8", 8, 16),
+        Element("s8", 8, 16),
+    )
+}
+
+_TABLES = {
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "e2m1x2": ml_dtypes.float4_e2m1fn,
+    "ue8m0": ml_dtypes.float8_e8m0fnu,
+    "u8": np.uint8,
+    "s8": np.int8,
+}
+
+
+@functools.cache
+def _table(name: str, bits: int) -> NDArray[np.float64]:
+    """Return the value of every pattern of bits of a small type."""
+    values: NDArray[Any] = np.arange(1 << bits, dtype=np.uint8).view(_TABLES[name])
+    return values.astype(np.float64)
+
+
+def decode(element: Element, chunks: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the elements of chunks: float64[..., chunks · per_chunk].
+
+    Args:
+        element: their type.
+        chunks: uint8[..., chunks, 16], contiguous.
+    """
+    flat = chunks.reshape(*chunks.shape[:-2], -1)
+    if element.name == "f16":
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return flat.view(np.float16).astype(np.float64)
+    if element.name == "bf16":
+        wide = flat.view(np.uint16).astype(np.uint32) << np.uint32(16)
+        return _wide(wide)
+    if element.name == "tf32":
+        # The tensor core reads 19 bits and ignores the lower 13.
+        return _wide(flat.view(np.uint32) & np.uint32(0xFFFFE000))
+    return _table(element.name, element.bits).take(_patterns(element, chunks, flat))
+
+
+def _wide(words: NDArray[np.uint32]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return words.view(np.float32).astype(np.float64)
+
+
+def _patterns(
+    element: Element, chunks: NDArray[np.uint8], flat: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return the bits of each element in a byte of its own."""
+    if element.bits == 8:
+        return flat
+    used = chunks[..., : element.bits * element.per_chunk // 8]
+    parts: tuple[Any, ...]
+    if element.bits == 4:
+        parts = (used & 15, used >> 4)
+    else:
+        low, middle, high = (used[..., i::3].astype(np.uint32) for i in range(3))
+        word = low | middle << np.uint32(8) | high << np.uint32(16)
+        parts = tuple(word >> np.uint32(6 * i) & np.uint32(63) for i in range(4))
+    return np.stack(parts, axis=-1).reshape(*flat.shape[:-1], -1)
+
+
+def decode_scales(name: str, patterns: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the value of scale factors `ue8m0`, or `ue4m3`, whose sign bit is ignored."""
+    if name == "ue8m0":
+        return _table("ue8m0", 8).take(patterns)
+    return _table("e4m3", 8).take(patterns & 0x7F)

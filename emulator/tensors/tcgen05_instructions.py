@@ -1,0 +1,261 @@
+"""What a tcgen05.mma is told to do: its mnemonic and its instruction descriptor.
+
+An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), here of the kinds without and with
+block scales:
+
+    bits   f16, tf32, f8f6f4, i8             mxf8f6f4, mxf4, mxf4nvf4
+    0–1    sparsity selector                 reserved
+    2      sparse                            sparse
+    3      saturate, i8 only                 upper bit of the choice of K
+    4–5    type of D                         byte of the scale factors of B
+    7–9    type of A                         type of A
+    10–12  type of B                         type of B; bit 12 of mxf4: version of the metadata
+    13–16  negate A, B; A, B are MN-major    the same
+    17–22  N / 8                             N / 8
+    23     reserved                          type of the scale factors
+    24–28  M / 16                            M / 16
+    29–30  reserved; the shift of .ws        byte of the scale factors of A
+    31     the shift of .ws                  lower bit of the choice of K
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from pallasc.emulator.tensors.tcgen05_descriptors import CHUNK_BYTES
+from pallasc.emulator.tensors.tcgen05_elements import ELEMENTS, Element
+from pallasc.emulator.tensors.tensor_memory import TensorCoreError
+from pallasc.errors import UnsupportedError
+
+# Operands have 32 bytes of K elements, twice that where A is sparse and the operand is not A.
+K_BYTES = 32
+
+_F16 = {0: "f16", 1: "bf16"}
+_F8 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+_TYPES: dict[str, dict[int, str]] = {
+    "f16": _F16,
+    "tf32": {2: "tf32"},
+    "f8f6f4": _F8,
+    "i8": {0: "u8", 1: "s8"},
+    "mxf8f6f4": _F8,
+    "mxf4": {1: "e2m1x2"},
+    "mxf4nvf4": {1: "e2m1x2"},
+}
+_RESULTS: dict[str, dict[int, str]] = {
+    "f16": {0: "f16", 1: "f32"},
+    "tf32": {1: "f32"},
+    "f8f6f4": {0: "f16", 1: "f32"},
+    "i8": {2: "s32"},
+}
+
+# kind and qualifier -> scale factors for the K of one instruction.
+_SCALE_VECTORS = {
+    ("mxf8f6f4", ""): 1,
+    ("mxf8f6f4", "scale_vec::1X"): 1,
+    ("mxf8f6f4", "block32"): 1,
+    ("mxf4", ""): 2,
+    ("mxf4", "scale_vec::2X"): 2,
+    ("mxf4", "block32"): 2,
+    ("mxf4nvf4", "scale_vec::2X"): 2,
+    ("mxf4nvf4", "block32"): 2,
+    ("mxf4nvf4", "scale_vec::4X"): 4,
+    ("mxf4nvf4", "block16"): 4,
+}
+_COLLECTORS = tuple(f"collector::a::{op}" for op in ("fill", "use", "lastuse", "discard"))
+
+
+@dataclass(frozen=True, slots=True)
+class MmaKind:
+    """The mnemonic of a tcgen05.mma.
+
+    Attributes:
+        opcode: all of it.
+        name: `f16`, `mxf4`, …
+        group: blocks that work together, 1 or 2.
+        sparse: whether A is sparse.
+        scale_vector: scale factors for the K of one instruction; 0 without block scales.
+    """
+
+    opcode: str
+    name: str
+    group: int
+    sparse: bool
+    scale_vector: int
+
+
+@functools.cache
+def parse_mma(opcode: str) -> MmaKind:
+    """Read the mnemonic of a tcgen05.mma or tcgen05.mma.sp.
+
+    Where a matrix is collected makes no difference here, so `.collector::a::…` is read and
+    forgotten.
+
+    Raises:
+        UnsupportedError: a part of it is unknown or not executed: `.ws`, `.ashift`.
+    """
+    parts = opcode.split(".")
+    if parts[:2] != ["tcgen05", "mma"]:
+        raise UnsupportedError(f"{opcode}: not a tcgen05.mma")
+    rest = parts[2:]
+    sparse = rest[:1] == ["sp"]
+    rest = rest[1:] if sparse else rest
+    groups = {"cta_group::1": 1, "cta_group::2": 2}
+    if len(rest) < 2 or rest[0] not in groups or rest[1].removeprefix("kind::") not in _TYPES:
+        raise UnsupportedError(f"{opcode}: pallasc does not execute this form of tcgen05.mma")
+    group, name, rest = groups[rest[0]], rest[1].removeprefix("kind::"), rest[2:]
+    if rest and rest[-1] in _COLLECTORS:
+        rest = rest[:-1]
+    scaled = rest[:1] == ["block_scale"]
+    qualifier = ".".join(rest[1:] if scaled else rest)
+    vector = _SCALE_VECTORS.get((name, qualifier)) if scaled else 0
+    if vector is None or (qualifier and not scaled) or scaled == (name in _RESULTS):
+        raise UnsupportedError(f"{opcode}: pallasc does not execute .{'.'.join(rest) or name}")
+    return MmaKind(opcode, name, group, sparse, vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """What an instruction descriptor says.
+
+    Attributes:
+        kind: the mnemonic.
+        m: rows of A and D, of both blocks of a group together.
+        n: columns of B and D.
+        k: of the product; a sparse A has half as many elements in a row.
+        a: type of A's elements.
+        b: type of B's elements.
+        result: type of D's, `f16`, `f32` or `s32`.
+        a_mn_major: whether A's columns are contiguous, not its rows.
+        b_mn_major: whether B's rows of N are contiguous.
+        a_sign: -1 where A is negated, else 1.
+        b_sign: -1 where B is negated, else 1.
+        saturate: whether integer sums saturate.
+        selector: which column of a pair holds the metadata of a sparse A.
+        scales: type of the scale factors, `ue8m0` or `ue4m3`.
+        a_scale: first byte of A's scale factors in their cells.
+        b_scale: first byte of B's.
+    """
+
+    kind: MmaKind
+    m: int
+    n: int
+    k: int
+    a: Element
+    b: Element
+    result: str
+    a_mn_major: bool
+    b_mn_major: bool
+    a_sign: int
+    b_sign: int
+    saturate: bool
+    selector: int
+    scales: str
+    a_scale: int
+    b_scale: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of A and D in each block."""
+        return self.m // self.kind.group
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of B, counted along N, in each block's shared memory."""
+        return self.n // self.kind.group
+
+    @property
+    def b_k_bytes(self) -> int:
+        """Bytes of the K elements of a row of B."""
+        return K_BYTES * (2 if self.kind.sparse else 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
+    """Read an instruction descriptor.
+
+    Raises:
+        TensorCoreError: it does not fit the mnemonic, or what it says is invalid.
+        UnsupportedError: it says what pallasc does not execute.
+    """
+    scaled = kind.scale_vector > 0
+    a_type, b_type = idesc >> 7 & 7, idesc >> 10 & (3 if kind.name.startswith("mxf4") else 7)
+    types = _TYPES[kind.name]
+    if bool(idesc >> 2 & 1) != kind.sparse:
+        raise _wrong(kind, idesc, f"bit 2 says {'dense' if kind.sparse else 'sparse'}")
+    if a_type not in types or b_type not in types:
+        raise _wrong(kind, idesc, f"types of A and B are {a_type} and {b_type}")
+    a, b = ELEMENTS[types[a_type]], ELEMENTS[types[b_type]]
+    result = "f32" if scaled else _RESULTS[kind.name].get(idesc >> 4 & 3)
+    if result is None or (result == "f16" and "bf16" in (a.name, b.name)):
+        raise _wrong(kind, idesc, f"type of D is {idesc >> 4 & 3}")
+    if idesc & (1 << 6) or (not scaled and idesc & (1 << 23 | 7 << 29)):
+        raise _wrong(kind, idesc, "reserved bits are not 0")
+    m, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
+    _check_shape(kind, idesc, m, n)
+    if scaled:
+        _check_scaled(kind, idesc)
+    elif kind.name in ("f16", "tf32") and idesc & 3 > 1:
+        raise UnsupportedError(f"{kind.opcode}: sparsity selector {idesc & 3}")
+    elif kind.name not in ("f16", "tf32") and idesc & 3:
+        raise _wrong(kind, idesc, f"the sparsity selector of this kind is 0, not {idesc & 3}")
+    negate_a, negate_b, a_mn, b_mn = (bool(idesc >> bit & 1) for bit in (13, 14, 15, 16))
+    if (negate_a or negate_b) and kind.name == "i8":
+        raise _wrong(kind, idesc, "integers cannot be negated")
+    if (a_mn and a.bits < 8) or (b_mn and b.bits < 8):
+        raise UnsupportedError(f"{kind.opcode}: MN-major matrix of {a.name} or {b.name}")
+    return Instruction(
+        kind=kind,
+        m=m,
+        n=n,
+        k=K_BYTES // CHUNK_BYTES * a.per_chunk * (2 if kind.sparse else 1),
+        a=a,
+        b=b,
+        result=result,
+        a_mn_major=a_mn,
+        b_mn_major=b_mn,
+        a_sign=-1 if negate_a else 1,
+        b_sign=-1 if negate_b else 1,
+        saturate=not scaled and bool(idesc >> 3 & 1),
+        selector=0 if scaled else idesc & 3,
+        scales="ue8m0" if idesc >> 23 & 1 else "ue4m3",
+        a_scale=idesc >> 29 & 3 if scaled else 0,
+        b_scale=idesc >> 4 & 3 if scaled else 0,
+    )
+
+
+def _check_shape(kind: MmaKind, idesc: int, m: int, n: int) -> None:
+    rows = (128,) if kind.group == 1 else (128, 256)
+    if kind.group == 1 and not kind.scale_vector:
+        rows = (64, 128)
+    step = 8 * kind.group
+    if m not in rows or not step <= n <= 256 or n % step:
+        raise _wrong(
+            kind,
+            idesc,
+            f"M is {m} and N {n}; M must be {' or '.join(map(str, rows))}, and N a multiple of "
+            f"{step} in {step}…256",
+        )
+    if kind.sparse and m // kind.group == 64:
+        raise UnsupportedError(f"{kind.opcode}: sparse A with {m} rows")
+
+
+def _check_scaled(kind: MmaKind, idesc: int) -> None:
+    ue8m0 = bool(idesc >> 23 & 1)
+    if not ue8m0 and (kind.name != "mxf4nvf4" or kind.scale_vector != 4):
+        raise _wrong(kind, idesc, "scale factors ue4m3 need .kind::mxf4nvf4 with .scale_vec::4X")
+    if idesc >> 31 or idesc >> 3 & 1:
+        raise UnsupportedError(f"{kind.opcode}: instruction descriptor {idesc:#010x}: unusual K")
+    if kind.name.startswith("mxf4") and idesc >> 12 & 1:
+        raise UnsupportedError(f"{kind.opcode}: version 1 of the sparsity metadata")
+    for operand, first in (("A", idesc >> 29 & 3), ("B", idesc >> 4 & 3)):
+        if first % kind.scale_vector:
+            raise _wrong(
+                kind,
+                idesc,
+                f"the {kind.scale_vector} scale factors of {operand} cannot start at byte {first}",
+            )
+
+
+def _wrong(kind: MmaKind, idesc: int, what: str) -> TensorCoreError:
+    return TensorCoreError(f"{kind.opcode}: instruction descriptor {idesc:#010x}: {what}")

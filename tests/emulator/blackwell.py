@@ -1,0 +1,186 @@
+"""Operands of tcgen05 as Mosaic lays them out in shared memory, written down apart from the code.
+
+Mosaic tiles a matrix by 8 rows of as many bytes as the swizzling has, and TMA exchanges the 16-byte
+chunks of a row by the number of the row in its tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from pallasc.emulator.tensors import tcgen05_moves as moves
+from pallasc.emulator.tensors.tensor_memory import TensorMemory
+
+MODES = {16: 0, 128: 2, 64: 4, 32: 6, "128B32": 1}
+DTYPES = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "s8": np.int8,
+    "u8": np.uint8,
+}
+TYPE_CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "u8": 0, "s8": 1}
+TYPE_CODES |= {"e2m3": 3, "e3m2": 4, "e2m1": 5}
+RESULT_CODES = {"f16": 0, "f32": 1, "s32": 2}
+
+
+def swizzle(tile: np.ndarray, mode: int | str) -> np.ndarray:
+    """Exchange the chunks of a tile, uint8[rows, bytes], row by row."""
+    size, mixed = {
+        16: (16, lambda row: 0),
+        32: (16, lambda row: row // 4 % 2),
+        64: (16, lambda row: row // 2 % 4),
+        128: (16, lambda row: row % 8),
+        "128B32": (32, lambda row: row % 4),
+    }[mode]
+    result = np.empty_like(tile)
+    for row in range(len(tile)):
+        chunks = tile[row].reshape(-1, size)
+        for i in range(len(chunks)):
+            to = i ^ mixed(row)
+            result[row].reshape(-1, size)[to] = chunks[i]
+    return result
+
+
+def tiled(rows: np.ndarray, mode: int | str) -> tuple[np.ndarray, int, int]:
+    """Tile and swizzle uint8[rows, bytes]; return bytes, and strides of tile rows and columns."""
+    height = 4 if mode == "128B32" else 8
+    width = 128 if mode == "128B32" else mode
+    down, across = rows.shape[0] // height, rows.shape[1] // width
+    out = np.empty((down, across, height, width), np.uint8)
+    for i in range(down):
+        for j in range(across):
+            tile = rows[i * height : (i + 1) * height, j * width : (j + 1) * width]
+            out[i, j] = swizzle(tile, mode)
+    return out.ravel(), across * height * width, height * width
+
+
+@dataclass
+class Operand:
+    """A matrix in shared memory: what a descriptor of it says for each step along K."""
+
+    data: np.ndarray
+    mode: int | str
+    leading: int
+    stride: int
+    steps: list[int]
+
+    def descriptor(self, base: int, step: int) -> int:
+        start = base + self.steps[step]
+        fields = start >> 4 | self.leading >> 4 << 16 | self.stride >> 4 << 32
+        return fields | MODES[self.mode] << 61
+
+
+def k_major(rows: np.ndarray, mode: int, *, step_bytes: int = 32) -> Operand:
+    """uint8[mn, bytes of K]."""
+    data, down, across = tiled(rows, mode)
+    starts = range(0, rows.shape[1], step_bytes)
+    steps = [start // mode * across + start % mode for start in starts]
+    return Operand(data, mode, across if mode == 16 else 0, down, steps)
+
+
+def mn_major(matrix: np.ndarray, mode: int | str, *, step_k: int) -> Operand:
+    """Elements [mn, k], laid out as [k, mn]."""
+    lines = np.ascontiguousarray(matrix.T)
+    lines = lines.view(np.uint8).reshape(len(lines), -1)
+    data, down, across = tiled(lines, mode)
+    per_tile = 4 if mode == "128B32" else 8
+    steps = [k // per_tile * down for k in range(0, len(lines), step_k)]
+    leading, stride = (down, across) if mode == 16 else (across, down)
+    return Operand(data, mode, leading, stride, steps)
+
+
+def as_bytes(matrix: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(matrix).view(np.uint8).reshape(len(matrix), -1)
+
+
+def instruction(
+    m: int,
+    n: int,
+    a: str,
+    b: str,
+    result: str,
+    *,
+    a_mn: bool = False,
+    b_mn: bool = False,
+    sparse: int | None = None,
+) -> int:
+    """Mosaic's `create_instr_descriptor`; `sparse` is the selector."""
+    word = 0 if sparse is None else 4 | sparse
+    word |= RESULT_CODES[result] << 4 | TYPE_CODES[a] << 7 | TYPE_CODES[b] << 10
+    return word | a_mn << 15 | b_mn << 16 | n // 8 << 17 | m // 16 << 24
+
+
+def scaled_instruction(
+    m: int, n: int, a: str, b: str, scales: str, first: int, *, sparse: bool = False, mn: int = 0
+) -> int:
+    """Mosaic's `_create_scaled_instr_descriptor`; `mn` has a bit each for A and B."""
+    codes = TYPE_CODES | {"e2m1x2": 1}
+    word = int(sparse) << 2 | first << 4 | codes[a] << 7 | codes[b] << 10 | mn << 15
+    return word | n // 8 << 17 | (scales == "ue8m0") << 23 | m // 128 << 27 | first << 29
+
+
+def random_elements(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    if name in ("s8", "u8"):
+        low = -128 if name == "s8" else 0
+        return generator.integers(low, low + 256, shape).astype(DTYPES[name])
+    values = generator.integers(-16, 17, shape) / 8
+    return values.astype(np.float32).astype(DTYPES[name])
+
+
+def elements(name, shape, seed):
+    """Return random values of a matrix, and its bytes; `e2m1x2` has two elements a byte."""
+    if name != "e2m1x2":
+        matrix = random_elements(name, shape, seed)
+        return matrix.astype(np.float64), as_bytes(matrix)
+    codes = np.random.default_rng(seed).integers(0, 16, shape, np.uint8)
+    values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    return values, codes[:, 0::2] | codes[:, 1::2] << 4
+
+
+def fresh_memory(columns: int = 512) -> TensorMemory:
+    memory = TensorMemory()
+    memory.alloc(columns)
+    return memory
+
+
+def shared_with(*operands: tuple[int, np.ndarray]) -> np.ndarray:
+    """Shared memory of one block that holds each data at its address."""
+    shared = np.full(227 * 1024, 0xEE, np.uint8)
+    for address, data in operands:
+        shared[address : address + len(data)] = data
+    return shared
+
+
+def read_lanes(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
+    """All 128 lanes by `.32x32b` loads of four warps: uint32[128, columns]."""
+    move = moves.parse_move("tcgen05.ld.sync.aligned.32x32b.x8.b32")
+    out = np.empty((128, columns), np.uint32)
+    for warp in range(4):
+        for column in range(0, columns, 8):
+            registers = moves.load(memory, address + column, warp, move)
+            out[warp * 32 : warp * 32 + 32, column : column + 8] = registers.T
+    return out
+
+
+def read_mosaic_fragments(memory: TensorMemory, address: int, columns: int) -> np.ndarray:
+    """An accumulator f32[128, columns] as Mosaic's `_load_32xcols` reads its default layout."""
+    units = min(columns // 8, 8)
+    move = moves.parse_move(f"tcgen05.ld.sync.aligned.16x256b.x{units}.b32")
+    out = np.empty((128, columns), np.uint32)
+    for warp in range(4):
+        for half in range(2):
+            for first in range(0, columns, 8 * units):
+                registers = moves.load(memory, address + (half * 16 << 16) + first, warp, move)
+                for r in range(len(registers)):
+                    for thread in range(32):
+                        row = warp * 32 + half * 16 + r % 4 // 2 * 8 + thread // 4
+                        column = first + r // 4 * 8 + thread % 4 * 2 + r % 2
+                        out[row, column] = registers[r, thread]
+    return out.view(np.float32)

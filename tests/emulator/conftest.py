@@ -1,0 +1,12 @@
+"""Modules that the tests of the emulator share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import blackwell  # noqa: F401  (tests import it by its bare name)
+
+sys.path.pop(0)
