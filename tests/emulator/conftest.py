@@ -8,5 +8,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import blackwell  # noqa: F401  (tests import it by its bare name)
+import number_vectors  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)
