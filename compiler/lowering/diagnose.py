@@ -206,6 +206,14 @@ def user_place(places: list[tuple[str, int]]) -> Location | None:
     return None
 
 
+def user_stack(stack: list[tuple[str, int, int]]) -> tuple[Location, ...]:
+    """Return those of (file, line, column), innermost first, that `user_place` could name."""
+    inside = stack[: len(_inside([(file, line) for file, line, _ in stack]))] or stack
+    return tuple(
+        Location(*frame) for frame in inside if _is_users(frame[0]) or _is_shipped(frame[0])
+    )
+
+
 def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return the frames, innermost first, that lie below the compiler's own."""
     own = _compiler_folder()

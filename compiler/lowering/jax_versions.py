@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from pallasc.compiler.lowering.patches import patched
 from pallasc.specs.meshes import Mesh
 
 _MOST_FRAMES = 10
+_MOST_COLUMNS = 1 << 16
+_uses = itertools.count(1)
+_STACKS = "stacks"
+_NUMBER = re.compile(rf'"{_STACKS}":(\d+)')
+PythonStack = list[tuple[str, int, int]]
+"""(file, line, column) of frames, the innermost first."""
 _ATTRIBUTE = "mosaic_gpu.dump_basename"
 
 
@@ -36,6 +45,69 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
     finally:
         frames.user_frame = user_frame
         config.update("jax_traceback_in_locations_limit", limit)
+
+
+@contextlib.contextmanager
+def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]:
+    """Make the line of each source location a number for the Python stack behind it.
+
+    Mosaic hands a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves out
+    those of kernels that ship with it. The columns differ from one use to the next, since XLA does
+    not compile a kernel again that the process has compiled before.
+
+    Args:
+        number: returns the number, 0 for none. Its arguments are the stack of an equation, from
+            where the function around it was traced, and the number of the equation that calls this
+            function, 0 for none.
+    """
+    from jax._src import config, source_info_util
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    use = next(_uses) % _MOST_COLUMNS
+    info: Any = source_info_util
+    located: Any = mlir.source_info_to_location
+
+    call = [0]  # the number of XLA's equation that is being lowered, which may call a kernel
+
+    def numbered(traceback: Any, outer: int) -> Any:
+        if traceback is None:
+            return None
+        frames = list(map(info.raw_frame_to_frame, *traceback.raw_frames()))
+        # Python counts columns from 0.
+        stack = [(frame.file_name, frame.start_line, frame.start_column + 1) for frame in frames]
+        return info.Frame(_STACKS, "", number(stack, outer), use, 0, 0)
+
+    def location(context: Any, *arguments: Any) -> Any:
+        is_kernel = not isinstance(context, mlir.ModuleContext)
+        outer = _current_number(ir) or (call[0] if is_kernel else 0)
+
+        def frame_of(traceback: Any) -> Any:
+            frame = numbered(traceback, outer)
+            if not is_kernel and frame is not None:
+                call[0] = frame.start_line or call[0]
+            return frame
+
+        with (
+            config.include_full_tracebacks_in_locations(False),
+            patched(info, {"user_frame": frame_of}),
+        ):
+            return located(context, *arguments)
+
+    with (
+        patched(info, {"user_frame": lambda traceback: numbered(traceback, call[0])}),
+        patched(mlir, {"source_info_to_location": location}),
+    ):
+        yield
+
+
+def _current_number(ir: Any) -> int:
+    """Return the number in the location of the equation that is being lowered, 0 for none."""
+    try:
+        place = _NUMBER.search(str(ir.Location.current))
+    except ValueError:  # there is none
+        return 0
+    return int(place[1]) if place else 0
 
 
 def jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:

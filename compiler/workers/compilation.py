@@ -39,7 +39,13 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.listening import Hearing, Listener, tracing_anew
-from pallasc.compiler.workers.messages import Compile, Compiled, Failed
+from pallasc.compiler.workers.messages import (
+    Compile,
+    Compiled,
+    Failed,
+    FindLines,
+    LinesFound,
+)
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.modules import module_name
@@ -90,6 +96,23 @@ class Session:
                 variant = request.variant
                 missed = missed_of(_entry_modules(variant), variant.base_dir, earlier)
                 return Failed.because_of(error, missed=missed)
+
+    def find_lines(self, request: FindLines) -> LinesFound:
+        """Find the user's lines behind the PTX of a variant's kernels.
+
+        Raises:
+            PallascError: it is compiled to other PTX now, or not at all.
+        """
+        from pallasc.compiler.lowering.line_tables import line_tables
+
+        if request.env and not self.traced:
+            self.before.expose_variables(request.env)
+        self.traced += 1
+        within = partial(self.before.working_in, request.variant.base_dir)
+        with tracing_anew(self.traced):
+            with within():
+                job = replace(_job(request.variant), within=within)
+            return LinesFound(tables=line_tables(job, self.tools, request.ptx))
 
 
 @dataclass(frozen=True, slots=True)

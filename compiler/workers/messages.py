@@ -1,9 +1,9 @@
 """Messages between the command line process and its workers: JSON objects; `channel` frames them.
 
-A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile`; or
-`listen` once and then `collect`. To `context` and `listen` it says `{"ready": true}`. Everything
-else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`. The fields are those of the
-classes here; bytes travel as base64.
+A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile` and
+`lines`; or `listen` once and then `collect`. To `context` and `listen` it says `{"ready": true}`.
+Everything else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`. The fields are
+those of the classes here; bytes travel as base64.
 
 The user's code runs in the process that replies, so a reply is read with every type checked.
 """
@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pallasc.compiler.inputs.sources import Sources
+from pallasc.compiler.lowering.line_table import LineTable
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.typed_json import plain, read_dataclass
 from pallasc.errors import PallascError
@@ -184,6 +185,13 @@ class Compiled(Reply):
             raise ValueError(f"{self.seconds} seconds")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesFound(Reply):
+    """The tables of the user's lines, by kernel."""
+
+    tables: Mapping[str, LineTable]
+
+
 # ---- requests
 
 
@@ -310,8 +318,25 @@ class Compile(Request):
     trusted_records: Mapping[str, str] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindLines(Request):
+    """Find the user's lines behind the PTX of a variant's kernels.
+
+    Attributes:
+        variant: the variant.
+        ptx: the PTX that ships, by kernel.
+        env: the values of the variables that it declares, None if not set.
+    """
+
+    op: ClassVar[str] = "lines"
+    reply: ClassVar[type[Reply]] = LinesFound
+    variant: Variant
+    ptx: Mapping[str, str]
+    env: Mapping[str, str | None]
+
+
 _REQUESTS: Mapping[object, type[Request]] = {
-    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile)
+    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile, FindLines)
 }
 
 

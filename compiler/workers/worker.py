@@ -34,6 +34,7 @@ from pallasc.compiler.workers.messages import (
     Collected,
     Compile,
     Failed,
+    FindLines,
     Introduction,
     Listen,
     Reply,
@@ -118,6 +119,8 @@ def _reports(ptxas: Path) -> Reports:
 def _reply(request: Request, session: Session | None) -> Reply:
     if isinstance(request, Collect):
         return _collect(request.path, request.env)
+    if session is not None and isinstance(request, FindLines):
+        return session.find_lines(request)
     if session is None or not isinstance(request, Compile):
         raise CompileError("a worker was asked to compile before it had its context")
     return session.compile(request)

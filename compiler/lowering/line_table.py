@@ -1,0 +1,29 @@
+"""The user's lines behind the PTX of a kernel, as `line_tables` finds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pallasc.errors import Location
+
+
+@dataclass(frozen=True, slots=True)
+class LineTable:
+    """The user's lines behind a kernel's PTX.
+
+    Attributes:
+        stacks: stacks of the user's frames, the innermost first.
+        numbers: for each line of the PTX, the number of its stack, from 1; 0 for none.
+    """
+
+    stacks: tuple[tuple[Location, ...], ...]
+    numbers: tuple[int, ...]
+
+    def stack(self, line: int) -> tuple[Location, ...]:
+        """Return the user's frames behind a line of the PTX, the innermost first."""
+        number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
+        return self.stacks[number - 1] if number else ()
+
+    def place(self, line: int) -> Location | None:
+        """Return the user's innermost line behind a line of the PTX."""
+        return next(iter(self.stack(line)), None)
