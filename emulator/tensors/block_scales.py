@@ -21,28 +21,39 @@ from pallasc.emulator.tensors.tensor_memory import (
     split_address,
 )
 
+# Lanes and columns, a rectangle of tensor memory.
+Cells = tuple[NDArray[np.intp], range]
 
-def scale_cells(address: int, quarter: int, first_row: int, rows: int) -> tuple[range, range]:
-    """Return lanes and columns of the factors of rows `first_row` on, a multiple of 32.
+
+def a_cells(instruction: Instruction, address: int, quarter: int) -> Cells:
+    """Return where the factors of the 32 rows of A lie that a quarter computes.
 
     Raises:
         TensorCoreError: the address does not name lane 0.
     """
+    block = quarter % (instruction.rows // LANES_PER_WARP)
+    return _cells(address, quarter, block, 1)
+
+
+def b_cells(address: int, quarter: int, rows: int) -> Cells:
+    """Return where the factors of the `rows` of N lie that a quarter computes, as `a_cells`."""
+    return _cells(address, quarter, 0, -(-rows // LANES_PER_WARP))
+
+
+def _cells(address: int, quarter: int, first: int, count: int) -> Cells:
     # The upper two bits of the address may hold the byte that the instruction descriptor names.
     lane, column = split_address(address & 0x3FFF_FFFF)
     if lane:
         raise TensorCoreError(f"scale factors at {address:#010x} must start at lane 0, not {lane}")
-    first = column + first_row // LANES_PER_WARP
-    lanes = range(quarter * LANES_PER_WARP, (quarter + 1) * LANES_PER_WARP)
-    return lanes, range(first, first - (-rows // LANES_PER_WARP))
+    lanes = np.arange(quarter * LANES_PER_WARP, (quarter + 1) * LANES_PER_WARP)
+    return lanes, range(column + first, column + first + count)
 
 
 def a_scales(
     memory: TensorMemory, instruction: Instruction, address: int, quarter: int
 ) -> NDArray[np.float64]:
     """Return A's factors of the 32 rows that a quarter computes: float64[32, factors]."""
-    rows = quarter * LANES_PER_WARP % instruction.rows
-    cells = scale_cells(address, quarter, rows, LANES_PER_WARP)
+    cells = a_cells(instruction, address, quarter)
     return _read(memory, instruction, cells, instruction.a_scale)
 
 
@@ -50,15 +61,14 @@ def b_scales(
     memory: TensorMemory, instruction: Instruction, address: int, quarter: int, rows: int
 ) -> NDArray[np.float64]:
     """Return B's factors of the `rows` of N that a quarter computes: float64[rows, factors]."""
-    cells = scale_cells(address, quarter, 0, rows)
+    cells = b_cells(address, quarter, rows)
     return _read(memory, instruction, cells, instruction.b_scale)[:rows]
 
 
 def _read(
-    memory: TensorMemory, instruction: Instruction, cells: tuple[range, range], first: int
+    memory: TensorMemory, instruction: Instruction, cells: Cells, first: int
 ) -> NDArray[np.float64]:
-    lanes = np.arange(cells[0].start, cells[0].stop)
-    words = memory.read_block(lanes, cells[1], f"{instruction.kind.opcode} (scale factors)")
+    words = memory.read_block(*cells, f"{instruction.kind.opcode} (scale factors)")
     patterns = np.ascontiguousarray(words.T).reshape(-1, 1).view(np.uint8)
     selected = patterns[:, first : first + instruction.kind.scale_vector]
     return decode_scales(instruction.scales, selected)

@@ -10,20 +10,21 @@ of B's, and gets half of D's rows with all columns. How D lies in the lanes (9.7
     64   1        F: row r in lane r // 16 · 32 + r % 16, or 16 lanes on
     128  2        B: row r in lanes r and r + 64, the lower and upper half of the columns of D
 
-Sums are computed in float64 and rounded once; hardware rounds differently, and not as documented.
+How sums are rounded is said at `elements.multiply_add`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pallasc.emulator.tensors import tcgen05_sparsity
-from pallasc.emulator.tensors.block_scales import a_scales, b_scales
+from pallasc.emulator.tensors.block_scales import Cells, a_cells, a_scales, b_cells, b_scales
+from pallasc.emulator.tensors.elements import multiply_add
 from pallasc.emulator.tensors.tcgen05_descriptors import (
     k_major_chunks,
     mn_major_chunks,
@@ -131,21 +132,22 @@ def mma(
     instruction = decode_instruction(kind, idesc)
     _check_operands(instruction, len(shared), len(memories), scale_input_d, disable_output_lane)
     lane, column = _accumulator(instruction, d_address)
-    if (kind.scale_vector > 0) != (a_scales_address is not None and b_scales_address is not None):
+    scaled = kind.scale_vector > 0
+    if scaled != (a_scales_address is not None and b_scales_address is not None):
         raise TensorCoreError(f"{kind.opcode}: two addresses of scale factors with .block_scale")
     if kind.sparse != (metadata_address is not None):
         raise TensorCoreError(f"{kind.opcode}: an address of metadata with .sp")
-    b = _b_matrix(instruction, b_descriptor, shared)
-    for block, (data, memory) in enumerate(zip(shared, memories, strict=True)):
-        whole = None if a_in_tensor_memory else _a_matrix(instruction, a, data)
-        places = None
-        if metadata_address is not None:
-            places = tcgen05_sparsity.positions(memory, instruction, metadata_address)
-        kept = _kept_lanes(disable_output_lane, block)
-        for part in parts(instruction.m, instruction.n, kind.group, lane, kind.scale_vector > 0):
-            left = _a_lanes(instruction, a, part, memory) if whole is None else whole[part.rows]
-            right = b[part.columns.start : part.columns.stop]
-            with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
+        b = _b_matrix(instruction, b_descriptor, shared)
+        for block, (data, memory) in enumerate(zip(shared, memories, strict=True)):
+            whole = None if a_in_tensor_memory else _a_matrix(instruction, a, data)
+            places = None
+            if metadata_address is not None:
+                places = tcgen05_sparsity.positions(memory, instruction, metadata_address)
+            kept = _kept_lanes(disable_output_lane, block)
+            for part in parts(instruction.m, instruction.n, kind.group, lane, scaled):
+                left = _a_lanes(instruction, a, part, memory) if whole is None else whole[part.rows]
+                right = b[part.columns.start : part.columns.stop]
                 if places is not None:
                     left = tcgen05_sparsity.expand(left, places[part.rows], instruction.k)
                 if a_scales_address is not None and b_scales_address is not None:
@@ -154,10 +156,13 @@ def mma(
                     left = _scaled(left, factors)
                     factors = b_scales(memory, instruction, b_scales_address, quarter, len(right))
                     right = _scaled(right, factors)
-                product = left @ right.T
-                _accumulate(
-                    memory, instruction, part, column, product, enable_input_d, scale_input_d, kept
-                )
+                lanes = part.lanes
+                if kept is not None:
+                    left, lanes = left[~kept[lanes]], lanes[~kept[lanes]]
+                if len(lanes):
+                    columns = range(column, column + len(part.columns))
+                    scale = 2.0**-scale_input_d if enable_input_d else None
+                    _accumulate(memory, instruction, lanes, columns, left, right, scale)
 
 
 def operand_chunks(
@@ -174,16 +179,39 @@ def operand_chunks(
     return np.unique(np.concatenate([chunks.ravel() for chunks in read]))
 
 
-def accumulator_cells(
-    kind: MmaKind, idesc: int, d_address: int
-) -> list[tuple[NDArray[np.intp], range]]:
-    """Return lanes and columns that hold D in each block, as rectangles."""
+def tensor_memory_cells(
+    kind: MmaKind,
+    idesc: int,
+    d_address: int,
+    *,
+    a_address: int | None = None,
+    metadata_address: int | None = None,
+    a_scales_address: int | None = None,
+    b_scales_address: int | None = None,
+) -> tuple[list[Cells], list[Cells]]:
+    """Return which cells of tensor memory hold D, and which hold operands, in each block.
+
+    D is written, and read where it is enabled as an input. Addresses are those of `mma`;
+    `a_address` is given where A lies in tensor memory.
+    """
     instruction = decode_instruction(kind, idesc)
     lane, column = _accumulator(instruction, d_address)
-    return [
-        (part.lanes, range(column, column + len(part.columns)))
-        for part in parts(instruction.m, instruction.n, kind.group, lane, False)
-    ]
+    shares = parts(instruction.m, instruction.n, kind.group, lane, kind.scale_vector > 0)
+    results = [(p.lanes, range(column, column + len(p.columns))) for p in shares]
+    operands: list[Cells] = []
+    if metadata_address is not None:
+        columns = tcgen05_sparsity.metadata_columns(instruction, metadata_address)
+        operands.append((np.arange(LANES), columns))
+    for part in shares:
+        if a_address is not None:
+            _, first = split_address(a_address)
+            operands.append((part.lanes, range(first, first + K_BYTES // 4)))
+        quarter = int(part.lanes[0]) // LANES_PER_WARP
+        if a_scales_address is not None:
+            operands.append(a_cells(instruction, a_scales_address, quarter))
+        if b_scales_address is not None:
+            operands.append(b_cells(b_scales_address, quarter, len(part.columns)))
+    return results, operands
 
 
 def _check_operands(
@@ -308,39 +336,20 @@ def _scaled(matrix: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArra
 def _accumulate(
     memory: TensorMemory,
     instruction: Instruction,
-    part: Part,
-    column: int,
-    product: NDArray[np.float64],
-    enable_input_d: bool,
-    scale_input_d: int,
-    kept: NDArray[np.bool_] | None,
+    lanes: NDArray[np.intp],
+    columns: range,
+    left: NDArray[np.float64],
+    right: NDArray[np.float64],
+    scale: float | None,
 ) -> None:
-    opcode = f"{instruction.kind.opcode} (D)"
-    columns = range(column, column + len(part.columns))
-    lanes = part.lanes
-    if kept is not None:
-        product = product[~kept[lanes]]
-        lanes = lanes[~kept[lanes]]
-        if not len(lanes):
-            return
-    if enable_input_d:
-        before = memory.read_block(lanes, columns, opcode)
-        product = product + _values(instruction.result, before) * 2.0**-scale_input_d
-    memory.write_block(lanes, columns, _words(instruction, product), opcode)
-
-
-def _values(result: str, words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    if result == "f16":
-        return words.astype(np.uint16).view(np.float16).astype(np.float64)
-    return words.view(np.float32 if result == "f32" else np.int32).astype(np.float64)
-
-
-def _words(instruction: Instruction, values: NDArray[np.float64]) -> NDArray[np.uint32]:
-    if instruction.result == "f32":
-        return values.astype(np.float32).view(np.uint32)
-    if instruction.result == "f16":
-        return values.astype(np.float16).view(np.uint16).astype(np.uint32)
-    if instruction.saturate:
-        limits = np.iinfo(np.int32)
-        values = values.clip(limits.min, limits.max)
-    return values.astype(np.int64).astype(np.uint32)
+    """Write left · right + D · scale to D; None stands for no D."""
+    user, result = f"{instruction.kind.opcode} (D)", instruction.result
+    before: NDArray[Any] | None = None
+    if scale is not None:
+        words = memory.read_block(lanes, columns, user)
+        before = words.astype(np.uint16) if result == "f16" else words
+        before = before.view({"f16": np.float16, "f32": np.float32, "s32": np.int32}[result])
+        before = before if scale == 1 else before * np.float64(scale)
+    after = multiply_add(left, right, before, result, saturate=instruction.saturate)
+    bits = after.view(np.uint16 if result == "f16" else np.uint32)
+    memory.write_block(lanes, columns, bits.astype(np.uint32), user)

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pallasc.emulator.tensors.swizzles import PIECE_BYTES, swizzled
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
 from pallasc.errors import UnsupportedError
 
-CHUNK_BYTES = 16
+CHUNK_BYTES = PIECE_BYTES
 ATOM_ROWS = 8
 
 # Bits 61–63 of the descriptor -> bytes of a swizzled row, bytes that stay together.
@@ -124,9 +125,10 @@ def mn_major_chunks(matrix: SharedDescriptor, depth: int, line_bytes: int) -> ND
 
 
 def _swizzled(matrix: SharedDescriptor, addresses: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Exchange the atoms of each row by the number of the row, as TMA does when it writes them."""
-    bit = matrix.atom.bit_length() - 1
-    return addresses ^ (addresses >> 7 & matrix.row // matrix.atom - 1) << bit
+    if matrix.atom == CHUNK_BYTES:
+        return swizzled(addresses, matrix.row)
+    # `Swizzle<2, 5, 2>` in CUTLASS: atoms of 32 bytes, exchanged by the row modulo 4.
+    return addresses ^ (addresses >> 7 & 3) << 5
 
 
 def _frozen(array: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -14,6 +14,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from pallasc.emulator.tensors import elements
+
 
 class Element(NamedTuple):
     """A type of elements.
@@ -53,14 +55,11 @@ ELEMENTS = {
 
 _TABLES = {
     "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
     "e2m3": ml_dtypes.float6_e2m3fn,
     "e3m2": ml_dtypes.float6_e3m2fn,
     "e2m1": ml_dtypes.float4_e2m1fn,
     "e2m1x2": ml_dtypes.float4_e2m1fn,
     "ue8m0": ml_dtypes.float8_e8m0fnu,
-    "u8": np.uint8,
-    "s8": np.int8,
 }
 
 
@@ -79,37 +78,22 @@ def decode(element: Element, chunks: NDArray[np.uint8]) -> NDArray[np.float64]:
         chunks: uint8[..., chunks, 16], contiguous.
     """
     flat = chunks.reshape(*chunks.shape[:-2], -1)
-    if element.name == "f16":
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            return flat.view(np.float16).astype(np.float64)
-    if element.name == "bf16":
-        wide = flat.view(np.uint16).astype(np.uint32) << np.uint32(16)
-        return _wide(wide)
-    if element.name == "tf32":
-        # The tensor core reads 19 bits and ignores the lower 13.
-        return _wide(flat.view(np.uint32) & np.uint32(0xFFFFE000))
+    if element.bits >= 8:
+        return elements.decode(flat.view(f"u{element.bits // 8}"), element.name)
     return _table(element.name, element.bits).take(_patterns(element, chunks, flat))
-
-
-def _wide(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore"):  # signalling NaNs
-        return words.view(np.float32).astype(np.float64)
 
 
 def _patterns(
     element: Element, chunks: NDArray[np.uint8], flat: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
     """Return the bits of each element in a byte of its own."""
-    if element.bits == 8:
-        return flat
     used = chunks[..., : element.bits * element.per_chunk // 8]
-    parts: tuple[Any, ...]
+    parts: tuple[Any, ...] = (used & 15, used >> 4)
     if element.bits == 4:
-        parts = (used & 15, used >> 4)
-    else:
-        low, middle, high = (used[..., i::3].astype(np.uint32) for i in range(3))
-        word = low | middle << np.uint32(8) | high << np.uint32(16)
-        parts = tuple(word >> np.uint32(6 * i) & np.uint32(63) for i in range(4))
+        return np.stack(parts, axis=-1).reshape(*flat.shape[:-1], -1)
+    low, middle, high = (used[..., i::3].astype(np.uint32) for i in range(3))
+    word = low | middle << np.uint32(8) | high << np.uint32(16)
+    parts = tuple(word >> np.uint32(6 * i) & np.uint32(63) for i in range(4))
     return np.stack(parts, axis=-1).reshape(*flat.shape[:-1], -1)
 
 

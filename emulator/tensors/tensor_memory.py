@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.errors import PallascError
+from pallasc.errors import CheckError
 
 LANES = 128
 COLUMNS = 512
@@ -22,7 +22,7 @@ SMALLEST_ALLOCATION = 32
 POISON = 0xFFFFFFFF
 
 
-class TensorCoreError(PallascError):
+class TensorCoreError(CheckError):
     """A kernel uses tensor memory or a tensor core in a way that the hardware does not allow."""
 
 

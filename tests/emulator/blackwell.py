@@ -6,6 +6,7 @@ chunks of a row by the number of the row in its tile.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -29,8 +30,9 @@ TYPE_CODES |= {"e2m3": 3, "e3m2": 4, "e2m1": 5}
 RESULT_CODES = {"f16": 0, "f32": 1, "s32": 2}
 
 
-def swizzle(tile: np.ndarray, mode: int | str) -> np.ndarray:
-    """Exchange the chunks of a tile, uint8[rows, bytes], row by row."""
+@functools.cache
+def swizzled_places(mode: int | str) -> np.ndarray:
+    """Where each byte of a tile goes, row by row of chunks: int[rows · bytes]."""
     size, mixed = {
         16: (16, lambda row: 0),
         32: (16, lambda row: row // 4 % 2),
@@ -38,25 +40,26 @@ def swizzle(tile: np.ndarray, mode: int | str) -> np.ndarray:
         128: (16, lambda row: row % 8),
         "128B32": (32, lambda row: row % 4),
     }[mode]
-    result = np.empty_like(tile)
-    for row in range(len(tile)):
-        chunks = tile[row].reshape(-1, size)
-        for i in range(len(chunks)):
-            to = i ^ mixed(row)
-            result[row].reshape(-1, size)[to] = chunks[i]
-    return result
+    height, width = shape_of_tile(mode)
+    places = []
+    for row in range(height):
+        for byte in range(width):
+            chunk = byte // size ^ mixed(row)
+            places.append(row * width + chunk * size + byte % size)
+    return np.array(places)
+
+
+def shape_of_tile(mode: int | str) -> tuple[int, int]:
+    return (4, 128) if mode == "128B32" else (8, int(mode))
 
 
 def tiled(rows: np.ndarray, mode: int | str) -> tuple[np.ndarray, int, int]:
     """Tile and swizzle uint8[rows, bytes]; return bytes, and strides of tile rows and columns."""
-    height = 4 if mode == "128B32" else 8
-    width = 128 if mode == "128B32" else mode
+    height, width = shape_of_tile(mode)
     down, across = rows.shape[0] // height, rows.shape[1] // width
-    out = np.empty((down, across, height, width), np.uint8)
-    for i in range(down):
-        for j in range(across):
-            tile = rows[i * height : (i + 1) * height, j * width : (j + 1) * width]
-            out[i, j] = swizzle(tile, mode)
+    tiles = rows.reshape(down, height, across, width).transpose(0, 2, 1, 3)
+    out = np.empty((down, across, height * width), np.uint8)
+    out[..., swizzled_places(mode)] = tiles.reshape(down, across, -1)
     return out.ravel(), across * height * width, height * width
 
 

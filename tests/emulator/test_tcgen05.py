@@ -8,7 +8,7 @@ import pytest
 
 from pallasc.emulator.tensors import tcgen05
 from pallasc.emulator.tensors.tcgen05_instructions import parse_mma
-from pallasc.emulator.tensors.tensor_memory import TensorCoreError
+from pallasc.emulator.tensors.tensor_memory import TensorCoreError, TensorMemory
 from pallasc.errors import UnsupportedError
 
 A_AT, B_AT = 1024, 96 * 1024
@@ -413,9 +413,121 @@ def test_the_chunks_that_are_read_are_those_that_matter():
         assert (result(changed) != result(shared)).any()
 
 
+@pytest.mark.parametrize("first", [0, 16])
+def test_m_of_64_with_a_in_tensor_memory(first):
+    a, b = bw.random_elements("f16", (64, 16), 13), bw.random_elements("f16", (32, 16), 14)
+    right = place(b, 32, False)
+    memory = bw.fresh_memory()
+    lanes = np.arange(64) // 16 * 32 + np.arange(64) % 16 + first
+    memory.words[lanes, 100:108] = bw.as_bytes(a).view(np.uint32)
+    tcgen05.mma(
+        parse_mma("tcgen05.mma.cta_group::1.kind::f16"),
+        bw.instruction(64, 32, "f16", "f16", "f32"),
+        first << 16,
+        100 | first << 16,
+        True,
+        right.descriptor(B_AT, 0),
+        [bw.shared_with((B_AT, right.data))],
+        [memory],
+        False,
+    )
+    assert (memory.words[lanes, :32].view(np.float32) == product(a, b)).all()
+    assert memory.written.sum() == 64 * 32
+
+
+def test_two_blocks_of_64_rows_read_a_from_both_halves_of_the_lanes():
+    a, b = bw.random_elements("f16", (128, 16), 15), bw.random_elements("f16", (64, 16), 16)
+    memories, shared = [bw.fresh_memory(), bw.fresh_memory()], []
+    for block, memory in enumerate(memories):
+        words = bw.as_bytes(a[block * 64 : block * 64 + 64]).view(np.uint32)
+        memory.words[:, 100:108] = np.concatenate([words, words])
+        right = place(b[block * 32 : block * 32 + 32], 32, False)
+        shared.append(bw.shared_with((B_AT, right.data)))
+    tcgen05.mma(
+        parse_mma("tcgen05.mma.cta_group::2.kind::f16"),
+        bw.instruction(128, 64, "f16", "f16", "f32"),
+        0,
+        100,
+        True,
+        right.descriptor(B_AT, 0),
+        shared,
+        memories,
+        False,
+    )
+    expected = product(a, b)
+    for block, memory in enumerate(memories):
+        d = memory.words[:, :32].view(np.float32)
+        rows = expected[block * 64 : block * 64 + 64]
+        assert (d == np.concatenate([rows[:, :32], rows[:, 32:]])).all()
+
+
 def test_the_cells_of_an_accumulator():
     kind = parse_mma("tcgen05.mma.cta_group::2.kind::f16")
     idesc = bw.instruction(128, 64, "f16", "f16", "f32")
-    (low, columns), (high, _) = tcgen05.accumulator_cells(kind, idesc, 8)
+    results, operands = tcgen05.tensor_memory_cells(kind, idesc, 8)
+    (low, columns), (high, _) = results
     assert (low.tolist(), high.tolist()) == (list(range(64)), list(range(64, 128)))
     assert columns == range(8, 40)
+    assert operands == []
+
+
+class Recording(TensorMemory):
+    """Tensor memory that knows which of its cells were read and written."""
+
+    def __init__(self):
+        super().__init__()
+        self.alloc(512)
+        self.reads = np.zeros((128, 512), bool)
+
+    def read_block(self, lanes, columns, user):
+        self.reads[np.ix_(lanes, columns)] = True
+        return super().read_block(lanes, columns, user)
+
+
+def cells_of(rectangles):
+    mask = np.zeros((128, 512), bool)
+    for lanes, columns in rectangles:
+        mask[np.ix_(lanes, columns)] = True
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("mnemonic", "word", "addresses"),
+    [
+        ("f16", bw.instruction(128, 64, "f16", "f16", "f32"), {"a": 200}),
+        ("f16", bw.instruction(64, 64, "f16", "f16", "f32"), {"a": 200}),
+        (
+            "f8f6f4",
+            bw.instruction(128, 64, "e4m3", "e4m3", "f32", sparse=0),
+            {"metadata_address": 300},
+        ),
+        (
+            "mxf8f6f4.block_scale",
+            bw.scaled_instruction(128, 72, "e4m3", "e4m3", "ue8m0", 1),
+            {"a": 200, "a_scales_address": 320, "b_scales_address": 340},
+        ),
+    ],
+)
+def test_the_cells_of_operands_are_those_that_are_read(mnemonic, word, addresses):
+    sparse = ".sp" if "metadata_address" in addresses else ""
+    kind = parse_mma(f"tcgen05.mma{sparse}.cta_group::1.kind::{mnemonic}")
+    operand = bw.k_major(np.zeros((256, 64), np.uint8), 64).descriptor(0, 0)
+    memory = Recording()
+    memory.words[:] = 0x44444444
+    others = {name: address for name, address in addresses.items() if name != "a"}
+    a = addresses.get("a")
+    tcgen05.mma(
+        kind,
+        word,
+        0,
+        operand if a is None else a,
+        a is not None,
+        operand,
+        [bw.shared_with()],
+        [memory],
+        False,
+        **others,
+    )
+    results, operands = tcgen05.tensor_memory_cells(kind, word, 0, a_address=a, **others)
+    assert (cells_of(results) == memory.written).all()
+    assert (cells_of(operands) == memory.reads).all()
