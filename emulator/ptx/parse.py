@@ -180,11 +180,13 @@ class _Parser:
 
     def _variable(self, space: str) -> Variable:
         """Read `.align 8 .b8 name[16] = {...};` or a parameter, without what ends it."""
-        alignment, width = 0, 1
+        alignment, width, is_pointer = 0, 1, False
         token = self._next()
         while token.text.startswith("."):
+            is_pointer = is_pointer or token.text == ".ptr"
             if token.text == ".align":
-                alignment = self._integer()
+                stated = self._integer()
+                alignment = alignment if is_pointer else stated  # `.ptr .align`: of its target
             elif token.text not in (".ptr", ".global", ".shared", ".const", ".visible"):
                 width = _SIZES.get(re.sub(r"\D", "", token.text), 0)
                 if not width:

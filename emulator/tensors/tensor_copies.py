@@ -132,7 +132,7 @@ def reduce_global(
     operation: str,
 ) -> None:
     """Do what `reduce` does with `data`, the bytes of shared memory from `shared_address` on."""
-    if operation not in _REDUCTIONS or map.dtype not in _REDUCTIONS[operation]:
+    if operation not in REDUCTIONS or map.dtype not in REDUCTIONS[operation]:
         raise UnsupportedError(f"a tensor copy that reduces {map.dtype} by .{operation}")
     starts = box.global_rows
     if not box.global_row_bytes or not len(starts):
@@ -148,7 +148,7 @@ def reduce_global(
     windows[at] = result.view(np.uint8).view(windows.dtype).reshape(at.shape)
 
 
-_REDUCTIONS = {
+REDUCTIONS = {
     "add": {"uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32", "float64"},
     "min": {"uint32", "int32", "uint64", "int64", "float16", "bfloat16"},
     "max": {"uint32", "int32", "uint64", "int64", "float16", "bfloat16"},

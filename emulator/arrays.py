@@ -1,0 +1,74 @@
+"""Arrays in device memory: NumPy's to bytes and back, in the layout that a plan asks for.
+
+Elements of fewer than eight bits are packed, the first in the low bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from pallasc.errors import ArgumentError
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.dtypes import DTYPES
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """Return NumPy's dtype for a dtype of a plan; small ones are those of ml_dtypes."""
+    known = DTYPES[name].jax_name.rstrip("_")
+    return np.dtype(getattr(ml_dtypes, known) if hasattr(ml_dtypes, known) else known)
+
+
+def to_bytes(array: npt.ArrayLike, binding: Binding) -> npt.NDArray[np.uint8]:
+    """Return an array as the bytes that a kernel is given.
+
+    Raises:
+        ArgumentError: its dtype or shape is not that of the binding.
+    """
+    values = np.asarray(array)
+    dtype = numpy_dtype(binding.dtype)
+    if values.dtype != dtype or values.shape != binding.shape:
+        raise ArgumentError(
+            f"{binding.path}: got {values.dtype}{list(values.shape)}, "
+            f"needs {dtype}{list(binding.shape)}"
+        )
+    if binding.layout is not None:
+        values = values.transpose(binding.layout[::-1])
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    bits = DTYPES[binding.dtype].bits
+    return flat if bits >= 8 else _packed(flat, bits)
+
+
+def from_bytes(data: npt.NDArray[np.uint8], binding: Binding) -> npt.NDArray[np.generic]:
+    """Return the array that lies in these bytes; they are copied."""
+    dtype = numpy_dtype(binding.dtype)
+    count = math.prod(binding.shape)
+    bits = DTYPES[binding.dtype].bits
+    if bits >= 8:
+        values = data[: count * dtype.itemsize].copy().view(dtype)
+    else:
+        values = _unpacked(data, bits, count).view(dtype)
+    if binding.layout is None:
+        return values.reshape(binding.shape)
+    stored = tuple(binding.shape[d] for d in binding.layout[::-1])
+    back = np.argsort(binding.layout[::-1])
+    return np.ascontiguousarray(values.reshape(stored).transpose(back))
+
+
+def _packed(flat: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    if 8 % bits:
+        raise ArgumentError(f"elements of {bits} bits cannot be packed")
+    per_byte = 8 // bits
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+    padded[: flat.size] = flat & ((1 << bits) - 1)
+    parts = padded.reshape(-1, per_byte) << (bits * np.arange(per_byte, dtype=np.uint8))
+    packed: npt.NDArray[np.uint8] = np.bitwise_or.reduce(parts, axis=1).astype(np.uint8)
+    return packed
+
+
+def _unpacked(data: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDArray[np.uint8]:
+    shifts = bits * np.arange(8 // bits, dtype=np.uint8)
+    return ((data[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count].astype(np.uint8)

@@ -1,0 +1,1 @@
+"""What each opcode does, one module a family; `registry` finds them."""

@@ -1,0 +1,340 @@
+"""Branches, ends, what lanes of a warp tell each other, and moves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import (
+    PREDICATE,
+    Builder,
+    broadcast,
+    dtype_of,
+    refusal,
+)
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, SHARED
+from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Label, Pair, Register, Vector
+
+_U4 = np.dtype("u4")
+_LANE_NUMBERS = np.arange(LANES)
+_ALL = (1 << LANES) - 1
+
+
+def bra(instruction: Instruction, builder: Builder) -> Step:
+    """`bra`: the guard is a part of it, for lanes may part (9.7.12.2)."""
+    (label,) = instruction.operands
+    assert_label = label if isinstance(label, Label) else None
+    if assert_label is None:
+        raise refusal(instruction)
+    target = assert_label.target
+    guard = instruction.guard
+    if guard is None:
+        return lambda w, place: target
+    number, negated = guard.number, guard.negated
+
+    def run(w: Warp, place: int) -> int:
+        taken = w.registers[number]
+        if negated:
+            taken = ~taken
+        if not w.full:
+            taken = taken & w.mask
+        count = np.count_nonzero(taken)
+        if count == 0:
+            return place + 1
+        if count == (LANES if w.full else np.count_nonzero(w.mask)):
+            return target
+        return w.part(taken, target, place + 1)
+
+    return run
+
+
+def ret(instruction: Instruction, builder: Builder) -> Step:
+    """`ret` and `exit` of a kernel (9.7.12.5, 9.7.12.6)."""
+    if instruction.guard is None:
+        return lambda w, place: EXITED
+    number, negated = instruction.guard.number, instruction.guard.negated
+
+    def run(w: Warp, place: int) -> int:
+        leaving = ~w.registers[number] if negated else w.registers[number]
+        leaving = leaving & w.mask
+        if not leaving.any():
+            return place + 1
+        if (leaving == w.mask).all():
+            return EXITED
+        return w.part(leaving, len(builder.kernel.instructions), place + 1)
+
+    return run
+
+
+def trap(instruction: Instruction, builder: Builder) -> Step:
+    """`trap` (9.7.19.3)."""
+
+    def run(w: Warp, place: int) -> int:
+        raise Fault("trap", "the kernel executes trap", instruction=instruction)
+
+    return run
+
+
+def mov(instruction: Instruction, builder: Builder) -> Step:
+    """`mov`, also to and from vectors of narrower registers (9.7.9.3)."""
+    kind = instruction.parts[-1]
+    target, source = instruction.operands
+    if kind == "b128":
+        return _mov_wide(instruction, builder)
+    dtype = dtype_of(kind)
+    if isinstance(target, Vector):
+        return _unpack(instruction, builder, dtype)
+    if isinstance(source, Vector):
+        return _pack(instruction, builder, dtype)
+    read, write = builder.read(source, dtype), builder.write(target, dtype)
+
+    def run(w: Warp, place: int) -> int:
+        write(w, read(w))
+        return place + 1
+
+    return run
+
+
+def _parts(vector: Vector, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    return np.dtype(f"u{dtype.itemsize // len(vector.elements)}")
+
+
+def _unpack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic]) -> Step:
+    target, source = instruction.operands
+    assert isinstance(target, Vector)  # noqa: S101 - the caller has looked
+    part = _parts(target, dtype)
+    read = builder.read(source, dtype)
+    writes = [builder.write(element, part) for element in target.elements]
+
+    def run(w: Warp, place: int) -> int:
+        parts = np.ascontiguousarray(read(w)).view(part).reshape(LANES, -1)
+        for number, write in enumerate(writes):
+            write(w, np.ascontiguousarray(parts[:, number]))
+        return place + 1
+
+    return run
+
+
+def _pack(instruction: Instruction, builder: Builder, dtype: np.dtype[np.generic]) -> Step:
+    target, source = instruction.operands
+    assert isinstance(source, Vector)  # noqa: S101 - the caller has looked
+    part = _parts(source, dtype)
+    reads = [builder.read(element, part) for element in source.elements]
+    write = builder.write(target, dtype)
+
+    def run(w: Warp, place: int) -> int:
+        parts = np.stack([read(w) for read in reads], axis=1)
+        write(w, np.ascontiguousarray(parts).view(dtype).reshape(LANES))
+        return place + 1
+
+    return run
+
+
+def _mov_wide(instruction: Instruction, builder: Builder) -> Step:
+    """128 bits: a register of two words to or from two registers, or to another such one."""
+    target, source = instruction.operands
+    word = np.dtype("u8")
+    if isinstance(target, Vector) and isinstance(source, Register):
+        number = source.number
+        writes = [builder.write(element, word) for element in target.elements]
+
+        def unpack(w: Warp, place: int) -> int:
+            for half, write in enumerate(writes):
+                write(w, np.ascontiguousarray(w.registers[number][:, half]))
+            return place + 1
+
+        return unpack
+    if isinstance(source, Vector) and isinstance(target, Register):
+        slot = target.number
+        reads = [builder.read(element, word) for element in source.elements]
+
+        def pack(w: Warp, place: int) -> int:
+            value = np.stack([read(w) for read in reads], axis=1)
+            w.registers[slot] = np.where(w.mask[:, None], value, w.registers[slot])
+            return place + 1
+
+        return pack
+    raise refusal(instruction)
+
+
+def cvta(instruction: Instruction, builder: Builder) -> Step:
+    """`cvta`: between an address in a space and a generic one (9.7.9.20).
+
+    Addresses of global memory and parameters are the generic ones already.
+    """
+    to_space = instruction.parts[1] == "to"
+    space = instruction.parts[2 if to_space else 1].split("::")[0]
+    window = {"shared": SHARED, "local": LOCAL}.get(space, 0)
+    if space not in ("shared", "local", "global", "param", "const"):
+        raise refusal(instruction)
+    dtype = dtype_of(instruction.parts[-1])
+    target, source = instruction.operands
+    read, write = builder.read(source, np.dtype("i8")), builder.write(target, dtype)
+    shift = -window if to_space else window
+
+    def run(w: Warp, place: int) -> int:
+        value = read(w)
+        write(w, (value + shift if shift else value).astype(dtype))
+        return place + 1
+
+    return run
+
+
+def elect(instruction: Instruction, builder: Builder) -> Step:
+    """`elect.sync d|p, mask`: the lowest lane is chosen (9.7.13.14)."""
+    pair, _ = instruction.operands
+    if not isinstance(pair, Pair):
+        raise refusal(instruction)
+    lane, chosen = builder.write(pair.first, _U4), builder.write(pair.second, PREDICATE)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("elect.sync"):
+            return BLOCKED
+        leader = int(np.argmax(w.mask))
+        lane(w, broadcast(leader, _U4))
+        chosen(w, np.equal(_LANE_NUMBERS, leader))
+        return place + 1
+
+    return run
+
+
+def shfl(instruction: Instruction, builder: Builder) -> Step:
+    """`shfl.sync.mode.b32 d[|p], a, b, c, membermask` (9.7.9.6)."""
+    mode = instruction.parts[2]
+    if mode not in ("up", "down", "bfly", "idx") or instruction.parts[-1] != "b32":
+        raise refusal(instruction)
+    target, source, by, clamp, _ = instruction.operands
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+    write = builder.write(first, _U4)
+    write_inside = None if second is None else builder.write(second, PREDICATE)
+    value, distance, limits = (builder.read(o, _U4) for o in (source, by, clamp))
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("shfl.sync"):
+            return BLOCKED
+        lane, inside = _source_lanes(mode, distance(w), limits(w))
+        write(w, value(w)[lane])
+        if write_inside is not None:
+            write_inside(w, inside)
+        return place + 1
+
+    return run
+
+
+def _source_lanes(mode: str, distance, limits):  # type: ignore[no-untyped-def]
+    b = (distance & 31).astype(np.int64)
+    segment = ((limits >> 8) & 31).astype(np.int64)
+    clamp = (limits & 31).astype(np.int64)
+    most = (_LANE_NUMBERS & segment) | (clamp & ~segment)
+    least = _LANE_NUMBERS & segment
+    lane = {
+        "up": _LANE_NUMBERS - b,
+        "down": _LANE_NUMBERS + b,
+        "bfly": _LANE_NUMBERS ^ b,
+        "idx": least | (b & ~segment),
+    }[mode]
+    inside = lane >= most if mode == "up" else lane <= most
+    return np.where(inside, lane, _LANE_NUMBERS), inside
+
+
+def vote(instruction: Instruction, builder: Builder) -> Step:
+    """`vote.sync.{all,any,uni,ballot}` (9.7.13.10)."""
+    mode = instruction.parts[2]
+    target, source, _ = instruction.operands
+    read = builder.read(source, PREDICATE)
+    write = builder.write(target, _U4 if mode == "ballot" else PREDICATE)
+    if mode not in ("all", "any", "uni", "ballot"):
+        raise refusal(instruction)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("vote.sync"):
+            return BLOCKED
+        values = read(w)
+        voted = values[w.mask]
+        if mode == "ballot":
+            bits = int(np.sum((values & w.mask).astype(np.uint64) << _LANE_NUMBERS.astype("u8")))
+            write(w, broadcast(bits, _U4))
+        else:
+            answer = {"all": voted.all(), "any": voted.any()}.get(
+                mode, voted.all() or not voted.any()
+            )
+            write(w, np.full(LANES, bool(answer)))
+        return place + 1
+
+    return run
+
+
+def redux(instruction: Instruction, builder: Builder) -> Step:
+    """`redux.sync.op.type` on integers (9.7.13.12)."""
+    operation, kind = instruction.parts[2], instruction.parts[-1]
+    dtype = dtype_of(kind)
+    function = {
+        "add": np.add, "min": np.minimum, "max": np.maximum,
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    }.get(operation)  # fmt: skip
+    if function is None or len(instruction.parts) != 4 or kind[0] == "f":
+        raise refusal(instruction)
+    target, source, _ = instruction.operands
+    read, write = builder.read(source, dtype), builder.write(target, dtype)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("redux.sync"):
+            return BLOCKED
+        result = function.reduce(read(w)[w.mask], dtype=dtype)
+        write(w, np.full(LANES, result, dtype))
+        return place + 1
+
+    return run
+
+
+def activemask(instruction: Instruction, builder: Builder) -> Step:
+    """`activemask.b32` (9.7.13.11)."""
+    write = builder.write(instruction.operands[0], _U4)
+
+    def run(w: Warp, place: int) -> int:
+        bits = int(np.sum(w.mask.astype("u8") << _LANE_NUMBERS.astype("u8")))
+        write(w, broadcast(bits, _U4))
+        return place + 1
+
+    return run
+
+
+def bar_warp(instruction: Instruction, builder: Builder) -> Step:
+    """`bar.warp.sync` (9.7.13.2)."""
+    return lambda w, place: place + 1 if w.together("bar.warp.sync") else BLOCKED
+
+
+def nothing(instruction: Instruction, builder: Builder) -> Step:
+    """What has no effect that can be seen here: hints, and orders that a turn keeps anyway."""
+    return lambda w, place: place + 1
+
+
+def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
+    """`setmaxnreg`: all lanes take part; how many registers there are changes nothing here."""
+    count = instruction.operands[0]
+    if not isinstance(count, Immediate) or count.bits % 8 or not 24 <= count.bits <= 256:
+        raise refusal(instruction)
+    return lambda w, place: place + 1 if w.together("setmaxnreg") else BLOCKED
+
+
+def isspacep(instruction: Instruction, builder: Builder) -> Step:
+    """`isspacep.space p, a` (9.7.9.19)."""
+    space = instruction.parts[1].split("::")[0]
+    target, source = instruction.operands
+    low, high = {
+        "shared": (SHARED, SHARED + (1 << 32)),
+        "local": (LOCAL, SHARED),
+        "param": (PARAMETERS, LOCAL),
+        "global": (0, PARAMETERS),
+    }.get(space, (0, 0))
+    if not high:
+        raise refusal(instruction)
+    read, write = builder.read(source, np.dtype("i8")), builder.write(target, PREDICATE)
+
+    def run(w: Warp, place: int) -> int:
+        value = read(w)
+        write(w, (value >= low) & (value < high))
+        return place + 1
+
+    return run

@@ -1,0 +1,343 @@
+"""Loads, stores and atomic operations of lanes (PTX ISA 9.0, 9.7.9.8 to 9.7.9.12, 9.7.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from pallasc.emulator.instructions.builder import (
+    Builder,
+    Read,
+    Write,
+    dtype_of,
+    refusal,
+    storage_of,
+)
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import (
+    LOCAL,
+    PARAMETERS,
+    RANK_SHIFT,
+    SHARED,
+    Addresses,
+    Region,
+    load,
+    store,
+)
+from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
+from pallasc.emulator.numbers.atomics import find as find_atomic
+from pallasc.emulator.ptx.syntax import Address, Instruction, Symbol
+
+_LOW = (1 << RANK_SHIFT) - 1
+_LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
+_HINTS = {
+    "weak", "volatile", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "unified", "mmio",
+    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
+    "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
+    "relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys",
+}  # fmt: skip
+_SPACES = ("global", "shared", "local", "param", "const")
+_AGAIN = {"volatile", "relaxed", "acquire", "acq_rel"}  # a loop around such a load may wait
+
+Access = tuple[Region, Addresses, npt.NDArray[np.bool_] | None]
+
+
+def places(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Access]:
+    """Yield the regions that the lanes at work reach, with offsets and the lanes of each.
+
+    The lanes are None where all 32 of them reach one region.
+
+    Raises:
+        Fault: an address is misaligned or outside of what it may reach.
+    """
+    mask = w.mask
+    used = addresses if w.full else addresses[mask]
+    if not used.size:
+        return
+    if (used & (size - 1)).any():
+        bad = int(used[(used & (size - 1)) != 0][0])
+        raise Fault("misaligned", f"accesses {size} bytes at the misaligned address {bad:#x}")
+    if space == "":
+        yield from _generic(w, addresses, size)
+    elif space == "shared":
+        yield from _shared(w, addresses, mask, size)
+    elif space == "local":
+        yield from _local(w, addresses, mask, size)
+    elif space == "param":
+        yield _within(w.block.launch.parameters, addresses - PARAMETERS, w.full, mask, size)
+    else:
+        yield from _global(w, addresses, mask, size)
+
+
+def _within(
+    region: Region, offsets: Addresses, full: bool, mask: npt.NDArray[np.bool_], size: int
+) -> Access:
+    used = offsets if full else offsets[mask]
+    least, most = int(used.min()), int(used.max())
+    if least < 0 or most + size > region.size:
+        bad = least if least < 0 else most
+        raise Fault(
+            "out-of-bounds",
+            f"accesses {size} bytes at offset {bad} of {region.label}, "
+            f"which has {region.size} bytes",
+        )
+    return region, offsets, None if full else mask
+
+
+def _global(
+    w: Warp, addresses: Addresses, mask: npt.NDArray[np.bool_], size: int
+) -> Iterator[Access]:
+    left = mask
+    full = w.full
+    while left.any():
+        first = int(addresses[np.argmax(left)])
+        region = w.block.machine.memory.find(first, size)
+        offsets = addresses - region.base
+        inside = (offsets >= 0) & (offsets + size <= region.size)
+        if inside.all() and full:
+            yield region, offsets, None
+            return
+        yield region, offsets, inside & left
+        left = left & ~inside
+        full = False
+
+
+def _shared(
+    w: Warp, addresses: Addresses, mask: npt.NDArray[np.bool_], size: int
+) -> Iterator[Access]:
+    ranks = addresses >> RANK_SHIFT
+    used = ranks if w.full else ranks[mask]
+    first = int(used[0])
+    if (used == first).all():
+        block = w.block.cluster.blocks_by_rank(first)
+        yield _within(block.shared, addresses & _LOW, w.full, mask, size)
+        return
+    for rank in np.unique(used):
+        block = w.block.cluster.blocks_by_rank(int(rank))
+        yield _within(block.shared, addresses & _LOW, False, mask & (ranks == rank), size)
+
+
+def _local(
+    w: Warp, addresses: Addresses, mask: npt.NDArray[np.bool_], size: int
+) -> Iterator[Access]:
+    region = local_memory(w)
+    inside = addresses & (LOCAL - 1) if int(addresses[np.argmax(mask)]) >= LOCAL else addresses
+    length = region.size // LANES
+    _within(Region(0, length, "local memory"), inside, w.full, mask, size)
+    yield region, inside + np.arange(LANES) * length, None if w.full else mask
+
+
+def local_memory(w: Warp) -> Region:
+    """Return the local memory of a warp, lane after lane."""
+    if w.index not in w.block.local:
+        size = w.block.launch.program.local_bytes
+        w.block.local[w.index] = Region(LOCAL, size * LANES, "local memory")
+    region: Region = w.block.local[w.index]
+    return region
+
+
+def _generic(w: Warp, addresses: Addresses, size: int) -> Iterator[Access]:
+    used = addresses if w.full else addresses[w.mask]
+    least, most = int(used.min()), int(used.max())
+    if most < PARAMETERS:
+        yield from _global(w, addresses, w.mask, size)
+    elif least >= SHARED:
+        yield from _shared(w, addresses - SHARED, w.mask, size)
+    elif least >= LOCAL and most < SHARED:
+        yield from _local(w, addresses, w.mask, size)
+    elif least >= PARAMETERS and most < LOCAL:
+        parameters = w.block.launch.parameters
+        yield _within(parameters, addresses - PARAMETERS, w.full, w.mask, size)
+    else:
+        raise Fault("out-of-bounds", "the lanes of one access reach different memory spaces")
+
+
+def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
+    """Return the block whose shared memory all lanes address, and the offsets in it.
+
+    Raises:
+        Fault: they address several blocks.
+    """
+    if int(addresses[0]) >= SHARED:
+        addresses = addresses - SHARED
+    ranks = addresses >> RANK_SHIFT
+    if (ranks != ranks[0]).any():
+        raise Fault("out-of-bounds", "the lanes of one access reach several blocks")
+    block: Block = w.block.cluster.blocks_by_rank(int(ranks[0]))
+    return block, addresses & _LOW
+
+
+def lanes(w: Warp) -> list[int]:
+    """Return the numbers of the lanes at work."""
+    found: list[int] = np.flatnonzero(w.mask).tolist()
+    return found
+
+
+def _space(instruction: Instruction) -> tuple[str, tuple[str, ...]]:
+    """Return the memory space and the last parts: vector and type; refuse unknown parts."""
+    space, rest = "", []
+    for part in instruction.parts[1:]:
+        plain = part.split("::")[0]
+        if plain in _SPACES and not space:
+            space = plain
+        elif part not in _HINTS:
+            rest.append(part)
+    return space, tuple(rest)
+
+
+def ld(instruction: Instruction, builder: Builder) -> Step:
+    """`ld`, also of vectors."""
+    space, rest = _space(instruction)
+    target, source = instruction.operands
+    targets = builder.elements(target)
+    vector = f"v{len(targets)}" if len(targets) > 1 else None
+    if rest[:-1] != ((vector,) if vector else ()):
+        raise refusal(instruction)
+    address = builder.address(source)
+    if space == "param" and isinstance(source, Address) and _is_argument(source, builder):
+        space = "local"
+    kind = dtype_of(rest[-1]) if rest[-1] != "b128" else None
+    again = bool(_AGAIN & set(instruction.parts)) and space != "param"
+    if kind is None:
+        return _ld_wide(instruction, builder, space, address)
+    writes = [builder.write(element, kind) for element in targets]
+    return _ld(space, kind, writes, address, again)
+
+
+def _is_argument(source: Address, builder: Builder) -> bool:
+    """Return whether an address in .param space is of a call's argument, not of the kernel's."""
+    return isinstance(source.base, Symbol) and source.base.name not in {
+        p.name for p in builder.kernel.parameters
+    }
+
+
+def _ld(
+    space: str, kind: np.dtype[np.generic], writes: list[Write], address: Read, again: bool
+) -> Step:
+    width, count = kind.itemsize, len(writes)
+    size = width * count
+
+    def run(w: Warp, place: int) -> int:
+        addresses = address(w)
+        observer = w.block.machine.observer
+        values = None
+        for region, offsets, mask in places(w, space, addresses, size):
+            if observer is not None:
+                observer.read(w, place, region, offsets, mask, size)
+            words = load(region, offsets, mask, width, count)
+            values = words if values is None or mask is None else _merged(mask, words, values)
+        for write, value in zip(writes, values or (), strict=False):
+            write(w, value.view(kind))
+        if again:
+            w.split.place = place + 1
+            w.split.waits = "a change in memory"
+            return YIELDED
+        return place + 1
+
+    return run
+
+
+def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> list[np.ndarray]:
+    return [np.where(mask, n, o) for n, o in zip(new, old, strict=True)]
+
+
+def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Read) -> Step:
+    """128 bits into a register of two words."""
+    target = instruction.operands[0]
+    number = target.number if hasattr(target, "number") else -1
+
+    def run(w: Warp, place: int) -> int:
+        for region, offsets, mask in places(w, space, address(w), 16):
+            low, high = load(region, offsets, mask, 8, 2)
+            value = np.stack([low, high], axis=1)
+            old = w.registers[number]
+            w.registers[number] = value if mask is None else np.where(mask[:, None], value, old)
+        return place + 1
+
+    if number < 0:
+        raise refusal(instruction)
+    return run
+
+
+def st(instruction: Instruction, builder: Builder) -> Step:
+    """`st`, also of vectors; `st.async` is in `copies`."""
+    space, rest = _space(instruction)
+    target, source = instruction.operands
+    sources = builder.elements(source)
+    vector = f"v{len(sources)}" if len(sources) > 1 else None
+    if rest[:-1] != ((vector,) if vector else ()):
+        raise refusal(instruction)
+    if space == "param":
+        space = "local"  # the arguments of a call are kept like local variables
+    kind = storage_of(dtype_of(rest[-1]))
+    address = builder.address(target)
+    reads = [builder.read(element, kind) for element in sources]
+    width, size = kind.itemsize, kind.itemsize * len(reads)
+
+    def run(w: Warp, place: int) -> int:
+        addresses = address(w)
+        observer = w.block.machine.observer
+        values = [read(w) for read in reads]
+        for region, offsets, mask in places(w, space, addresses, size):
+            if observer is not None:
+                observer.write(w, place, region, offsets, mask, size)
+            store(region, offsets, mask, width, values)
+        if space in ("global", ""):
+            w.block.machine.changed()
+        return place + 1
+
+    return run
+
+
+def atom(instruction: Instruction, builder: Builder) -> Step:
+    """`atom`: lanes take their turns in order."""
+    return _atomic(instruction, builder, returns=True)
+
+
+def red(instruction: Instruction, builder: Builder) -> Step:
+    """`red`: `atom` without a result; `red.async` is in `copies`."""
+    return _atomic(instruction, builder, returns=False)
+
+
+def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Step:
+    space, rest = _space(instruction)
+    vector = next((int(p[1:]) for p in rest if p in ("v2", "v4", "v8")), 1)
+    rest = tuple(part for part in rest if part != f"v{vector}" and part != "noftz")
+    if len(rest) != 2 or vector != 1:
+        raise refusal(instruction)
+    change = find_atomic(*rest)
+    operands = instruction.operands[1:] if returns else instruction.operands
+    address = builder.address(operands[0])
+    kind = change.dtype
+    reads = [builder.read(operand, kind) for operand in operands[1:]]
+    write = builder.write(instruction.operands[0], kind) if returns else None
+    words = storage_of(kind)
+    width = words.itemsize
+
+    def run(w: Warp, place: int) -> int:
+        addresses = address(w)
+        machine = w.block.machine
+        values = [read(w) for read in reads]
+        result = np.zeros(LANES, kind)
+        for region, offsets, mask in places(w, space, addresses, width):
+            if machine.observer is not None:
+                machine.observer.atomic(w, place, region, offsets, mask, width)
+            view = region.views[width].view(kind)
+            index = offsets // width
+            for lane in np.flatnonzero(w.mask if mask is None else mask):
+                old = view[index[lane]]
+                new = change.apply(old, *[value[lane] for value in values])
+                result[lane] = old
+                if new.tobytes() != old.tobytes():
+                    view[index[lane]] = new
+                    machine.changed()
+        if write is not None:
+            write(w, result)
+        w.split.place = place + 1
+        w.split.waits = "a change in memory"
+        return YIELDED
+
+    return run

@@ -1,0 +1,78 @@
+"""Opcodes and the functions that make steps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pallasc.emulator.instructions import (
+    arithmetic,
+    calls,
+    control,
+    copies,
+    memory,
+    synchronisation,
+    warp_matrices,
+    warpgroup,
+)
+from pallasc.emulator.instructions.builder import Build, Builder, refusal
+from pallasc.emulator.machine.warp import Step
+from pallasc.emulator.ptx.syntax import Instruction
+
+BUILDERS: Mapping[str, Build] = MappingProxyType(
+    {
+        "activemask": control.activemask,
+        "atom": memory.atom,
+        "bar": synchronisation.bar,
+        "barrier": synchronisation.barrier,
+        "bra": control.bra,
+        "call": calls.call,
+        "cp": copies.cp,
+        "cvta": control.cvta,
+        "elect": control.elect,
+        "exit": control.ret,
+        "fence": synchronisation.fence,
+        "griddepcontrol": control.nothing,
+        "isspacep": control.isspacep,
+        "ld": memory.ld,
+        "ldmatrix": warp_matrices.ldmatrix,
+        "ldu": memory.ld,
+        "mapa": copies.mapa,
+        "mbarrier": synchronisation.mbarrier,
+        "membar": synchronisation.fence,
+        "mma": warp_matrices.mma,
+        "mov": control.mov,
+        "nanosleep": control.nothing,
+        "prefetch": control.nothing,
+        "prefetchu": control.nothing,
+        "red": memory.red,
+        "redux": control.redux,
+        "ret": control.ret,
+        "setmaxnreg": control.setmaxnreg,
+        "shfl": control.shfl,
+        "st": memory.st,
+        "stmatrix": warp_matrices.stmatrix,
+        "trap": control.trap,
+        "vote": control.vote,
+        "wgmma": warpgroup.build,
+    }
+)
+"""The functions by the first part of the opcode; arithmetic is found by the whole of it."""
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """Return what an instruction does.
+
+    Raises:
+        UnsupportedError: the emulator does not know it, or a part of it.
+    """
+    parts = instruction.parts
+    if parts[0] in ("st", "red") and parts[1] == "async":
+        return copies.st_async(instruction, builder)
+    known = BUILDERS.get(parts[0])
+    if known is not None:
+        return known(instruction, builder)
+    step = arithmetic.build(instruction, builder)
+    if step is None:
+        raise refusal(instruction)
+    return step

@@ -1,0 +1,325 @@
+"""Barriers of blocks and clusters, mbarriers, and fences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
+from pallasc.emulator.machine.barriers import Mbarrier
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Sink
+
+_U4 = np.dtype("u4")
+_LOW = (1 << RANK_SHIFT) - 1
+_ALIGNED = {"aligned", "cta", "sync", "arrive", "red"}
+_ORDERS = {"relaxed", "release", "acquire", "cta", "cluster", "gpu", "sys"}
+
+
+def one_value(w: Warp, values: np.ndarray, what: str) -> int:
+    """Return the value that all lanes at work agree on.
+
+    Raises:
+        Fault: they do not agree.
+    """
+    used = values if w.full else values[w.mask]
+    first = used[0]
+    if not (used == first).all():
+        raise Fault("not-uniform", f"the lanes of a warp do not agree on {what}")
+    return int(first)
+
+
+def bar(instruction: Instruction, builder: Builder) -> Step:
+    """`bar.sync`, `barrier.sync` and `.arrive` of a block (9.7.13.1)."""
+    parts = set(instruction.parts[1:])
+    if "warp" in parts:
+        return lambda w, place: place + 1 if w.together("bar.warp.sync") else BLOCKED
+    if parts - _ALIGNED or "red" in parts:
+        raise refusal(instruction)
+    number = builder.read(instruction.operands[0], _U4)
+    count = builder.read(instruction.operands[1], _U4) if len(instruction.operands) > 1 else None
+    waits = "sync" in parts
+    if not waits and count is None:
+        raise refusal(instruction, "without a count")
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("bar.sync"):
+            return BLOCKED
+        if w.split.token is not None:
+            return _bar_again(w, place)
+        return _bar_first(w, place, number, count, waits)
+
+    return run
+
+
+def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: bool) -> int:
+    block = w.block
+    which = one_value(w, number(w), "the number of the barrier")
+    if which >= len(block.named):
+        raise Fault("barrier-number", f"there is no barrier {which}; a block has 16")
+    barrier = block.named[which]
+    expected = _everyone(block) if count is None else one_value(w, count(w), "the count")
+    if expected % LANES or not expected:
+        raise Fault("barrier-count", f"{expected} threads at a barrier: not whole warps")
+    generation = barrier.generation
+    observer = block.machine.observer
+    if observer is not None:
+        observer.arrived(w, place, ("bar", which, generation))
+    if barrier.arrive(w.index, LANES, expected):
+        block.machine.changed()
+    if not waits:
+        return place + 1
+    w.split.token = (which, generation, count is None)
+    return _bar_again(w, place)
+
+
+def _everyone(block: Block) -> int:
+    return LANES * block.live_warps
+
+
+def _bar_again(w: Warp, place: int) -> int:
+    which, generation, everyone = w.split.token
+    barrier = w.block.named[which]
+    if barrier.generation == generation and everyone and barrier.threads >= _everyone(w.block):
+        barrier.generation += 1
+        barrier.threads = 0
+        barrier.arrived = []
+        w.block.machine.changed()
+    if barrier.generation == generation:
+        w.split.waits = (
+            f"barrier {which} of the block ({barrier.threads} of {barrier.expected} threads are "
+            "there)"
+        )
+        return BLOCKED
+    w.split.token = None
+    observer = w.block.machine.observer
+    if observer is not None:
+        observer.passed(w, place, ("bar", which, generation))
+    return place + 1
+
+
+def barrier(instruction: Instruction, builder: Builder) -> Step:
+    """`barrier.cluster.arrive` and `.wait` (9.7.13.3); without `.cluster` it is `bar`."""
+    parts = instruction.parts[1:]
+    if parts[0] != "cluster":
+        return bar(instruction, builder)
+    if set(parts[2:]) - {"aligned", "release", "acquire", "relaxed"}:
+        raise refusal(instruction)
+    if parts[1] == "arrive":
+        return _cluster_arrive("relaxed" not in parts)
+    if parts[1] == "wait":
+        return _cluster_wait
+    raise refusal(instruction)
+
+
+def _cluster_arrive(releases: bool) -> Step:
+    def run(w: Warp, place: int) -> int:
+        if not w.together("barrier.cluster.arrive"):
+            return BLOCKED
+        cluster = w.block.cluster
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.arrived(w, place, ("cluster", cluster.generation), releases=releases)
+        w.cluster_phase = cluster.arrive(w)
+        return place + 1
+
+    return run
+
+
+def _cluster_wait(w: Warp, place: int) -> int:
+    if not w.together("barrier.cluster.wait"):
+        return BLOCKED
+    cluster = w.block.cluster
+    if w.cluster_phase is None:
+        raise Fault("cluster-wait", "barrier.cluster.wait without an arrive before it")
+    if cluster.generation == w.cluster_phase:
+        cluster.check_arrivals()
+    if cluster.generation == w.cluster_phase:
+        live = sum(not warp.ended for warp in cluster.warps)
+        w.split.waits = f"the cluster's barrier ({len(cluster.arrived)} of {live} warps are there)"
+        return BLOCKED
+    observer = w.block.machine.observer
+    if observer is not None:
+        observer.passed(w, place, ("cluster", w.cluster_phase))
+    w.cluster_phase = None
+    return place + 1
+
+
+# mbarrier.
+
+
+def mbarrier(instruction: Instruction, builder: Builder) -> Step:
+    """`mbarrier.*` (9.7.13.15)."""
+    build = {
+        "init": _init,
+        "inval": _inval,
+        "arrive": _arrive,
+        "arrive_drop": None,
+        "expect_tx": _expect,
+        "complete_tx": None,
+        "try_wait": _wait,
+        "test_wait": _wait,
+    }.get(instruction.parts[1])
+    if build is None:
+        raise refusal(instruction)
+    return build(instruction, builder)
+
+
+def _first_lane(w: Warp, address: Read) -> tuple[Block, int, int]:
+    """Return the block, the offset and how many lanes are at work, for one barrier of all."""
+    where = one_value(w, address(w), "the address of an mbarrier")
+    return w.block.cluster.blocks_by_rank(where >> RANK_SHIFT), where & _LOW, _lanes(w)
+
+
+def _lanes(w: Warp) -> int:
+    return LANES if w.full else int(np.count_nonzero(w.mask))
+
+
+def _init(instruction: Instruction, builder: Builder) -> Step:
+    address = builder.address(instruction.operands[0])
+    count = builder.read(instruction.operands[1], _U4)
+
+    def run(w: Warp, place: int) -> int:
+        block, offset, _ = _first_lane(w, address)
+        expected = one_value(w, count(w), "the count of an mbarrier")
+        if not 1 <= expected < 1 << 20:
+            raise Fault("mbarrier-count", f"an mbarrier cannot expect {expected} arrivals")
+        if offset % 8 or offset + 8 > block.shared.size:
+            raise Fault("misaligned", f"an mbarrier cannot lie at shared {offset:#x}")
+        block.mbarriers[offset] = Mbarrier(expected, expected)
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.initialised(w, place, block, offset)
+        return place + 1
+
+    return run
+
+
+def _inval(instruction: Instruction, builder: Builder) -> Step:
+    address = builder.address(instruction.operands[0])
+
+    def run(w: Warp, place: int) -> int:
+        block, offset, _ = _first_lane(w, address)
+        if block.mbarriers.pop(offset, None) is None:
+            raise Fault("no-mbarrier", f"no mbarrier was initialised at shared {offset:#x}")
+        return place + 1
+
+    return run
+
+
+def _checked(instruction: Instruction, known: set[str]) -> None:
+    for part in instruction.parts[2:]:
+        if part not in known | _ORDERS | {"b64", "shared", "shared::cta", "shared::cluster"}:
+            raise refusal(instruction)
+
+
+def _arrive(instruction: Instruction, builder: Builder) -> Step:
+    """`mbarrier.arrive`: each lane at work arrives, with `expect_tx` after announcing bytes."""
+    _checked(instruction, {"expect_tx", "noComplete"})
+    announces = "expect_tx" in instruction.parts
+    target, source, *more = instruction.operands
+    address = builder.address(source)
+    state = None if isinstance(target, Sink) else builder.write(target, np.dtype("u8"))
+    count = builder.read(more[0] if more else Immediate(1), _U4)
+    completes = "noComplete" not in instruction.parts
+
+    def run(w: Warp, place: int) -> int:
+        where = address(w)
+        values = count(w)
+        machine = w.block.machine
+        for offset in np.unique(where if w.full else where[w.mask]):
+            lanes = w.mask & (where == offset)
+            block = w.block.cluster.blocks_by_rank(int(offset) >> RANK_SHIFT)
+            found = w.block.mbarrier(int(offset))
+            if machine.observer is not None:
+                machine.observer.arrived(w, place, ("mbarrier", block, int(offset) & _LOW))
+            total = int(values[lanes].sum(dtype=np.int64))
+            _arrivals(found, total, int(lanes.sum()), announces, completes)
+        machine.changed()
+        if state is not None:
+            state(w, np.full(LANES, found.phase, "u8"))
+        return place + 1
+
+    return run
+
+
+def _arrivals(found: Mbarrier, total: int, lanes: int, announces: bool, completes: bool) -> None:
+    phase = found.phase
+    if announces:
+        found.expect(total)
+        found.arrive(lanes)
+    else:
+        found.arrive(total)
+    if not completes and found.phase != phase:
+        raise Fault("mbarrier-count", "an arrival with .noComplete ends the phase of its mbarrier")
+
+
+def _expect(instruction: Instruction, builder: Builder) -> Step:
+    _checked(instruction, set())
+    address = builder.address(instruction.operands[0])
+    count = builder.read(instruction.operands[1], _U4)
+
+    def run(w: Warp, place: int) -> int:
+        where = one_value(w, address(w), "the address of an mbarrier")
+        w.block.mbarrier(where).expect(int(count(w)[w.mask].sum(dtype=np.int64)))
+        return place + 1
+
+    return run
+
+
+def _wait(instruction: Instruction, builder: Builder) -> Step:
+    """`try_wait` and `test_wait`: the first returns when the phase is over, and only then."""
+    _checked(instruction, {"parity"})
+    if "parity" not in instruction.parts:
+        raise refusal(instruction, "without .parity")
+    tries = instruction.parts[1] == "try_wait"
+    target, source, parity_operand, *_ = instruction.operands
+    write = builder.write(target, PREDICATE)
+    address, parity = builder.address(source), builder.read(parity_operand, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        where = one_value(w, address(w), "the address of an mbarrier")
+        which = one_value(w, parity(w), "the parity of an mbarrier's phase")
+        found = w.block.mbarrier(where)
+        passed = found.has_passed(which)
+        if not passed and tries:
+            w.split.waits = (
+                f"the phase of parity {which & 1} of the mbarrier at shared {where & _LOW:#x} "
+                f"({found})"
+            )
+            return BLOCKED
+        write(w, np.full(LANES, passed))
+        if passed:
+            observer = w.block.machine.observer
+            if observer is not None:
+                block = w.block.cluster.blocks_by_rank(where >> RANK_SHIFT)
+                observer.passed(w, place, ("mbarrier", block, where & _LOW))
+            return place + 1
+        w.split.place = place + 1
+        w.split.waits = f"the mbarrier at shared {where & _LOW:#x} ({found})"
+        return YIELDED
+
+    return run
+
+
+def fence(instruction: Instruction, builder: Builder) -> Step:
+    """`fence.*` and `membar`: memory is in order here; the observer learns of it (9.7.13.4)."""
+    parts = instruction.parts[1:]
+    known = _ORDERS | {
+        "sc", "acq_rel", "proxy", "async", "async::generic", "alias", "tensormap::generic",
+        "mbarrier_init", "global", "shared::cta", "shared::cluster", "sync_restrict", "gl",
+        "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
+    }  # fmt: skip
+    if set(parts) - known:
+        raise refusal(instruction)
+    proxy = "proxy" in parts and parts[parts.index("proxy") + 1].startswith("async")
+
+    def run(w: Warp, place: int) -> int:
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.fenced(w, place, proxy=proxy)
+        return place + 1
+
+    return run

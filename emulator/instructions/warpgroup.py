@@ -1,0 +1,224 @@
+"""`wgmma`: matrix products of a warpgroup, which run on until they are waited for.
+
+Each of the four warps computes its own 16 rows. Operands are read when a wait asks for the result,
+and until then the accumulators hold NaN: what is overwritten or read too early gives wrong numbers
+(PTX ISA 9.0, 9.7.15).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import PREDICATE, Builder, refusal
+from pallasc.emulator.instructions.synchronisation import one_value
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
+from pallasc.emulator.tensors import wgmma
+from pallasc.emulator.tensors.descriptors import read_matrix
+from pallasc.emulator.tensors.elements import ELEMENT_BYTES, decode
+from pallasc.emulator.tensors.fragments import matrix_of, registers_of, rows_of_a
+from pallasc.emulator.tensors.wgmma import Wgmma
+
+_U8 = np.dtype("u8")
+_ROWS = 16  # of a warp
+_POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
+
+
+@dataclass(slots=True)
+class Accumulators:
+    """The registers of D while products are under way: what they will hold, and for how many."""
+
+    values: list[np.ndarray]
+    products: int = 0
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """`wgmma.*`."""
+    kind = instruction.parts[1]
+    if kind == "fence":
+        return _fence
+    if kind == "commit_group":
+        return _commit
+    if kind == "wait_group":
+        (count,) = instruction.operands
+        if not isinstance(count, Immediate):
+            raise refusal(instruction)
+        return _wait(count.bits)
+    return _multiply(instruction, builder)
+
+
+def _fence(w: Warp, place: int) -> int:
+    return place + 1 if w.together("wgmma.fence") else BLOCKED
+
+
+def _commit(w: Warp, place: int) -> int:
+    if not w.together("wgmma.commit_group"):
+        return BLOCKED
+    w.wgmma_groups.append(w.wgmma_open)
+    w.wgmma_open = []
+    return place + 1
+
+
+def _wait(left: int) -> Step:
+    def run(w: Warp, place: int) -> int:
+        if not w.together("wgmma.wait_group"):
+            return BLOCKED
+        done = w.wgmma_groups[: len(w.wgmma_groups) - left] if left else w.wgmma_groups
+        w.wgmma_groups = w.wgmma_groups[len(done) :]
+        for group in done:
+            for operation in group:
+                w.block.machine.finish(operation)
+        return place + 1
+
+    return run
+
+
+def _registers(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
+    if not isinstance(operand, Vector):
+        raise refusal(instruction)
+    numbers = []
+    for element in operand.elements:
+        if not isinstance(element, Register):
+            raise refusal(instruction)
+        numbers.append(element.number)
+    return tuple(numbers)
+
+
+def _multiply(instruction: Instruction, builder: Builder) -> Step:
+    if instruction.parts[1] != "mma_async" or "sp" in instruction.parts:
+        raise refusal(instruction)
+    target, a, b, keeps, *immediates = instruction.operands
+    slots = _registers(instruction, target)
+    a_slots = _registers(instruction, a) if isinstance(a, Vector) else ()
+    form = wgmma.parse(instruction.opcode, a_in_registers=bool(a_slots))
+    if len(slots) != form.d_registers:
+        raise refusal(instruction, f"{len(slots)} accumulators")
+    a_at = None if a_slots else builder.read(a, _U8)
+    b_at, keep = builder.read(b, _U8), builder.read(keeps, PREDICATE)
+    numbers = [i.bits for i in immediates if isinstance(i, Immediate)]
+    if len(numbers) != len(immediates):
+        raise refusal(instruction)
+    negate, a_transposed, b_transposed = _immediates(numbers, a_in_registers=bool(a_slots))
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("wgmma.mma_async"):
+            return BLOCKED
+        product = _Product(w, form, slots, a_slots, a_transposed, b_transposed, negate)
+        if a_at is not None:
+            product.a = one_value(w, a_at(w), "the descriptor of A")
+        product.b = one_value(w, b_at(w), "the descriptor of B")
+        product.keep = bool(one_value(w, keep(w), "the predicate of wgmma"))
+        product.start()
+        operation = Asynchronous(product.finish, "wgmma", _at(w, place), w.actor)
+        product.tell(operation, place)
+        w.wgmma_open.append(operation)
+        return place + 1
+
+    return run
+
+
+def _immediates(numbers: list[int], *, a_in_registers: bool) -> tuple[bool, bool, bool]:
+    """Return whether to negate, and whether A and B are transposed."""
+    if not numbers:
+        return False, False, False
+    scale_a, scale_b, *transposes = numbers
+    if a_in_registers:
+        transposes = [0, *transposes]
+    a, b = [*transposes, 0, 0][:2]
+    return scale_a * scale_b < 0, bool(a), bool(b)
+
+
+def _at(w: Warp, place: int) -> Instruction:
+    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
+    return instruction
+
+
+class _Product:
+    """One product of one warp."""
+
+    __slots__ = (
+        "a", "a_slots", "a_transposed", "b", "b_transposed", "form", "keep", "negate", "slots",
+        "warp",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        warp: Warp,
+        form: Wgmma,
+        slots: tuple[int, ...],
+        a_slots: tuple[int, ...],
+        a_transposed: bool,
+        b_transposed: bool,
+        negate: bool,
+    ) -> None:
+        self.warp, self.form, self.slots, self.a_slots = warp, form, slots, a_slots
+        self.a_transposed, self.b_transposed, self.negate = a_transposed, b_transposed, negate
+        self.a = self.b = 0
+        self.keep = True
+
+    def start(self) -> None:
+        """Take the accumulators over: until the end their registers hold NaN."""
+        w = self.warp
+        held = w.accumulators.get(self.slots)
+        if held is None:
+            held = Accumulators([w.registers[slot] for slot in self.slots])
+            w.accumulators[self.slots] = held
+            for slot in self.slots:
+                w.registers[slot] = _POISON
+        held.products += 1
+
+    def finish(self) -> None:
+        """Compute, and give the accumulators back after the last product under way."""
+        w = self.warp
+        held = w.accumulators[self.slots]
+        values = np.stack([value.view(np.uint32) for value in held.values])
+        before = matrix_of(values, self.form.d) if self.keep else None
+        b = self._operand("b", self.b, self.b_transposed, slice(None))
+        result = wgmma.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate)
+        held.values = list(registers_of(result))
+        held.products -= 1
+        if not held.products:
+            del w.accumulators[self.slots]
+            for slot, value in zip(self.slots, held.values, strict=True):
+                w.registers[slot] = value.view(w.registers[slot].dtype)
+
+    def _a(self) -> np.ndarray:
+        if not self.a_slots:
+            row = self.warp.index % 4 * _ROWS
+            return self._operand("a", self.a, self.a_transposed, slice(row, row + _ROWS))
+        values = np.stack([self.warp.registers[slot] for slot in self.a_slots])
+        words = rows_of_a(values.view(np.uint32))
+        return decode(words.view(f"u{ELEMENT_BYTES[self.form.a]}"), self.form.a)
+
+    def _operand(self, which: str, descriptor: int, transposed: bool, rows: slice) -> np.ndarray:
+        form = self.form
+        dtype = form.a if which == "a" else form.b
+        addresses = wgmma.operand_addresses(form, descriptor, which, transposed=transposed)[rows]
+        shared = self.warp.block.shared
+        content = shared.data[: shared.size]
+        return decode(read_matrix(content, addresses, ELEMENT_BYTES[dtype]), dtype)
+
+    def tell(self, operation: Asynchronous, place: int) -> None:
+        """Tell the observer what will be read."""
+        observer = self.warp.block.machine.observer
+        if observer is not None:
+            operation.operands = self.addresses()
+            observer.issued(self.warp, place, operation)
+
+    def addresses(self) -> list[tuple[np.ndarray, int]]:
+        """Return the addresses of both operands in shared memory, and their elements' sizes."""
+        form = self.form
+        found = [
+            (
+                wgmma.operand_addresses(form, self.b, "b", transposed=self.b_transposed),
+                ELEMENT_BYTES[form.b],
+            )
+        ]
+        if not self.a_slots:
+            row = self.warp.index % 4 * _ROWS
+            rows = wgmma.operand_addresses(form, self.a, "a", transposed=self.a_transposed)
+            found.append((rows[row : row + _ROWS], ELEMENT_BYTES[form.a]))
+        return found

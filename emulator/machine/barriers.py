@@ -1,0 +1,105 @@
+"""Barriers: `mbarrier` objects in shared memory, and the named barriers of a block.
+
+PTX ISA 9.0, 9.7.13.15 (mbarrier) and 9.7.13.1 (bar).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pallasc.emulator.machine.faults import Fault
+
+_MOST_ARRIVALS = (1 << 20) - 1
+_MOST_BYTES = (1 << 20) - 1
+
+
+@dataclass(slots=True)
+class Mbarrier:
+    """An mbarrier object: its phase, the arrivals it still expects, the bytes still under way."""
+
+    expected: int
+    pending: int
+    phase: int = 0
+    bytes: int = 0
+
+    def expect(self, count: int) -> None:
+        """Announce `count` bytes (expect-tx)."""
+        self.bytes += count
+        self._check()
+
+    def complete(self, count: int) -> bool:
+        """Take `count` bytes as arrived (complete-tx); return whether that ended the phase."""
+        self.bytes -= count
+        self._check()
+        return self._turn()
+
+    def arrive(self, count: int = 1) -> bool:
+        """Take `count` arrivals; return whether that ended the phase.
+
+        Raises:
+            Fault: more arrive than the barrier expects.
+        """
+        if count > self.pending:
+            raise Fault(
+                "too-many-arrivals",
+                f"{count} arrivals at an mbarrier that expects {self.pending} more of "
+                f"{self.expected} in phase {self.phase}",
+            )
+        self.pending -= count
+        return self._turn()
+
+    def has_passed(self, parity: int) -> bool:
+        """Return whether the phase of this parity is over."""
+        return self.phase & 1 != parity & 1
+
+    def _turn(self) -> bool:
+        if self.pending or self.bytes:
+            return False
+        self.phase += 1
+        self.pending = self.expected
+        return True
+
+    def _check(self) -> None:
+        if abs(self.bytes) > _MOST_BYTES:
+            raise Fault("transaction-overflow", f"an mbarrier counts {self.bytes} bytes")
+
+    def __str__(self) -> str:
+        arrived = self.expected - self.pending
+        under_way = f", {self.bytes} bytes announced and not arrived" if self.bytes else ""
+        return f"phase {self.phase}: {arrived} of {self.expected} arrivals seen{under_way}"
+
+
+@dataclass(slots=True)
+class NamedBarrier:
+    """One of the 16 barriers of a block: who has arrived since it was last complete."""
+
+    generation: int = 0
+    threads: int = 0
+    expected: int = 0
+    arrived: list[int] = field(default_factory=list)  # numbers of warps
+
+    def arrive(self, warp: int, threads: int, expected: int) -> bool:
+        """Take the arrival of a warp's threads; return whether the barrier is complete.
+
+        Raises:
+            Fault: warps disagree about how many threads take part, or more come than that.
+        """
+        if self.threads and expected != self.expected:
+            raise Fault(
+                "barrier-count",
+                f"a warp expects {expected} threads at a barrier where others expect "
+                f"{self.expected}",
+            )
+        self.expected = expected
+        self.threads += threads
+        self.arrived.append(warp)
+        if self.threads > expected:
+            raise Fault(
+                "barrier-count", f"{self.threads} threads at a barrier for {expected} threads"
+            )
+        if self.threads < expected:
+            return False
+        self.generation += 1
+        self.threads = 0
+        self.arrived = []
+        return True

@@ -1,0 +1,126 @@
+"""Blocks and the clusters they belong to: what their warps share."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallasc.emulator.machine.barriers import Mbarrier, NamedBarrier
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.memory import RANK_SHIFT, RESERVED, SHARED, Region
+from pallasc.emulator.machine.warp import LANES, Warp
+
+if TYPE_CHECKING:
+    from pallasc.emulator.tensors.tensor_memory import TensorMemory
+
+Dim3 = tuple[int, int, int]
+
+_POISON = 0xFF  # of shared memory that nothing was written to: NaN in every format of floats
+
+
+class Block:
+    """A block (CTA): shared memory, barriers and warps."""
+
+    def __init__(self, cluster: Cluster, rank: int, index: Dim3) -> None:
+        launch = cluster.launch
+        self.cluster = cluster
+        self.launch = launch
+        self.machine = cluster.machine
+        self.device = launch.device
+        self.rank = rank
+        self.index = index
+        self.base = rank << RANK_SHIFT
+        size = RESERVED + launch.static_shared + launch.dynamic_shared
+        self.shared = Region(SHARED + self.base, size, "shared memory", _POISON)
+        self.mbarriers: dict[int, Mbarrier] = {}
+        self.named = [NamedBarrier() for _ in range(16)]
+        self.tensor_memory: TensorMemory | None = None
+        self.tensor_work: deque[Any] = deque()  # what tcgen05 has to do, in order
+        self.local: dict[int, Region] = {}
+        self.warps = [self._warp(number) for number in range(-(-launch.threads // LANES))]
+
+    def _warp(self, number: int) -> Warp:
+        first = number * LANES
+        live = np.arange(first, first + LANES) < self.launch.threads
+        return Warp(self, number, live, self.launch.program.registers(self, first))
+
+    @property
+    def number(self) -> int:
+        """Its number in the grid, x first."""
+        (x, y, z), (width, height, _) = self.index, self.launch.grid
+        return int(x + width * (y + height * z))
+
+    @property
+    def live_warps(self) -> int:
+        """How many warps have not ended."""
+        return sum(not warp.ended for warp in self.warps)
+
+    def mbarrier(self, address: int) -> Mbarrier:
+        """Return the mbarrier at an address in shared memory, of this block or its cluster.
+
+        Raises:
+            Fault: none was initialised there.
+        """
+        owner = self.cluster.blocks_by_rank(address >> RANK_SHIFT)
+        found = owner.mbarriers.get(address & ((1 << RANK_SHIFT) - 1))
+        if found is None:
+            raise Fault("no-mbarrier", f"no mbarrier was initialised at shared {address:#x}")
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """Blocks that run together and reach each other's shared memory; one where there is none."""
+
+    machine: Any  # a `Machine`, which imports this module
+    launch: Any  # its `Launch`
+    first: Dim3
+    blocks: list[Block] = field(default_factory=list)
+    generation: int = 0
+    arrived: set[tuple[int, int]] = field(default_factory=set)
+
+    def start(self) -> None:
+        """Create the blocks."""
+        x, y, z = self.launch.cluster
+        for rank in range(x * y * z):
+            inside = (rank % x, rank // x % y, rank // (x * y))
+            index = tuple(a + b for a, b in zip(self.first, inside, strict=True))
+            self.blocks.append(Block(self, rank, index))
+
+    def blocks_by_rank(self, rank: int) -> Block:
+        """Return the block of this rank.
+
+        Raises:
+            Fault: the cluster has none.
+        """
+        if 0 <= rank < len(self.blocks):
+            return self.blocks[rank]
+        raise Fault("out-of-bounds", f"reaches block {rank} of a cluster of {len(self.blocks)}")
+
+    @property
+    def warps(self) -> list[Warp]:
+        """All warps of all blocks."""
+        return [warp for block in self.blocks for warp in block.warps]
+
+    @property
+    def ended(self) -> bool:
+        """Whether every warp has ended."""
+        return all(warp.ended for block in self.blocks for warp in block.warps)
+
+    def arrive(self, warp: Warp) -> int:
+        """Take a warp's arrival at the cluster's barrier; return the generation that it ends."""
+        generation = self.generation
+        self.arrived.add((warp.block.rank, warp.index))
+        self.check_arrivals()
+        return generation
+
+    def check_arrivals(self) -> None:
+        """End the barrier's phase if all warps that have not ended have arrived."""
+        live = {(w.block.rank, w.index) for w in self.warps if not w.ended}
+        if self.arrived and live <= self.arrived:
+            self.generation += 1
+            self.arrived.clear()
+            self.machine.changed()

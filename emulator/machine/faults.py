@@ -1,0 +1,44 @@
+"""What ends the emulation of a kernel: something it did that no GPU would do rightly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.errors import CheckError
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who did it: a warp of a block, on a device."""
+
+    device: int
+    block: tuple[int, int, int]
+    warp: int
+
+    def __str__(self) -> str:
+        x, y, z = self.block
+        device = f" on device {self.device}" if self.device else ""
+        return f"warp {self.warp} of block ({x}, {y}, {z}){device}"
+
+
+class Fault(CheckError):
+    """A kernel does what it must not; `rule` names the kind, as in `docs/check.md`.
+
+    `instruction` and `actor` say where; they are None where no single one did it.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        message: str,
+        *,
+        instruction: Instruction | None = None,
+        actor: Actor | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+        self.instruction = instruction
+        self.actor = actor
+        self.place: int | None = None  # the number of the instruction in its kernel

@@ -1,0 +1,373 @@
+"""The machine: launches kernels, lets their warps take turns, and completes what is asynchronous.
+
+What is asynchronous is held back for as long as nothing waits for it (`Policy.eagerness` 0), so
+that a wait that is missing shows in the numbers. A machine with the same seed does the same.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from pallasc.emulator.machine.block import Block, Cluster, Dim3
+from pallasc.emulator.machine.faults import Actor, Fault
+from pallasc.emulator.machine.memory import PARAMETERS, GlobalMemory, Region
+from pallasc.emulator.machine.tensor_maps import TensorMaps
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.ptx.syntax import Instruction, Kernel
+from pallasc.errors import CheckError
+
+_TURN = 20_000  # instructions that a warp runs before another has its turn
+_IDLE_TURNS = 200  # turns of reading memory again without any change: it spins
+_MOST_RESIDENT = 148  # clusters at a time, as many as the largest GPU has multiprocessors
+
+
+class Code(Protocol):
+    """A kernel that is ready to run: `emulator/program.py` makes it."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """What was parsed."""
+
+    @property
+    def code(self) -> Sequence[Step]:
+        """A function for each instruction, and one for the end."""
+
+    @property
+    def static_shared(self) -> int:
+        """Bytes of shared memory of the kernel's own variables."""
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes of local memory of each lane."""
+
+    def registers(self, block: Block, first: int) -> list[np.ndarray]:
+        """Return the registers of a warp at its start; `first` is its first thread."""
+
+    def drain(self, warp: Warp) -> None:
+        """Complete what a warp that has ended left under way."""
+
+
+class Observer(Protocol):
+    """Is told what warps and the asynchronous units do, to find races."""
+
+    def started(self, block: Block) -> None:
+        """Take note of a new block."""
+
+    def ended(self, block: Block) -> None:
+        """Take note that a block has ended."""
+
+    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
+        """Take note that lanes read `size` bytes at offsets of a region; no mask means all."""
+
+    def write(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Take note that lanes write."""
+
+    def atomic(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Take note of an atomic operation of lanes."""
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Take note of an asynchronous operation that begins."""
+
+    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
+        """Take note of a new mbarrier."""
+
+    def arrived(self, w: Warp, place: int, barrier: object, *, releases: bool = True) -> None:
+        """Take note of an arrival at a barrier."""
+
+    def passed(self, w: Warp, place: int, barrier: object) -> None:
+        """Take note that a wait for a barrier is over."""
+
+    def fenced(self, w: Warp, place: int, *, proxy: bool) -> None:
+        """Take note of a fence; `proxy` where it is one between proxies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How warps take turns and when asynchronous operations complete.
+
+    Args:
+        seed: of the order, where it is random.
+        eagerness: the chance, at each turn, that an asynchronous operation completes although
+            nothing waits for it: 0 holds everything back, 1 completes it at once.
+        turn: how many instructions a warp runs at most before the next has its turn.
+        shuffle: whether warps take turns in random order, for a random number of instructions.
+        seconds: after how long the emulation is given up.
+    """
+
+    seed: int = 0
+    eagerness: float = 0.0
+    turn: int = _TURN
+    shuffle: bool = False
+    seconds: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Asynchronous:
+    """Something that was issued and completes later."""
+
+    complete: Callable[[], None]
+    what: str
+    instruction: Instruction
+    actor: Actor
+    lane: int = 0
+    read: Callable[[], None] | None = None  # the part that reads its source, where that is apart
+    done: bool = False
+    reads: Sequence[tuple[Block, int, int]] = ()  # of shared memory: offset, bytes
+    writes: Sequence[tuple[Block, int, int]] = ()
+    operands: Sequence[tuple[np.ndarray, int]] = ()  # addresses in shared memory, bytes of each
+    signals: Sequence[tuple[Block, int]] = ()  # mbarriers, by their offsets
+
+
+@dataclass(slots=True, eq=False)
+class Launch:
+    """A kernel on a device: its program, sizes and parameters."""
+
+    program: Code
+    grid: Dim3
+    block: Dim3
+    cluster: Dim3
+    dynamic_shared: int
+    parameters: Region
+    device: int = 0
+    started: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def static_shared(self) -> int:
+        """Bytes of shared memory that the kernel's own variables take."""
+        return self.program.static_shared
+
+    def clusters(self) -> int:
+        """Return how many clusters the grid has."""
+        return self._per_dimension[0] * self._per_dimension[1] * self._per_dimension[2]
+
+    @property
+    def _per_dimension(self) -> Dim3:
+        x, y, z = (-(-g // c) for g, c in zip(self.grid, self.cluster, strict=True))
+        return x, y, z
+
+    def take(self) -> Dim3 | None:
+        """Return the first block's index of the next cluster that has not started, or None."""
+        if self.started >= self.clusters():
+            return None
+        x, y, _ = self._per_dimension
+        number, self.started = self.started, self.started + 1
+        inside = (number % x, number // x % y, number // (x * y))
+        a, b, c = (i * n for i, n in zip(inside, self.cluster, strict=True))
+        return a, b, c
+
+
+class Deadlock(Fault):
+    """No warp can go on. `waiting` tells of each what it waits for."""
+
+    def __init__(self, message: str, waiting: Sequence[tuple[Warp, int, str]]) -> None:
+        first = waiting[0]
+        instructions = first[0].block.launch.program.kernel.instructions
+        super().__init__(
+            "deadlock", message, instruction=instructions[first[1]], actor=first[0].actor
+        )
+        self.waiting = tuple(waiting)
+
+
+@dataclass(slots=True)
+class Machine:
+    """Devices that share an address space, and what runs on them."""
+
+    policy: Policy = field(default_factory=Policy)
+    memory: GlobalMemory = field(default_factory=GlobalMemory)
+    observer: Observer | None = None
+    printed: list[str] = field(default_factory=list)
+    tensor_maps: TensorMaps = field(default_factory=TensorMaps)
+    pending: deque[Asynchronous] = field(default_factory=deque)
+    progress: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    clusters: list[Cluster] = field(default_factory=list)
+    random: random.Random = field(init=False)
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        """Seed the order of turns."""
+        self.random = random.Random(self.policy.seed)
+
+    def changed(self) -> None:
+        """Take note that something has changed that a warp may wait for."""
+        self.progress += 1
+
+    def parameters(self, data: bytes) -> Region:
+        """Return the memory of a launch's parameters, with this content."""
+        region = Region(PARAMETERS, max(len(data), 1), "the kernel's parameters")
+        region.data[: len(data)] = bytearray(data)
+        return region
+
+    def opaque(self, launch: Launch, address: int) -> tuple[Region, int]:
+        """Return where the bytes behind a generic address lie: in parameters or global memory."""
+        if address >= PARAMETERS:
+            return launch.parameters, address - PARAMETERS
+        region = self.memory.find(address)
+        return region, address - region.base
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run kernels, one a device, beside each other until all have ended.
+
+        Raises:
+            Fault: one did what it must not.
+            Deadlock: none can go on.
+            CheckError: `Policy.seconds` are over.
+        """
+        self.launches = list(launches)
+        self.clusters = []
+        if self.policy.seconds is not None:
+            self.deadline = time.monotonic() + self.policy.seconds
+        for launch in self.launches:
+            self._start(launch)
+        while self.clusters:
+            if not (self._turn() or self._complete_one() or self._start_another()):
+                raise _deadlock(self.clusters)
+        for operation in tuple(self.pending):
+            self.finish(operation)
+        self.pending.clear()
+
+    def issue(self, operation: Asynchronous) -> None:
+        """Take an asynchronous operation that nothing but its barrier waits for."""
+        if self.policy.eagerness >= 1:
+            self.finish(operation)
+        else:
+            self.pending.append(operation)
+
+    def finish(self, operation: Asynchronous) -> None:
+        """Complete an operation, if it is not complete yet."""
+        if operation.done:
+            return
+        operation.done = True
+        try:
+            operation.complete()
+        except Fault as fault:
+            fault.instruction = fault.instruction or operation.instruction
+            fault.actor = fault.actor or operation.actor
+            raise
+        self.changed()
+
+    def _start(self, launch: Launch) -> bool:
+        first = launch.take()
+        if first is None:
+            return False
+        cluster = Cluster(self, launch, first)
+        cluster.start()
+        self.clusters.append(cluster)
+        for block in cluster.blocks:
+            if self.observer is not None:
+                self.observer.started(block)
+        self.changed()
+        return True
+
+    def _start_another(self) -> bool:
+        """Start one more cluster beside those that wait: they may wait for it."""
+        if len(self.clusters) >= _MOST_RESIDENT * len(self.launches):
+            return False
+        started = [self._start(launch) for launch in self.launches]
+        return any(started)
+
+    def _turn(self) -> bool:
+        """Let every warp run once; return whether that changed anything."""
+        ran = False
+        for warp in self._order():
+            ran = self._run(warp) or ran
+        for cluster in [cluster for cluster in self.clusters if cluster.ended]:
+            self._end(cluster)
+            ran = True
+        if self.pending and self.random.random() < self.policy.eagerness:
+            ran = self._complete_one() or ran
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise CheckError(f"the emulation takes longer than {self.policy.seconds:g} s")
+        return ran
+
+    def _order(self) -> Iterator[Warp]:
+        warps = [w for cluster in self.clusters for w in cluster.warps if not w.ended]
+        if self.policy.shuffle:
+            self.random.shuffle(warps)
+        yield from warps
+
+    def _run(self, warp: Warp) -> bool:
+        """Let a warp run; return whether it did anything but spin."""
+        if warp.ended:
+            return False
+        before = self.progress
+        budget = self.random.randint(1, 200) if self.policy.shuffle else self.policy.turn
+        try:
+            ran = warp.run(warp.block.launch.program.code, budget)
+        except Fault as fault:
+            if fault.instruction is None and fault.place is not None:
+                fault.instruction = warp.block.launch.program.kernel.instructions[fault.place]
+            raise
+        if not warp.splits:
+            self.changed()
+            warp.block.cluster.check_arrivals()
+            return True
+        if not ran:
+            return False
+        warp.idle = 0 if self.progress != before else warp.idle + 1
+        return warp.idle < _IDLE_TURNS
+
+    def _end(self, cluster: Cluster) -> None:
+        for warp in cluster.warps:
+            warp.block.launch.program.drain(warp)
+        for block in cluster.blocks:
+            if self.observer is not None:
+                self.observer.ended(block)
+        self.clusters.remove(cluster)
+        if not any(other.launch is cluster.launch for other in self.clusters):
+            self._start(cluster.launch)
+
+    def _complete_one(self) -> bool:
+        """Complete the oldest operation that is under way, or some other one; False without any."""
+        while self.pending:
+            at = self.random.randrange(len(self.pending)) if self.policy.shuffle else 0
+            operation = self.pending[at]
+            del self.pending[at]
+            if not operation.done:
+                self.finish(operation)
+                for cluster in self.clusters:
+                    for warp in cluster.warps:
+                        warp.idle = 0
+                return True
+        return self._tensor_work()
+
+    def _tensor_work(self) -> bool:
+        """Let the tensor core of some block do what was issued to it first."""
+        for cluster in self.clusters:
+            for block in cluster.blocks:
+                if block.tensor_work:
+                    self.finish(block.tensor_work.popleft())
+                    for warp in cluster.warps:
+                        warp.idle = 0
+                    return True
+        return False
+
+
+def _deadlock(clusters: Sequence[Cluster]) -> Deadlock:
+    waiting = [
+        (warp, split.place, split.waits or "a change in memory")
+        for cluster in clusters
+        for warp in cluster.warps
+        if not warp.ended
+        for split in warp.splits
+    ]
+    reasons = list(dict.fromkeys(reason for _, _, reason in waiting))
+    shown = "; ".join(reasons[:4])
+    return Deadlock(f"no warp can go on: {len(waiting)} wait for {shown}", waiting)

@@ -1,0 +1,38 @@
+"""Tensor maps as kernels see them: 128 opaque bytes, which stand for a map and its address.
+
+What NVIDIA's driver writes there is not documented; these bytes hold a number under which the
+machine knows the map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pallasc.emulator.machine.faults import Fault
+from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
+
+_MAGIC = b"tensor map"
+
+
+@dataclass(slots=True)
+class TensorMaps:
+    """The maps that were encoded, by number."""
+
+    maps: list[tuple[TensorMap, int]] = field(default_factory=list)
+
+    def encode(self, tensor_map: TensorMap, address: int) -> bytes:
+        """Return 128 bytes that stand for a map over the memory at `address`."""
+        self.maps.append((tensor_map, address))
+        data = _MAGIC + (len(self.maps) - 1).to_bytes(8, "little")
+        return data.ljust(MAP_BYTES, b"\0")
+
+    def decode(self, data: bytes) -> tuple[TensorMap, int]:
+        """Return the map and the address that 128 bytes stand for.
+
+        Raises:
+            Fault: they are no tensor map.
+        """
+        number = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
+        if not data.startswith(_MAGIC) or number >= len(self.maps):
+            raise Fault("no-tensor-map", "a tensor copy is given bytes that are no tensor map")
+        return self.maps[number]

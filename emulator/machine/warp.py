@@ -1,0 +1,191 @@
+"""A warp: 32 lanes in step, until they branch apart.
+
+Lanes that branched apart are *splits*, each with a place in the code of its own. The one that is
+farthest back runs first, so that they meet again where their ways join; one that waits for the
+others lets them go ahead (independent thread scheduling, PTX ISA 9.0, 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pallasc.emulator.machine.faults import Actor, Fault
+
+LANES = 32
+
+# What an instruction returns instead of the number of the next one.
+BLOCKED = -1  # it cannot go on: run it again when something has changed
+EXITED = -2  # the lanes have ended
+PARTED = -3  # the lanes have branched apart: `warp.splits` has their places
+YIELDED = -4  # go on at `split.place` after the other warps had a turn
+
+Step = Callable[["Warp", int], int]
+
+
+class Split:
+    """Lanes of a warp that are at the same place."""
+
+    __slots__ = ("full", "mask", "place", "stuck", "token", "waits")
+
+    def __init__(self, place: int, mask: npt.NDArray[np.bool_]) -> None:
+        self.place = place
+        self.mask = mask
+        self.full = bool(mask.all())
+        self.stuck = False
+        self.token: Any = None  # what the waiting instruction remembers
+        self.waits = ""  # for whom it waits, in words
+
+
+class Warp:
+    """One warp of a block; `registers` are arrays over its lanes."""
+
+    __slots__ = (
+        "accumulators",
+        "actor",
+        "block",
+        "bulk_groups",
+        "bulk_open",
+        "clock",
+        "cluster_phase",
+        "copies",
+        "copies_open",
+        "ended",
+        "full",
+        "idle",
+        "index",
+        "live",
+        "mask",
+        "registers",
+        "split",
+        "splits",
+        "tensor_loads",
+        "wgmma_groups",
+        "wgmma_open",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        block: Any,  # a `Block`, which imports this module
+        index: int,
+        live: npt.NDArray[np.bool_],
+        registers: list[np.ndarray],
+    ) -> None:
+        self.block = block
+        self.index = index
+        self.live = live
+        self.registers = registers
+        self.split = Split(0, live.copy())
+        self.splits = [self.split]
+        self.mask = self.split.mask
+        self.full = self.split.full
+        self.ended = False
+        self.idle = 0  # turns without anything having changed in the machine
+        self.clock = 0
+        self.actor = Actor(block.device, block.index, index)
+        self.bulk_open: list[Any] = []  # asynchronous bulk copies not committed yet
+        self.bulk_groups: list[Any] = []
+        self.copies_open: list[Any] = []  # of cp.async
+        self.copies: list[list[Any]] = []
+        self.accumulators: dict[tuple[int, ...], Any] = {}  # of wgmma, by their registers
+        self.wgmma_open: list[Any] = []
+        self.wgmma_groups: list[list[Any]] = []
+        self.tensor_loads: list[Any] = []
+        self.cluster_phase: int | None = None
+
+    def run(self, code: Sequence[Step], budget: int) -> bool:
+        """Run until nothing goes on, the lanes have ended or yielded, or `budget` is spent.
+
+        Returns:
+            Whether any instruction was completed.
+        """
+        for split in self.splits:
+            split.stuck = False
+        start = budget
+        while budget > 0 and not self.ended:
+            chosen = self._choose()
+            if chosen is None:
+                break
+            split = chosen
+            self.split, self.mask, self.full = split, split.mask, split.full
+            alone = len(self.splits) == 1
+            place = split.place
+            try:
+                while budget > 0:
+                    after = code[place](self, place)
+                    if after < 0:
+                        break
+                    place = after
+                    budget -= 1
+                    if not alone:
+                        break
+            except Fault as fault:
+                split.place = place
+                fault.actor = fault.actor or self.actor
+                fault.place = place
+                raise
+            if after == PARTED:
+                budget -= 1
+                continue
+            if after >= 0:
+                split.place = place
+                if not alone:
+                    self._join()
+            elif after == BLOCKED:
+                split.place = place
+                split.stuck = True
+            elif after == YIELDED:
+                budget -= 1
+                if not alone:
+                    self._join()
+                return True
+            else:
+                budget -= 1
+                self.splits.remove(split)
+                self.live = self.live & ~split.mask
+                self.ended = not self.splits
+                for other in self.splits:
+                    other.stuck = False
+        self.clock += start - budget
+        return budget < start
+
+    def _choose(self) -> Split | None:
+        """Return the split that is farthest back of those that can go on."""
+        ready = [split for split in self.splits if not split.stuck]
+        return min(ready, key=lambda split: split.place) if ready else None
+
+    def _join(self) -> None:
+        """Make one of splits that are at the same place and wait for nothing."""
+        joined: list[Split] = []
+        for split in self.splits:
+            at = next((n for n, other in enumerate(joined) if _can_join(other, split)), None)
+            if at is None:
+                joined.append(split)
+            else:
+                joined[at] = Split(split.place, joined[at].mask | split.mask)
+        self.splits = joined
+
+    def part(self, taken: npt.NDArray[np.bool_], target: int, following: int) -> int:
+        """Send the lanes `taken` to `target` and the others on; give what the step returns."""
+        here = self.split
+        at = self.splits.index(here)
+        self.splits[at : at + 1] = [
+            Split(target, here.mask & taken),
+            Split(following, here.mask & ~taken),
+        ]
+        self._join()
+        return PARTED
+
+    def together(self, what: str) -> bool:
+        """Return whether all lanes that have not ended are here, as `.sync` and `.aligned` need."""
+        if len(self.splits) == 1 or not (self.live & ~self.mask).any():
+            return True
+        self.split.waits = f"the other lanes of its warp at {what}"
+        return False
+
+
+def _can_join(one: Split, other: Split) -> bool:
+    return one.place == other.place and one.token is None and other.token is None

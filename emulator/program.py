@@ -1,0 +1,266 @@
+"""A kernel made ready to run: one function for each instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import CLOCKS, Builder, broadcast, storage
+from pallasc.emulator.instructions.registry import build
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
+from pallasc.emulator.machine.warp import EXITED, LANES, Step, Warp
+from pallasc.emulator.ptx.syntax import (
+    Address,
+    Instruction,
+    Kernel,
+    Module,
+    Operand,
+    Special,
+    Variable,
+    Vector,
+)
+from pallasc.errors import UnsupportedError
+
+_LANES = np.arange(LANES, dtype=np.uint32)
+_LOCAL_START = 16  # no variable has the address 0
+_TICKS = 32  # how much the clocks go on with each instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The code of a kernel, and what every warp of it starts with."""
+
+    kernel: Kernel
+    code: tuple[Step, ...]
+    template: tuple[np.ndarray, ...]
+    specials: tuple[tuple[int, str], ...]
+    symbols: tuple[tuple[int, str, int], ...]
+    offsets: Mapping[str, int]  # of variables in shared and local memory, of parameters
+    static_shared: int
+    local_bytes: int
+    globals: Mapping[str, Variable]
+
+    def registers(self, block: Block, first: int) -> list[np.ndarray]:
+        """Return the registers of a warp at its start; `first` is its first thread's number."""
+        registers = list(self.template)
+        for slot, name in self.specials:
+            registers[slot] = _special(name, block, first)
+        for slot, name, offset in self.symbols:
+            address = self._address(name, block) + offset
+            registers[slot] = broadcast(address, np.dtype("u8"))
+        return registers
+
+    def _address(self, name: str, block: Block) -> int:
+        if name in self.globals:
+            return _global(block, self.globals[name]).base
+        offset = self.offsets[name]
+        if name in {v.name for v in self.kernel.variables if v.space == "shared"}:
+            return block.base + offset
+        return offset
+
+    def drain(self, warp: Warp) -> None:
+        """Complete what a warp that has ended left under way."""
+        machine = warp.block.machine
+        bulk = [group.operations for group in warp.bulk_groups]
+        for group in (*warp.wgmma_groups, *warp.copies, *bulk):
+            for operation in group:
+                machine.finish(operation)
+        for groups in (warp.wgmma_groups, warp.copies, warp.bulk_groups):
+            groups.clear()
+        for left in (warp.wgmma_open, warp.copies_open, warp.bulk_open, warp.tensor_loads):
+            for operation in left:
+                machine.finish(operation)
+            left.clear()
+
+
+def _global(block: Block, variable: Variable) -> Region:
+    """Return a variable of the module in global memory; each device has its own."""
+    label = f"{variable.name} of device {block.device}"
+    memory: GlobalMemory = block.machine.memory
+    for region in memory.regions:
+        if region.label == label:
+            return region
+    region = memory.allocate(variable.size, variable.alignment, label)
+    region.data[: len(variable.data)] = bytearray(variable.data)
+    return region
+
+
+def assemble(module: Module, name: str) -> Program:
+    """Make the entry `name` of a module ready to run.
+
+    Raises:
+        UnsupportedError: it has an instruction, or a part of one, that the emulator does not know.
+    """
+    kernel = module.kernel(name)
+    builder = Builder(kernel)
+    code = [_step(instruction, builder) for instruction in kernel.instructions]
+    code.append(lambda w, place: EXITED)
+    offsets, shared, local = _layout(kernel)
+    template: list[np.ndarray] = [_zero(r.type) for r in kernel.registers]
+    template += [np.zeros(LANES, "u4")] * (builder.slots - len(template))
+    for (bits, dtype), slot in builder.constants.items():
+        template[slot] = broadcast(bits, np.dtype(dtype))
+    module_variables = {variable.name: variable for variable in module.variables}
+    for symbol, _ in builder.symbols:
+        if symbol not in offsets and symbol not in module_variables:
+            raise UnsupportedError(f"{name} uses {symbol}, which is declared nowhere")
+    return Program(
+        kernel,
+        tuple(code),
+        tuple(template),
+        tuple((slot, special) for special, slot in builder.specials.items()),
+        tuple((slot, symbol, offset) for (symbol, offset), slot in builder.symbols.items()),
+        offsets,
+        shared,
+        local,
+        module_variables,
+    )
+
+
+def _zero(register_type: str) -> np.ndarray:
+    shape = (LANES, 2) if register_type == "b128" else (LANES,)
+    value = np.zeros(shape, storage(register_type))
+    value.flags.writeable = False
+    return value
+
+
+def _layout(kernel: Kernel) -> tuple[dict[str, int], int, int]:
+    """Return the addresses of variables and parameters, and the bytes of shared and local memory.
+
+    An array of no size is the block's dynamic shared memory: it lies behind all others.
+    """
+    offsets: dict[str, int] = {}
+    sizes = {"shared": RESERVED, "local": _LOCAL_START}
+    for variable in sorted(kernel.variables, key=lambda v: not v.size):
+        size = sizes[variable.space]
+        alignment = max(variable.alignment, 1024 if not variable.size else 1)
+        offsets[variable.name] = -(-size // alignment) * alignment
+        sizes[variable.space] = offsets[variable.name] + variable.size
+    at = PARAMETERS
+    for parameter in kernel.parameters:
+        at = -(-at // parameter.alignment) * parameter.alignment
+        offsets[parameter.name] = at
+        at += parameter.size
+    return offsets, sizes["shared"] - RESERVED, -(-sizes["local"] // 16) * 16
+
+
+def _step(instruction: Instruction, builder: Builder) -> Step:
+    run = build(instruction, builder)
+    clocks = [name for name in CLOCKS if _mentions(instruction.operands, name)]
+    if clocks:
+        run = _with_clocks(run, [(builder.slot(Special(n), np.dtype("u4"))[0], n) for n in clocks])
+    if instruction.guard is None or instruction.parts[0] in ("bra", "ret", "exit"):
+        return run
+    return _guarded(run, instruction.guard.number, instruction.guard.negated)
+
+
+def _mentions(operands: tuple[Operand, ...], name: str) -> bool:
+    for operand in operands:
+        inner = operand.elements if isinstance(operand, Vector) else ()
+        if isinstance(operand, Address):
+            inner = (operand.base,)
+        if (isinstance(operand, Special) and operand.name == name) or _mentions(inner, name):
+            return True
+    return False
+
+
+def _with_clocks(run: Step, clocks: list[tuple[int, str]]) -> Step:
+    def ticking(w: Warp, place: int) -> int:
+        w.clock += 1
+        for slot, name in clocks:
+            wide = name in ("%clock64", "%globaltimer")
+            value = w.clock * _TICKS >> (32 if name.endswith("_hi") else 0)
+            w.registers[slot] = broadcast(value, np.dtype("u8" if wide else "u4"))
+        return run(w, place)
+
+    return ticking
+
+
+def _guarded(run: Step, number: int, negated: bool) -> Step:
+    def guarded(w: Warp, place: int) -> int:
+        mask, full = w.mask, w.full
+        chosen = w.registers[number]
+        if negated:
+            chosen = ~chosen
+        if not full:
+            chosen = chosen & mask
+        count = np.count_nonzero(chosen)
+        if not count:
+            return place + 1
+        if count == LANES:
+            return run(w, place)
+        w.mask, w.full = chosen, False
+        try:
+            return run(w, place)
+        finally:
+            w.mask, w.full = mask, full
+
+    return guarded
+
+
+def _special(name: str, block: Block, first: int) -> np.ndarray:
+    """Return a special register of a warp (PTX ISA 9.0, chapter 10)."""
+    launch = block.launch
+    base, _, axis = name.partition(".")
+    if axis:
+        at = "xyz".index(axis)
+        if base == "%tid":
+            x, y, _ = launch.block
+            thread = _LANES + np.uint32(first)
+            of_axis: np.ndarray = (thread % x, thread // x % y, thread // (x * y))[at]
+            return of_axis.astype("u4")
+        return broadcast(_sizes(base, block)[at], np.dtype("u4"))
+    x, y, z = launch.cluster
+    value = {
+        "%warpid": first // LANES,
+        "%nwarpid": -(-launch.threads // LANES),
+        "%smid": block.index[0]
+        + launch.grid[0] * (block.index[1] + launch.grid[1] * block.index[2]),
+        "%nsmid": 132,
+        "%gridid": 1,
+        "%cluster_ctarank": block.rank,
+        "%cluster_nctarank": x * y * z,
+        "%is_explicit_cluster": int(x * y * z > 1),
+        "%dynamic_smem_size": launch.dynamic_shared,
+        "%total_smem_size": launch.dynamic_shared + launch.static_shared,
+        "%aggr_smem_size": launch.dynamic_shared + launch.static_shared + RESERVED,
+    }.get(name)
+    if value is not None:
+        return broadcast(value, np.dtype("u4"))
+    if name in CLOCKS:
+        wide = name in ("%clock64", "%globaltimer")
+        return broadcast(0, np.dtype("u8" if wide else "u4"))
+    lanes = _LANES.astype("u8")
+    one = np.uint64(1)
+    masks = {
+        "%laneid": lanes,
+        "%lanemask_eq": one << lanes,
+        "%lanemask_lt": (one << lanes) - one,
+        "%lanemask_le": (one << (lanes + one)) - one,
+        "%lanemask_gt": ~((one << (lanes + one)) - one),
+        "%lanemask_ge": ~((one << lanes) - one),
+    }
+    if name not in masks:
+        raise UnsupportedError(f"the emulator does not know the special register {name}")
+    return masks[name].astype("u4")
+
+
+def _sizes(base: str, block: Block) -> tuple[int, int, int]:
+    launch = block.launch
+    clusters = tuple(-(-g // c) for g, c in zip(launch.grid, launch.cluster, strict=True))
+    of_cluster = tuple(i // c for i, c in zip(block.index, launch.cluster, strict=True))
+    inside = tuple(i % c for i, c in zip(block.index, launch.cluster, strict=True))
+    sizes: dict[str, tuple[int, ...]] = {
+        "%ntid": launch.block,
+        "%ctaid": block.index,
+        "%nctaid": launch.grid,
+        "%clusterid": of_cluster,
+        "%nclusterid": clusters,
+        "%cluster_ctaid": inside,
+        "%cluster_nctaid": launch.cluster,
+    }
+    x, y, z = sizes[base]
+    return x, y, z

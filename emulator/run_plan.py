@@ -1,0 +1,188 @@
+"""Run a launch plan: buffers, fills, copies and launches, on as many devices as it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from pallasc.emulator.arrays import from_bytes, to_bytes
+from pallasc.emulator.machine.machine import Launch as Running
+from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.memory import PARAMETERS, Region
+from pallasc.emulator.program import Program, assemble
+from pallasc.emulator.ptx.parse import parse
+from pallasc.errors import ArgumentError, UnsupportedError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, Peers, PeerTable
+from pallasc.specs.artifacts.plan import (
+    MAP_BYTES,
+    Bytes,
+    Copy,
+    Fill,
+    Launch,
+    LaunchPlan,
+    Pointer,
+    TensorMap,
+)
+
+Array = npt.NDArray[np.generic]
+_POISON = 0xFF  # of results and temporaries that nothing was written to
+
+
+@lru_cache(maxsize=64)
+def program(ptx: str, kernel: str) -> Program:
+    """Return the entry `kernel` of a PTX text, ready to run."""
+    return assemble(parse(ptx), kernel)
+
+
+@dataclass(slots=True)
+class PlanRun:
+    """One execution of an artifact's plan.
+
+    Args:
+        artifact: what to run.
+        machine: where it runs.
+        ptx: PTX of kernels that the artifact has none of, by digest of their cubin.
+    """
+
+    artifact: Artifact
+    machine: Machine
+    ptx: Mapping[str, str] = field(default_factory=dict)
+    buffers: list[list[Region]] = field(default_factory=list)  # of each device
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """The plan that runs."""
+        return self.artifact.plan
+
+    def run(self, inputs: Sequence[Sequence[npt.ArrayLike]]) -> list[list[Array]]:
+        """Run the plan on the inputs of each device, and return the outputs of each.
+
+        Raises:
+            ArgumentError: there are other devices, arrays, dtypes or shapes than the plan has.
+            Fault: a kernel did what it must not.
+            UnsupportedError: the plan has a step that cannot be run here.
+        """
+        devices = max(self.plan.device_count, 1)
+        if len(inputs) != devices:
+            raise ArgumentError(f"the plan runs on {devices} devices; got arrays for {len(inputs)}")
+        for device, arrays in enumerate(inputs):
+            self.buffers.append(self._allocate(device, arrays))
+        for step in self.plan.steps:
+            if isinstance(step, Launch):
+                self._launch(step)
+            else:
+                for buffers in self.buffers:
+                    _move(step, buffers)
+        return [
+            [from_bytes(buffers[b.buffer].data, b) for b in self.plan.outputs]
+            for buffers in self.buffers
+        ]
+
+    def _allocate(self, device: int, arrays: Sequence[npt.ArrayLike]) -> list[Region]:
+        plan = self.plan
+        if len(arrays) != len(plan.inputs):
+            raise ArgumentError(f"the plan has {len(plan.inputs)} inputs; got {len(arrays)}")
+        labels = {b.buffer: b.path for b in (*plan.outputs, *plan.inputs)}
+        regions = []
+        for number, buffer in enumerate(plan.buffers):
+            label = labels.get(number, f"the {buffer.role} buffer {number}")
+            memory = self.machine.memory
+            region = memory.allocate(buffer.size, buffer.alignment, label, _POISON)
+            if buffer.digest is not None:
+                region.adopt(np.frombuffer(self.artifact.blob(buffer.digest), np.uint8))
+            regions.append(region)
+        for binding, array in zip(plan.inputs, arrays, strict=True):
+            regions[binding.buffer].adopt(to_bytes(array, binding))
+        return regions
+
+    def _launch(self, step: Launch) -> None:
+        code = program(self._ptx(step), step.kernel)
+        launches = []
+        for device in range(len(self.buffers)):
+            data = self._parameters(step, code, device)
+            launches.append(
+                Running(
+                    code,
+                    step.grid,
+                    step.block,
+                    step.cluster or (1, 1, 1),
+                    step.dynamic_smem_bytes,
+                    self.machine.parameters(data),
+                    device,
+                )
+            )
+        self.machine.run(launches)
+
+    def _ptx(self, step: Launch) -> str:
+        if step.cubin in self.ptx:
+            return self.ptx[step.cubin]
+        for kernel in self.artifact.kernels:
+            if kernel.cubin == step.cubin and kernel.name == step.kernel and kernel.ptx is not None:
+                return self.artifact.blob(kernel.ptx).decode()
+        raise UnsupportedError(f"the kernel {step.kernel} comes without PTX")
+
+    def _parameters(self, step: Launch, code: Program, device: int) -> bytes:
+        data = bytearray()
+        for declared, parameter in zip(code.kernel.parameters, step.parameters, strict=True):
+            data = data.ljust(code.offsets[declared.name] - PARAMETERS, b"\0")
+            if isinstance(parameter, Bytes):
+                data += self._value(parameter, device)
+                continue
+            if isinstance(parameter, Pointer):
+                address = self.buffers[device][parameter.buffer].base + parameter.offset
+            else:
+                address = self._peers(parameter, step.peer_table, device)
+            data += address.to_bytes(8, "little")
+        return bytes(data)
+
+    def _value(self, parameter: Bytes, device: int) -> bytes:
+        value = bytearray(bytes.fromhex(parameter.data).ljust(parameter.size, b"\0"))
+        for offset, tensor_map in parameter.tensor_maps:
+            address = self._map_address(tensor_map, device)
+            encoded = self.machine.tensor_maps.encode(tensor_map, address)
+            value[offset : offset + MAP_BYTES] = encoded
+        return bytes(value)
+
+    def _map_address(self, tensor_map: TensorMap, device: int) -> int:
+        rank = device if tensor_map.peers is None else tensor_map.peers[device]
+        if rank == MULTICAST:
+            return self._multicast(tensor_map.buffer) + tensor_map.offset
+        return self.buffers[rank][tensor_map.buffer].base + tensor_map.offset
+
+    def _multicast(self, buffer: int) -> int:
+        members = tuple(buffers[buffer].base for buffers in self.buffers)
+        for base, (*others, _) in self.machine.memory.multicast.items():
+            if tuple(others) == members:
+                return base
+        return self.machine.memory.map_multicast(members, self.buffers[0][buffer].size)
+
+    def _peers(self, parameter: Peers, table: PeerTable | None, device: int) -> int:
+        if table is None:
+            raise UnsupportedError("a kernel over several devices has no table of peers")
+        words = np.zeros(table.words, np.uint64)
+        words[0] = device
+        for number, (buffer, offset) in enumerate(table.arrays):
+            for rank in range(table.ranks):
+                address = self.buffers[rank][buffer].base + offset
+                words[HEAD_WORDS + table.ranks * number + rank] = address
+            if table.multicast:
+                at = HEAD_WORDS + table.ranks * len(table.arrays) + number
+                words[at] = self._multicast(buffer) + offset
+        region = self.machine.memory.allocate(words.nbytes, label="the table of peers")
+        region.adopt(words.view(np.uint8))
+        return region.base
+
+
+def _move(step: Fill | Copy, buffers: Sequence[Region]) -> None:
+    if isinstance(step, Copy):
+        source = buffers[step.source].data[step.source_offset :][: step.size]
+        buffers[step.target].data[step.target_offset :][: step.size] = source.copy()
+    else:
+        value = np.frombuffer(step.value.to_bytes(step.width, "little"), np.uint8)
+        target = buffers[step.buffer].data[step.offset :][: step.size]
+        target[:] = np.resize(value, step.size)
