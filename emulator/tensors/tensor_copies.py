@@ -104,8 +104,9 @@ def reduce(
 ) -> None:
     """Combine a box of shared memory with global memory, element by element.
 
-    Sums of floats are rounded to nearest even and keep subnormals; of a number and a NaN, `min` and
-    `max` give the number (PTX ISA 9.0, 9.7.9.25.5.3).
+    Integers wrap. PTX ISA 9.0, 9.7.9.25.5.3, leaves open what floats do; here sums are rounded to
+    nearest even and keep subnormals, and of a number and a NaN, `min` and `max` give the number, as
+    those instructions do.
 
     Args:
         map: the tensor map, whose element type is that of the operation.

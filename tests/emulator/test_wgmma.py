@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.emulator.tensors import wgmma
+from pallasc.emulator.tensors import tensor_copies, tensor_maps, wgmma
 from pallasc.errors import CheckError, UnsupportedError
+from pallasc.specs.artifacts.plan import TensorMap
 
 NUMPY_TYPES = {
     "f16": np.float16,
@@ -405,3 +406,35 @@ def test_descriptors_that_are_not_modelled_are_refused():
             wgmma.operand_addresses(form, descriptor, "b", transposed=transposed)
     with pytest.raises(CheckError, match="byte 0x47f of the 0x400 bytes"):
         wgmma.read_operand(w, np.zeros(0x400, np.uint8), encode(0x300, 0x100, 0, 0), "a")
+
+
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_wgmma_reads_what_a_tensor_copy_wrote(swizzle: int, transposed: bool):
+    """One box of 64 rows: rows of B, or rows along K where N is contiguous."""
+    elements = swizzle // 2
+    array = random_matrix(200, 200, "bf16")
+    map = TensorMap(
+        buffer=0,
+        offset=0,
+        dtype="bfloat16",
+        dims=(200, 200),
+        strides=(400,),
+        box=(elements, 64),
+        element_strides=(1, 1),
+        swizzle=swizzle,
+    )
+    shared = np.zeros(1 << 15, np.uint8)
+    box = tensor_maps.tiled(map, (24, 100), 0x1400)
+    tensor_copies.load(map, box, array.reshape(-1).view(np.uint8), 0, shared)
+    part = array[100:164, 24 : 24 + elements].astype(np.float64)
+    if transposed:
+        w = wgmma.parse(opcode(elements, "f32", "bf16"))
+        descriptor = encode(0x1400 + 16 * swizzle, 0, 8 * swizzle, swizzle)
+        wanted = part[16:32].T
+    else:
+        w = wgmma.parse(opcode(64, "f32", "bf16"))
+        descriptor = encode(0x1400 + (swizzle - 32), 0, 8 * swizzle, swizzle)
+        wanted = part[:, elements - 16 :]
+    found = wgmma.read_operand(w, shared, descriptor, "b", transposed=transposed)
+    assert (found == wanted).all()
