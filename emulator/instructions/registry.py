@@ -12,6 +12,7 @@ from pallasc.emulator.instructions import (
     copies,
     memory,
     synchronisation,
+    tensor_core,
     warp_matrices,
     warpgroup,
 )
@@ -52,6 +53,7 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "shfl": control.shfl,
         "st": memory.st,
         "stmatrix": warp_matrices.stmatrix,
+        "tcgen05": tensor_core.build,
         "trap": control.trap,
         "vote": control.vote,
         "wgmma": warpgroup.build,
