@@ -10,6 +10,8 @@ of B's, and gets half of D's rows with all columns. How D lies in the lanes (9.7
     64   1        F: row r in lane r // 16 · 32 + r % 16, or 16 lanes on
     128  2        B: row r in lanes r and r + 64, the lower and upper half of the columns of D
 
+With `.ws`, and M of 64 (layout E) or 32 (G), the halves or quarters of the columns of D lie in
+lanes 64 or 32 apart, as in layout B (`tmem_frg_ws` in CUTLASS' mma_traits_sm100_frag.hpp).
 How sums are rounded is said at `elements.multiply_add`.
 """
 
@@ -26,6 +28,7 @@ from pallasc.emulator.tensors import tcgen05_sparsity
 from pallasc.emulator.tensors.block_scales import Cells, a_cells, a_scales, b_cells, b_scales
 from pallasc.emulator.tensors.elements import multiply_add
 from pallasc.emulator.tensors.tcgen05_descriptors import (
+    CHUNK_BYTES,
     k_major_chunks,
     mn_major_chunks,
     parse_shared,
@@ -62,23 +65,22 @@ class Part(NamedTuple):
     columns: range
 
 
-@functools.cache
-def parts(m: int, n: int, group: int, first_lane: int, quarters: bool) -> tuple[Part, ...]:
+@functools.lru_cache(maxsize=1024)
+def parts(instruction: Instruction, first_lane: int) -> tuple[Part, ...]:
     """Return how the lanes of a block share the work.
 
+    Each 32 lanes are a part of their own where they have scale factors of their own.
+
     Args:
-        m: of the instruction.
-        n: of the instruction.
-        group: blocks that work together.
+        instruction: what is executed.
         first_lane: of the address of D.
-        quarters: whether to part each 32 lanes, which have scale factors of their own.
     """
     lanes = np.arange(LANES)
-    rows = m // group
-    if rows == LANES_PER_WARP * 2 and group == 1:
+    n, rows = instruction.n, instruction.rows
+    if _uses_half_of_the_lanes(instruction):
         row = np.arange(rows)
         return (Part(row // 16 * 32 + row % 16 + first_lane, row, range(n)),)
-    step = LANES_PER_WARP if quarters else rows
+    step = LANES_PER_WARP if instruction.kind.scale_vector else rows
     width = n * rows // LANES
     return tuple(
         Part(
@@ -88,6 +90,11 @@ def parts(m: int, n: int, group: int, first_lane: int, quarters: bool) -> tuple[
         )
         for first in range(0, LANES, step)
     )
+
+
+def _uses_half_of_the_lanes(instruction: Instruction) -> bool:
+    kind = instruction.kind
+    return instruction.m == 64 and not kind.weight_stationary
 
 
 def mma(
@@ -145,7 +152,7 @@ def mma(
             if metadata_address is not None:
                 places = tcgen05_sparsity.positions(memory, instruction, metadata_address)
             kept = _kept_lanes(disable_output_lane, block)
-            for part in parts(instruction.m, instruction.n, kind.group, lane, scaled):
+            for part in parts(instruction, lane):
                 left = _a_lanes(instruction, a, part, memory) if whole is None else whole[part.rows]
                 right = b[part.columns.start : part.columns.stop]
                 if places is not None:
@@ -196,7 +203,7 @@ def tensor_memory_cells(
     """
     instruction = decode_instruction(kind, idesc)
     lane, column = _accumulator(instruction, d_address)
-    shares = parts(instruction.m, instruction.n, kind.group, lane, kind.scale_vector > 0)
+    shares = parts(instruction, lane)
     results = [(p.lanes, range(column, column + len(p.columns))) for p in shares]
     operands: list[Cells] = []
     if metadata_address is not None:
@@ -233,7 +240,7 @@ def _check_operands(
 
 def _accumulator(instruction: Instruction, address: int) -> tuple[int, int]:
     lane, column = split_address(address)
-    half = instruction.rows == 64 and instruction.kind.group == 1
+    half = _uses_half_of_the_lanes(instruction)
     if lane not in ((0, 16) if half else (0,)):
         raise TensorCoreError(
             f"{instruction.kind.opcode}: D at {address:#010x} starts at lane {lane}, must start at "
@@ -250,7 +257,7 @@ def _kept_lanes(disabled: Sequence[int], block: int) -> NDArray[np.bool_] | None
 
 
 def _a_chunks(instruction: Instruction, descriptor: int) -> NDArray[np.intp]:
-    elements = K_BYTES // 16 * instruction.a.per_chunk
+    elements = K_BYTES // CHUNK_BYTES * instruction.a.per_chunk
     return _chunks(
         instruction, descriptor, instruction.a, instruction.a_mn_major, instruction.rows, elements
     )
@@ -273,7 +280,7 @@ def _chunks(
     """Return the chunks of a matrix with `rows` rows of `k` elements, in the order of memory."""
     matrix = parse_shared(descriptor)
     if not mn_major:
-        return k_major_chunks(matrix, rows, k // element.per_chunk * 16)
+        return k_major_chunks(matrix, rows, k // element.per_chunk * CHUNK_BYTES)
     if (element.bits == 32) != (matrix.atom == 32):
         raise UnsupportedError(
             f"{instruction.kind.opcode}: MN-major matrix of {element.name} with swizzling that "
@@ -284,7 +291,7 @@ def _chunks(
             f"{instruction.kind.opcode}: {rows} elements of an MN-major matrix, must be a multiple "
             f"of {element.per_chunk}"
         )
-    return mn_major_chunks(matrix, k, rows // element.per_chunk * 16)
+    return mn_major_chunks(matrix, k, rows // element.per_chunk * CHUNK_BYTES)
 
 
 def _a_matrix(
@@ -314,6 +321,8 @@ def _a_lanes(
     opcode = instruction.kind.opcode
     if instruction.a_mn_major:
         raise TensorCoreError(f"{opcode}: A in tensor memory cannot be M-major")
+    if instruction.kind.weight_stationary and instruction.rows < LANES:
+        raise UnsupportedError(f"{opcode}: A in tensor memory with {instruction.rows} rows")
     if instruction.a.padded:
         raise UnsupportedError(f"{opcode}: A in tensor memory with elements {instruction.a.name}")
     lane, column = split_address(address)
@@ -323,7 +332,7 @@ def _a_lanes(
             f"{opcode}: A at {address:#010x} starts at lane {lane}, D at lane {first}"
         )
     words = memory.read_block(part.lanes, range(column, column + K_BYTES // 4), f"{opcode} (A)")
-    chunks = words.view(np.uint8).reshape(len(words), -1, 16)
+    chunks = words.view(np.uint8).reshape(len(words), -1, CHUNK_BYTES)
     return decode(instruction.a, chunks) * instruction.a_sign
 
 

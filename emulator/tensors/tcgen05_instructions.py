@@ -62,7 +62,11 @@ _SCALE_VECTORS = {
     ("mxf4nvf4", "scale_vec::4X"): 4,
     ("mxf4nvf4", "block16"): 4,
 }
-_COLLECTORS = tuple(f"collector::a::{op}" for op in ("fill", "use", "lastuse", "discard"))
+_COLLECTED = ("fill", "use", "lastuse", "discard")
+_COLLECTORS = {
+    False: tuple(f"collector::a::{op}" for op in _COLLECTED),
+    True: tuple(f"collector::b{i}::{op}" for i in range(4) for op in _COLLECTED),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class MmaKind:
         group: blocks that work together, 1 or 2.
         sparse: whether A is sparse.
         scale_vector: scale factors for the K of one instruction; 0 without block scales.
+        weight_stationary: whether it is a `.ws`, whose D lies in other lanes.
     """
 
     opcode: str
@@ -82,6 +87,7 @@ class MmaKind:
     group: int
     sparse: bool
     scale_vector: int
+    weight_stationary: bool = False
 
 
 @functools.cache
@@ -92,26 +98,28 @@ def parse_mma(opcode: str) -> MmaKind:
     forgotten.
 
     Raises:
-        UnsupportedError: a part of it is unknown or not executed: `.ws`, `.ashift`.
+        UnsupportedError: a part of it is unknown or not executed: `.ws.sp`, `.ashift`.
     """
     parts = opcode.split(".")
     if parts[:2] != ["tcgen05", "mma"]:
         raise UnsupportedError(f"{opcode}: not a tcgen05.mma")
     rest = parts[2:]
-    sparse = rest[:1] == ["sp"]
-    rest = rest[1:] if sparse else rest
+    sparse, stationary = rest[:1] == ["sp"], rest[:1] == ["ws"]
+    rest = rest[1:] if sparse or stationary else rest
     groups = {"cta_group::1": 1, "cta_group::2": 2}
     if len(rest) < 2 or rest[0] not in groups or rest[1].removeprefix("kind::") not in _TYPES:
         raise UnsupportedError(f"{opcode}: pallasc does not execute this form of tcgen05.mma")
     group, name, rest = groups[rest[0]], rest[1].removeprefix("kind::"), rest[2:]
-    if rest and rest[-1] in _COLLECTORS:
+    if rest and rest[-1] in _COLLECTORS[stationary]:
         rest = rest[:-1]
     scaled = rest[:1] == ["block_scale"]
     qualifier = ".".join(rest[1:] if scaled else rest)
     vector = _SCALE_VECTORS.get((name, qualifier)) if scaled else 0
     if vector is None or (qualifier and not scaled) or scaled == (name in _RESULTS):
         raise UnsupportedError(f"{opcode}: pallasc does not execute .{'.'.join(rest) or name}")
-    return MmaKind(opcode, name, group, sparse, vector)
+    if stationary and (scaled or group == 2):
+        raise UnsupportedError(f"{opcode}: .ws works with one block and without block scales")
+    return MmaKind(opcode, name, group, sparse, vector, stationary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +197,8 @@ def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
     result = "f32" if scaled else _RESULTS[kind.name].get(idesc >> 4 & 3)
     if result is None or (result == "f16" and "bf16" in (a.name, b.name)):
         raise _wrong(kind, idesc, f"type of D is {idesc >> 4 & 3}")
+    if kind.weight_stationary and idesc >> 30:
+        raise UnsupportedError(f"{kind.opcode}: a shift of B (descriptor {idesc:#010x})")
     if idesc & (1 << 6) or (not scaled and idesc & (1 << 23 | 7 << 29)):
         raise _wrong(kind, idesc, "reserved bits are not 0")
     m, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
@@ -225,11 +235,11 @@ def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
 
 
 def _check_shape(kind: MmaKind, idesc: int, m: int, n: int) -> None:
-    rows = (128,) if kind.group == 1 else (128, 256)
+    rows: tuple[int, ...] = (128,) if kind.group == 1 else (128, 256)
     if kind.group == 1 and not kind.scale_vector:
-        rows = (64, 128)
-    step = 8 * kind.group
-    if m not in rows or not step <= n <= 256 or n % step:
+        rows = (32, 64, 128) if kind.weight_stationary else (64, 128)
+    step = 64 if kind.weight_stationary else 8 * kind.group
+    if m not in rows or not step <= n <= 256 or n % step or (step == 64 and n == 192):
         raise _wrong(
             kind,
             idesc,

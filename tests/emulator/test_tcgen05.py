@@ -8,7 +8,7 @@ import pytest
 
 from pallasc.emulator.tensors import tcgen05
 from pallasc.emulator.tensors.tcgen05_copies import parse_copy
-from pallasc.emulator.tensors.tcgen05_instructions import parse_mma
+from pallasc.emulator.tensors.tcgen05_instructions import decode_instruction, parse_mma
 from pallasc.emulator.tensors.tcgen05_moves import parse_move
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError, TensorMemory
 from pallasc.errors import UnsupportedError
@@ -367,7 +367,10 @@ def test_descriptors_beyond_what_is_known_are_refused(options, message):
 @pytest.mark.parametrize(
     "opcode",
     [
-        "tcgen05.mma.ws.cta_group::1.kind::f16",
+        "tcgen05.mma.ws.sp.cta_group::1.kind::f16",
+        "tcgen05.mma.ws.cta_group::2.kind::f16",
+        "tcgen05.mma.ws.cta_group::1.kind::mxf4.block_scale",
+        "tcgen05.mma.ws.cta_group::1.kind::f16.collector::a::fill",
         "tcgen05.mma.cta_group::1.kind::f16.ashift",
         "tcgen05.mma.cta_group::3.kind::f16",
         "tcgen05.mma.cta_group::1.kind::f64",
@@ -381,6 +384,44 @@ def test_descriptors_beyond_what_is_known_are_refused(options, message):
 def test_mnemonics_beyond_what_is_known_are_refused(opcode):
     with pytest.raises(UnsupportedError, match=opcode):
         parse_mma(opcode)
+
+
+@pytest.mark.parametrize("m", [32, 64, 128])
+def test_weight_stationary_products_fold_columns_into_the_lanes(m):
+    a, b = bw.random_elements("f16", (m, 16), 17), bw.random_elements("f16", (128, 16), 18)
+    left, right = place(a, 32, False), place(b, 32, False)
+    memory = bw.fresh_memory()
+    tcgen05.mma(
+        parse_mma("tcgen05.mma.ws.cta_group::1.kind::f16.collector::b2::fill"),
+        bw.instruction(m, 128, "f16", "f16", "f32"),
+        0,
+        left.descriptor(0, 0),
+        False,
+        right.descriptor(B_AT, 0),
+        [bw.shared_with((0, left.data), (B_AT, right.data))],
+        [memory],
+        False,
+    )
+    d = memory.words[:, :m].view(np.float32)
+    assert (np.concatenate([*d.reshape(128 // m, m, m)], axis=1) == product(a, b)).all()
+    assert memory.written.sum() == m * 128
+
+
+def test_weight_stationary_products_have_fewer_shapes():
+    kind = parse_mma("tcgen05.mma.ws.cta_group::1.kind::f16")
+    for n in (32, 96, 192):
+        with pytest.raises(TensorCoreError, match=f"N {n}; M must be 32 or 64 or 128"):
+            decode_instruction(kind, bw.instruction(64, n, "f16", "f16", "f32"))
+    word = bw.instruction(64, 64, "f16", "f16", "f32") | 1 << 30
+    with pytest.raises(UnsupportedError, match="a shift of B"):
+        decode_instruction(kind, word)
+    with pytest.raises(UnsupportedError, match="A in tensor memory with 64 rows"):
+        small(
+            kind=kind,
+            idesc=bw.instruction(64, 64, "f16", "f16", "f32"),
+            a=300,
+            a_in_tensor_memory=True,
+        )
 
 
 def test_collectors_make_no_difference():
