@@ -125,7 +125,7 @@ _31, _32, _64_BITS_32 = np.array(31, np.uint32), np.array(32, np.uint32), np.arr
 
 
 def build_funnel(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `shf`: 32 bits of b:a after a shift to the left or right (9.7.8.6)."""
+    """Build `shf`: 32 bits of b:a after a shift to the left or right (9.7.8.7)."""
     mnemonic.type("b32")
     left = mnemonic.choice("l", "r") == "l"
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
@@ -279,7 +279,7 @@ _ALL = np.array(0xFFFFFFFF, np.uint32)
 
 
 def build_szext(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `szext`: the lower bits of a, extended by zero or sign (9.7.1.20)."""
+    """Build `szext`: the lower bits of a, extended by zero or sign (9.7.1.21)."""
     types = named("u32", "s32")
     dtype = types[mnemonic.type(*types)]
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
@@ -301,7 +301,7 @@ def build_szext(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def build_bmsk(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `bmsk`: b bits set from bit a (9.7.1.21)."""
+    """Build `bmsk`: b bits set from bit a (9.7.1.22)."""
     mnemonic.type("b32")
     clamp = mnemonic.choice("clamp", "wrap") == "clamp"
     mnemonic.finish()
@@ -336,8 +336,20 @@ def _octets(a: Array, b: Array) -> Array:
     return pair.view(np.uint8)
 
 
+@functools.lru_cache(maxsize=256)
+def _columns(selector: bytes) -> Array | None:
+    """Return the bytes that a selector names, or None where it replicates a sign."""
+    nibbles = [octet >> shift & 15 for octet in selector[:2] for shift in (0, 4)]
+    return None if max(nibbles) > 7 else np.array(nibbles, np.intp)
+
+
 def _permuted(a: Array, b: Array, selector: Array) -> Array:
     """Return the bytes that the nibbles of the selector name; bit 3 replicates the sign."""
+    selectors = selector.tobytes()
+    if selectors == selectors[:4] * selector.size:
+        columns = _columns(selectors[:4])
+        if columns is not None:
+            return _octets(a, b).take(columns, axis=-1).view(np.uint32)[..., 0]
     nibbles = (selector[..., np.newaxis] >> _NIBBLES) & np.uint32(15)
     octets = np.take_along_axis(_octets(a, b), (nibbles & np.uint32(7)).astype(np.intp), axis=-1)
     signs = (nibbles & np.uint32(8)) != 0

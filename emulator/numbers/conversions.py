@@ -94,9 +94,11 @@ def _float_to_integer(source: Any, target: Any, mode: str) -> Function:
     def apply(values: Array) -> Array:
         wide = to_integer(values.astype(np.float64))
         inside = (wide >= low) & (wide < beyond)
-        result: Array = np.where(inside, wide, 0.0).astype(target)
-        if inside.all():
+        result: Array
+        if 0 not in inside.tobytes():
+            result = wide.astype(target)
             return result
+        result = np.where(inside, wide, 0.0).astype(target)
         result[wide >= beyond] = info.max
         result[wide < low] = info.min
         result[np.isnan(wide)] = of_nan

@@ -39,25 +39,18 @@ from pallasc.emulator.numbers.rounding import (
 
 Function = Callable[..., Array]
 
-_F64_MIN_F32 = np.array(2.0**-126, np.float64)
+_SMALLEST_F32 = np.array(2.0**-126, np.float32)
 _HALF_UNIT = np.array(0x10000000, np.uint64)
 _BELOW_F32 = np.array(0x1FFFFFFF, np.uint64)
 
 
-def _add_f64(a: Array, b: Array) -> Array:
-    return np.add(a, b)
-
-
-def _add_odd(a: Array, b: Array) -> Array:
-    """Return the sum of doubles rounded to odd."""
-    total = np.add(a, b)
-    return to_odd(total, error_of_sum(a, b, total))
-
-
 def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> None:
     """Give sums that are exactly zero the sign of the mode: - downwards, unless both are +0."""
-    if mode == "rm":
-        zero = (total == 0) & (np.signbit(a) | np.signbit(b))
+    if mode != "rm":
+        return
+    zero = total == 0
+    if 1 in zero.tobytes():
+        zero &= np.signbit(a) | np.signbit(b)
         np.copyto(total, np.float64(-0.0), where=zero)
 
 
@@ -71,11 +64,6 @@ def _sum_f32(a: Array, b: Array, mode: str) -> Array:
 
 def _double(values: Array) -> Array:
     return values.astype(np.float64)
-
-
-def _narrow(values: Array, dtype: Any, mode: str = "rn") -> Array:
-    """Round doubles, exact or rounded to odd, to f16, bf16 or f32."""
-    return quantize(values, FORMATS[dtype], mode).astype(dtype)
 
 
 def _add(dtype: Any, mode: str) -> Function:
@@ -98,7 +86,12 @@ def _multiply(dtype: Any, mode: str) -> Function:
 
 
 def _multiply_bf16(a: Array, b: Array) -> Array:
-    return _narrow(_double(a) * _double(b), BF16)
+    single = a.astype(np.float32) * b.astype(np.float32)
+    small = np.abs(single) < _SMALLEST_F32
+    if 1 in small.tobytes() and bool((single != 0)[small].any()):
+        return quantize(_double(a) * _double(b), FORMATS[BF16], "rn").astype(BF16)
+    result: Array = single.astype(BF16)
+    return result
 
 
 def _fused_f32(a: Array, b: Array, c: Array) -> Array:
@@ -111,7 +104,7 @@ def _fused_f32(a: Array, b: Array, c: Array) -> Array:
     product = _double(a) * _double(b)
     total = product + addend
     half_way = (total.view(np.uint64) & _BELOW_F32) == _HALF_UNIT
-    small = np.abs(total) < _F64_MIN_F32
+    small = np.abs(total) < _SMALLEST_F32
     if 1 in half_way.tobytes() or (1 in small.tobytes() and bool((total != 0)[small].any())):
         total = to_odd(total, error_of_sum(product, addend, total))
     return total.astype(np.float32)
@@ -121,8 +114,41 @@ def _fused_directed(mode: str) -> Function:
     return lambda a, b, c: _sum_f32(_double(a) * _double(b), _double(c), mode)
 
 
+# Which last bits of an f32 tell that it lies half-way between two numbers of 16 bits.
+_LAST_BITS = {
+    F16: (np.array(0x1FFF, np.uint32), np.array(0x1000, np.uint32)),
+    BF16: (np.array(0xFFFF, np.uint32), np.array(0x8000, np.uint32)),
+}
+_SMALLEST_F16 = np.array(2.0**-14, np.float32)
+_LAST_OF_F32 = np.array(1, np.uint32)
+_INFINITY = np.array(np.inf, np.float32)
+
+
 def _fused_half(dtype: Any) -> Function:
-    return lambda a, b, c: _narrow(_add_odd(_double(a) * _double(b), _double(c)), dtype)
+    """Return f16 or bf16 a x b + c rounded once.
+
+    As rounding is monotonic, rounding to a double, to f32 and to 16 bits can only be wrong where
+    the f32 lies half-way between two numbers of 16 bits, which its last bits tell; there the f32 is
+    rounded to odd. Subnormal numbers of f16 have fewer bits, those of bf16 the same last bits.
+    """
+    last, half = _LAST_BITS[dtype]
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        product, addend = _double(a) * _double(b), _double(c)
+        total = product + addend
+        single = total.astype(np.float32)
+        strange = (single.view(np.uint32) & last) == half
+        if dtype == F16:
+            strange |= np.abs(single) < _SMALLEST_F16
+        if 1 in strange.tobytes():
+            rest = (total - _double(single)) + error_of_sum(product, addend, total)
+            even = (rest != 0) & ((single.view(np.uint32) & _LAST_OF_F32) == 0)
+            if 1 in even.tobytes():
+                towards = np.copysign(_INFINITY, rest.astype(np.float32))
+                np.nextafter(single, towards, out=single, where=even)
+        return single.astype(dtype)
+
+    return apply
 
 
 _SPLIT = 134217729.0  # 2**27 + 1
@@ -282,7 +308,7 @@ def _mixed(function: Function, narrow: np.dtype[Any], sources: int) -> Arithmeti
 
 
 def _divide_roughly(a: Array, b: Array) -> Array:
-    """Return a / b as `div.approx` does: a divisor above 2**126 gives zero (9.7.3.9)."""
+    """Return a / b as `div.approx` does: a divisor above 2**126 gives zero (9.7.3.8)."""
     size = np.abs(b)
     huge = (size > np.float32(2.0**126)) & np.isfinite(size)
     return np.where(huge, a * np.copysign(np.float32(0), b), a / b)

@@ -220,7 +220,7 @@ def _dot(a: Array, a_type: Any, b: Array, b_type: Any, c: Array, columns: slice)
 
 
 def build_dot(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `dp4a` and `dp2a`; the sum is s32 unless both operands are u32 (9.7.1.22)."""
+    """Build `dp4a` and `dp2a`; the sum is s32 unless both operands are u32 (9.7.1.23)."""
     b_name, a_name = mnemonic.type("u32", "s32"), mnemonic.type("u32", "s32")
     a_types, columns = _BYTES, slice(0, 4)
     if mnemonic.base == "dp2a":

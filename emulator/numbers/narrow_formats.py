@@ -25,6 +25,7 @@ from pallasc.emulator.numbers.mnemonic import (
 )
 from pallasc.emulator.numbers.quiet import quiet
 from pallasc.emulator.numbers.rounding import (
+    CANONICAL_NAN,
     FACTS,
     FORMATS,
     Format,
@@ -81,14 +82,22 @@ def build_halves(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.finish()
     form = FORMATS[element]
     direct = mode == "rn" and not finite
+    nan = CANONICAL_NAN[element][1]
 
     def apply(high: Array, low: Array) -> Array:
-        pair = np.empty((*high.shape, 2), element if direct else np.float64)
+        pair = np.empty((*high.shape, 2), np.float32)
         pair[..., 1], pair[..., 0] = high, low
-        if not direct:
-            pair = quantize(pair, form, mode, finite=finite).astype(element)
-        pair = rectified(pair) if relu else canonical(pair)
-        return pair.view(register)[..., 0]
+        unordered = np.isnan(pair)
+        if direct:
+            halves = pair.astype(element)
+        else:
+            halves = quantize(pair.astype(np.float64), form, mode, finite=finite).astype(element)
+        if relu:
+            halves = rectified(halves)
+        packed = halves.view(np.uint16)
+        if 1 in unordered.tobytes():
+            np.copyto(packed, nan, where=unordered)
+        return packed.view(register)[..., 0]
 
     return Arithmetic((F32, F32), (register,), quiet(apply))
 

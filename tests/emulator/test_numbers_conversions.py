@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -244,6 +245,7 @@ NARROW = {
 }
 
 
+@functools.cache
 def decoded(name: str, pattern: int) -> float:
     """Return a number of a narrow format, worked out from its bits."""
     exponent_bits, mantissa_bits, _, largest = NARROW[name]
@@ -273,10 +275,8 @@ def encoded(name: str, value: float, *, relu: bool = False) -> int:
     if math.isinf(value):
         best = largest
     else:
-        distance = [
-            (abs(Fraction(decoded(name, p)) - abs(Fraction(value))), p % 2, p)
-            for p in range(largest + 1)
-        ]
+        # All these are multiples of 2**-60, so that their differences as doubles are exact.
+        distance = [(abs(decoded(name, p) - abs(value)), p % 2, p) for p in range(largest + 1)]
         best = min(distance)[2]
     return best | (sign if negative else 0)
 
