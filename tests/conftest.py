@@ -19,6 +19,10 @@ from pallasc.cache import stat_digest
 settings.register_profile("pallasc", deadline=None)
 settings.load_profile("pallasc")
 
+# Tests start more than a thousand processes; without bytecode each would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 @functools.cache
 def _why_no_gpu() -> str | None:
