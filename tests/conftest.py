@@ -1,19 +1,26 @@
-"""What all tests share: a store folder of their own, and the reason why a GPU test is skipped."""
+"""What all tests share: folders that one of them fills, stores, why a GPU test is skipped."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from pallasc.cache import stat_digest
+from pallasc.cache.store import Store
+from pallasc.compiler.toolchain.setup import prepare
+
+Shared = Callable[[str, Callable[[Path], None]], Path]
 
 # Continuous integration machines are slow and shared; a deadline would only measure that.
 settings.register_profile("pallasc", deadline=None)
@@ -81,3 +88,48 @@ def _installed_files_are_hashed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stat_digest, "_hash_file", hash_once)
         yield
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Return a folder by its name, which the first test process that asks for it fills."""
+    base = tmp_path_factory.getbasetemp()
+    top = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    top.mkdir(exist_ok=True)
+
+    def get(name: str, fill: Callable[[Path], None]) -> Path:
+        folder = top / name
+        with (top / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "done").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                (folder / "done").touch()
+        return folder
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def warm_store(shared: Shared) -> Store:
+    """Return a store that remembers the digests of the toolchain and of nothing else."""
+
+    def fill(folder: Path) -> None:
+        store = Store(folder / "store")
+        with prepare() as setup:
+            context = setup.context(store)
+            setup.record(context.digests)
+        context.digests.save()
+
+    return Store(shared("warm", fill) / "store")
+
+
+@pytest.fixture(scope="session")
+def library_store(shared: Shared, warm_store: Store) -> Store:
+    """Return the store that all tests share which build what ships in `specs/library`."""
+
+    def fill(folder: Path) -> None:
+        shutil.copytree(warm_store.root, folder / "store")
+
+    return Store(shared("library", fill) / "store")

@@ -62,17 +62,6 @@ def children() -> set[int]:
     return found
 
 
-@pytest.fixture(scope="session")
-def warm_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that remembers the digests of the toolchain and of nothing else."""
-    store = Store(tmp_path_factory.mktemp("warm") / "store")
-    with prepare() as setup:
-        context = setup.context(store)
-        setup.record(context.digests)
-    context.digests.save()
-    return store
-
-
 @dataclass
 class Project:
     """A folder of specs and a store."""

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain.setup import prepare
 
 KERNELS = """
 import pathlib
@@ -51,21 +50,10 @@ DEADLINE_S = 120
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(scope="module")
-def digests(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store that remembers the digests of the toolchain and of nothing else."""
-    store = Store(tmp_path_factory.mktemp("digests") / "store")
-    with prepare() as setup:
-        context = setup.context(store)
-        setup.record(context.digests)
-    context.digests.save()
-    return store.root
-
-
 @pytest.fixture
-def place(tmp_path: Path, digests: Path) -> Path:
+def place(tmp_path: Path, warm_store: Store) -> Path:
     """Return a folder with a spec whose third variant waits, a store, and an empty folder `tmp`."""
-    shutil.copytree(digests, tmp_path / "store")
+    shutil.copytree(warm_store.root, tmp_path / "store")
     (tmp_path / "kernels.py").write_text(KERNELS)
     (tmp_path / "spec.yaml").write_text(SPEC)
     (tmp_path / "flag").touch()

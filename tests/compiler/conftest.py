@@ -7,9 +7,8 @@ pallasc's, so no test here imports JAX itself.
 from __future__ import annotations
 
 import base64
-import fcntl
+import functools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -87,26 +86,15 @@ def read_results(output: Path) -> dict[str, Result]:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """Return a function that compiles a file of `programs/` for targets, once a session.
+def build(shared: Callable[..., Path]) -> Builder:
+    """Return a function that compiles a file of `programs/` for targets, once a session."""
 
-    Whichever test process comes first does it, for the others too.
-    """
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    found: dict[tuple[str, str], dict[str, Result]] = {}
-
+    @functools.cache
     def run(file: str, targets: str = "h100-sxm") -> dict[str, Result]:
-        if (file, targets) not in found:
-            output = folder / f"compiled-{file}-{targets}.json"
-            with output.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if output.is_file():
-                    found[file, targets] = read_results(output)
-                else:
-                    found[file, targets] = build_once(output, PROGRAMS / f"{file}.py", targets)
-        return found[file, targets]
+        def fill(folder: Path) -> None:
+            build_once(folder / "results.json", PROGRAMS / f"{file}.py", targets)
+
+        return read_results(shared(f"compiled-{file}-{targets}", fill) / "results.json")
 
     return run
 

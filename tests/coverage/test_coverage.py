@@ -6,19 +6,22 @@ of its architectures, or with `PALLASC_ALL_COVERAGE=1` each for all of them.
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from pallasc.cache.store import Store
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -48,20 +51,17 @@ def page() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def came_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def came_out(shared: Callable[..., Path], warm_store: Store) -> dict[str, Any]:
     """Build the kernels, once for all test processes, and return what came out."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    output = folder / "coverage.json"
-    with (folder / "coverage.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not output.is_file():
-            command = [sys.executable, "-P", FOLDER / "run.py", "--output", output]
-            command += [] if ALL else ["--sample"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert output.is_file(), done.stderr
-    found: dict[str, Any] = json.loads(output.read_text())
+
+    def fill(folder: Path) -> None:
+        store = shutil.copytree(warm_store.root, folder / "store")
+        command = [sys.executable, "-P", FOLDER / "run.py", "--output", folder / "found.json"]
+        command += ["--store", store, *([] if ALL else ["--sample"])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (folder / "found.json").is_file(), done.stderr
+
+    found: dict[str, Any] = json.loads((shared("coverage", fill) / "found.json").read_text())
     return found
 
 

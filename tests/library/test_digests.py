@@ -32,12 +32,11 @@ def _chosen() -> list[Variant]:
 
 
 def test_artifacts_are_those_that_are_recorded(
-    check_digests: Callable[[Any], None], tmp_path_factory: pytest.TempPathFactory
+    check_digests: Callable[[Any], None], library_store: Store
 ) -> None:
     chosen = _chosen()
     assert len(chosen) > 5
-    store = Store(tmp_path_factory.mktemp("store"))
-    check_digests(build(chosen, store=store, options=Options(jobs=1)).results)
+    check_digests(build(chosen, store=library_store, options=Options(jobs=1)).results)
 
 
 def test_every_variant_is_recorded() -> None:

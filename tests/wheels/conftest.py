@@ -1,12 +1,7 @@
-"""Environments as users have them, with wheels that were built from a fresh copy of the project.
-
-What takes long is made once for all processes that run tests side by side.
-"""
+"""Environments as users have them, with wheels that were built from a fresh copy of the project."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pallasc.cache.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -39,27 +36,6 @@ Shared = Callable[[str, Callable[[Path], None]], Path]
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    """Return a folder by its name, which the first process that asks for it fills."""
-    base = tmp_path_factory.getbasetemp()
-    top = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheels"
-    top.mkdir(exist_ok=True)
-
-    def get(name: str, fill: Callable[[Path], None]) -> Path:
-        folder = top / name
-        with (top / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / "done").exists():
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                fill(folder)
-                (folder / "done").touch()
-        return folder
-
-    return get
-
-
-@pytest.fixture(scope="session")
 def pallasc_wheel(shared: Shared) -> Path:
     """Give the wheel of this project, built from a copy."""
 
@@ -79,7 +55,7 @@ def pallasc_wheel(shared: Shared) -> Path:
 
 
 @pytest.fixture(scope="session")
-def builder(shared: Shared, pallasc_wheel: Path) -> Environment:
+def builder(shared: Shared, pallasc_wheel: Path, warm_store: Store) -> Environment:
     """Give an environment that builds wheels: JAX, build backends, pallasc, and one store."""
 
     def fill(folder: Path) -> None:
@@ -88,6 +64,7 @@ def builder(shared: Shared, pallasc_wheel: Path) -> Environment:
         tests = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *linked_folders()}
         (made.packages / "tests.pth").write_text("".join(f"{place}\n" for place in sorted(tests)))
         made.install(pallasc_wheel)
+        shutil.copytree(warm_store.root, folder / "store", dirs_exist_ok=True)
 
     folder = shared("builder", fill)
     return Environment(folder / "env", variables(folder / "store"))

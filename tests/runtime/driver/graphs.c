@@ -7,7 +7,9 @@
 static void fill(const struct operation *operation)
 {
     unsigned char *at = (unsigned char *)operation->target;
-    for (size_t i = 0; i < operation->bytes; i += operation->width)
+    if (operation->width == 1)
+        memset(at, (int)operation->value, operation->bytes);
+    for (size_t i = 0; operation->width > 1 && i < operation->bytes; i += operation->width)
         memcpy(at + i, &operation->value, operation->width);
 }
 
