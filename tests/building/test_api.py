@@ -142,7 +142,8 @@ def test_the_assembler_is_asked_for_its_version_once_a_process(here: dict[str, A
 def tripled(run_program: Callable[..., Any], make_project: Any) -> tuple[Any, list[Any]]:
     """Compile in a process; return the project of its store, and what it printed."""
     project = make_project()
-    return project, run_program("kept.py", project.store.root, 3.0, "plain")
+    (told,) = run_program("kept.py", project.store.root, 3.0, "plain")
+    return project, told
 
 
 def test_a_new_process_finds_in_the_store_what_another_compiled(
@@ -150,12 +151,12 @@ def test_a_new_process_finds_in_the_store_what_another_compiled(
 ) -> None:
     root, (compiled, digest, size) = tripled[0].copy(tmp_path).store.root, tripled[1]
     assert compiled == ["triple"]
-    assert run_program("kept.py", root, 3.0, "plain") == [[], digest, size]
     # What the process holds counts, not what stands in the source; settings count, too.
-    compiled, other, _ = run_program("kept.py", root, 4.0, "plain")
-    assert (compiled, other != digest) == (["triple"], True)
-    compiled, _, _ = run_program("kept.py", root, 3.0, "precise")
-    assert compiled == ["triple"]
+    calls = (3.0, "plain", 4.0, "plain", 3.0, "precise")
+    found, other, precise = run_program("kept.py", root, *calls)
+    assert found == [[], digest, size]
+    assert (other[0], other[1] != digest) == (["triple"], True)
+    assert precise[0] == ["triple"]
 
 
 @pytest.mark.once
@@ -168,14 +169,14 @@ def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     root, (_, digest, size) = tripled[0].copy(tmp_path).store.root, tripled[1]
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
-    assert run_program("kept.py", root, 3.0, "plain") == [["triple"], digest, size]
-    assert run_program("kept.py", root, 3.0, "plain") == [[], digest, size]
+    told = run_program("kept.py", root, *(3.0, "plain") * 2)
+    assert told == [[["triple"], digest, size], [[], digest, size]]
 
     (record,) = [path for path in (root / "v1" / "ac").rglob("*") if path.is_file()]
     body, _ = format.decode("artifact", record.name, record.read_bytes())
     body["artifact"]["minimum_driver"] = {"cuda": [99, 0]}
     record.write_bytes(format.encode("artifact", record.name, body)[0])
-    assert run_program("kept.py", root, 3.0, "plain") == [["triple"], digest, size]
+    assert run_program("kept.py", root, 3.0, "plain") == [[["triple"], digest, size]]
 
 
 def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice(

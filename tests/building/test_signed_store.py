@@ -69,6 +69,24 @@ def kernels(compiled: Any, tmp_path: Path) -> Any:
     return compiled.copy(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def vouched(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """Build the project once more into a signed store; return it, and the folder of settings."""
+    folder = tmp_path_factory.mktemp("vouched")
+    project = compiled.copy(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        assert statuses(project.build(store=signed(project.store))) == ["compiled", "compiled"]
+    return project, folder / "config"
+
+
+@pytest.fixture
+def signed_kernels(vouched: tuple[Any, Path], tmp_path: Path) -> Any:
+    """Return a copy of that project, and take its settings over."""
+    shutil.copytree(vouched[1], tmp_path / "config")
+    return vouched[0].copy(tmp_path)
+
+
 @pytest.fixture
 def unbuilt(compiled: Any, project: Any) -> Any:
     """Return a project with the same two kernels and an empty store."""
@@ -120,14 +138,17 @@ def test_a_forged_record_is_a_hit_unless_signatures_are_required(kernels: Any) -
     assert kernels.build().results[0].artifact.cubin() == honest
 
 
-def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(kernels: Any) -> None:
-    unsigned, other = (result.action_key for result in kernels.build().results)
-    assert artifact_of_action(kernels.store, unsigned) is not None
-    assert artifact_of_action(signed(kernels.store), unsigned) is None
-    kernels.build(store=signed(kernels.store))
-    assert artifact_of_action(signed(kernels.store), unsigned) is not None
-    forge(kernels.store, other)
-    assert artifact_of_action(signed(kernels.store), other) is None
+def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(
+    kernels: Any, vouched: tuple[Any, Path], tmp_path: Path
+) -> None:
+    action, other = (result.action_key for result in kernels.build().results)
+    assert artifact_of_action(kernels.store, action) is not None
+    assert artifact_of_action(signed(kernels.store), action) is None
+    shutil.copytree(vouched[1], tmp_path / "config", dirs_exist_ok=True)
+    store = vouched[0].copy(tmp_path / "signed").store
+    assert artifact_of_action(signed(store), action) is not None
+    forge(store, other)
+    assert artifact_of_action(signed(store), other) is None
 
 
 def test_an_entry_that_nobody_signed_is_explained_as_that(kernels: Any) -> None:
@@ -154,9 +175,8 @@ def test_a_reproduction_compares_with_what_is_stored(kernels: Any) -> None:
     assert "other bytes than in the store" in failed.error.message
 
 
-def test_what_was_signed_is_a_hit_until_its_record_is_another(kernels: Any) -> None:
-    store = signed(kernels.store)
-    assert statuses(kernels.build(store=store)) == ["compiled", "compiled"]
+def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: Any) -> None:
+    kernels = signed_kernels
     report = kernels.build(store=signed(kernels.store), frozen=True)
     assert statuses(report) == ["hit", "hit"]
     forge(kernels.store, report.results[0].action_key)
@@ -170,8 +190,8 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(kernels: Any) -> N
     assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
 
 
-def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None:
-    kernels.build(store=signed(kernels.store))
+def test_a_signed_manifest_leads_no_other_request_anywhere(signed_kernels: Any) -> None:
+    kernels = signed_kernels
     context = kernels.context()
     double, triple = (request_key(variant, context) for variant in kernels.variants())
     base = kernels.variants()[0].base_dir
@@ -186,8 +206,8 @@ def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None
     assert right.results[0].reason == NOT_SIGNED
 
 
-def test_a_comment_costs_no_compilation_where_the_record_was_signed(kernels: Any) -> None:
-    kernels.build(store=signed(kernels.store))
+def test_a_comment_costs_no_compilation_where_the_record_was_signed(signed_kernels: Any) -> None:
+    kernels = signed_kernels
     kernels.write("kernel.py", f"# a comment\n{KERNEL}")
     assert statuses(kernels.build(store=signed(kernels.store))) == ["lowered", "lowered"]
     assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]

@@ -1,4 +1,7 @@
-"""Compile with a store in this process and print what became of it: kept.py STORE FACTOR MODE."""
+"""Compile with a store in this process and print what became of it: kept.py STORE FACTOR MODE...
+
+Several factors and modes are compiled one after the other.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,13 @@ def counted(job: Any, lowered: Any, tools: Any) -> Any:
     return plain(job, lowered, tools)
 
 
-_, store, factor, mode = sys.argv
-FACTOR = float(factor)
+_, store, *calls = sys.argv
 compiling.compile_job = counted
-if mode == "precise":
-    jax.config.update("jax_disable_most_optimizations", True)
-found = pallasc.compile(triple, "f32[128, 128]", store=Store(store))
-print(json.dumps([compiled, found.digest, len(found.cubin())]))
+told = []
+for factor, mode in zip(calls[::2], calls[1::2], strict=True):
+    FACTOR = float(factor)
+    jax.config.update("jax_disable_most_optimizations", mode == "precise")
+    compiled.clear()
+    found = pallasc.compile(triple, "f32[128, 128]", store=Store(store))
+    told.append([[*compiled], found.digest, len(found.cubin())])
+print(json.dumps(told))
