@@ -69,13 +69,31 @@ def said(result: Any) -> list[str]:
     return sorted(map(str, result.diagnostics))
 
 
-@pytest.fixture
-def talking(project: Any) -> Any:
-    """Return a project of kernels that say something, and of one that does not."""
+def _talks(project: Any) -> Any:
+    """Write kernels that say something, and one that does not."""
     project.write("kernels.py", KERNELS)
     project.write("helper.py", HELPER)
     _spec(project)
     return project
+
+
+@pytest.fixture
+def talking(project: Any) -> Any:
+    """Return a project of such kernels."""
+    return _talks(project)
+
+
+@pytest.fixture(scope="module")
+def first_build(make_project: Any) -> tuple[Any, Any]:
+    """Return such a project that was built, and the report."""
+    project = _talks(make_project())
+    return project, project.build()
+
+
+@pytest.fixture
+def built(first_build: tuple[Any, Any], tmp_path: Path) -> Any:
+    """Return a copy of it."""
+    return first_build[0].copy(tmp_path)
 
 
 def _spec(project: Any) -> None:
@@ -89,8 +107,10 @@ def _spec(project: Any) -> None:
     project.write("quiet.py", "def quiet(x):\n    return x * 2\n")
 
 
-def test_each_variant_keeps_what_was_said_for_it(talking: Any, results: Any) -> None:
-    first = results(talking.build(jobs=1))
+def test_each_variant_keeps_what_was_said_for_it(
+    first_build: tuple[Any, Any], built: Any, results: Any
+) -> None:
+    first = results(first_build[1])
     statuses = {name: result.status for name, result in first.items()}
     assert statuses == {
         "first": "compiled", "second": "compiled", "same": "shared", "quiet": "compiled",
@@ -99,24 +119,25 @@ def test_each_variant_keeps_what_was_said_for_it(talking: Any, results: Any) -> 
         assert said(first[name]) == sorted(SAID), name
     assert first["quiet"].diagnostics == ()
 
-    hits = results(talking.build())
+    hits = results(first_build[0].build())
     assert {result.status for result in hits.values()} == {"hit"}
     assert {name: said(hits[name]) for name in hits} == {name: said(first[name]) for name in first}
 
-    moved = talking.copy(talking.folder.parent / "moved")
-    hits = results(moved.build())
+    hits = results(built.build())  # in another folder
     assert {result.status for result in hits.values()} == {"hit"}
     assert said(hits["second"]) == sorted(SAID)
 
 
-def test_a_variant_that_is_lowered_again_keeps_what_xla_said(talking: Any, results: Any) -> None:
-    first = results(talking.build(jobs=1))["first"]
+def test_a_variant_that_is_lowered_again_keeps_what_xla_said(
+    first_build: tuple[Any, Any], built: Any, results: Any
+) -> None:
+    first = results(first_build[1])["first"]
     # XLA says hardly anything of itself: this stands for it.
     of_xla = Diagnostic("compile", "stderr", "", "ptxas warning : spilled")
     kept = [*first.diagnostics, of_xla]
-    store_for_action(talking.store, first.action_key, kept)
-    talking.write("kernels.py", KERNELS + "# a comment\n")
-    again = results(talking.build(jobs=1))["first"]
+    store_for_action(built.store, first.action_key, kept)
+    built.write("kernels.py", KERNELS + "# a comment\n")
+    again = results(built.build(jobs=1))["first"]
     assert again.status == "lowered"
     assert said(again) == sorted([*SAID, str(of_xla)])
 
@@ -142,19 +163,19 @@ def test_what_a_child_process_says_is_heard(talking: Any, results: Any) -> None:
         assert (found.status, said(found)) == (status, [SAID[0], "stderr: from a child"])
 
 
-def test_a_frozen_build_says_it_too_without_manifests(talking: Any, results: Any) -> None:
-    variants = talking.variants()
-    file = Path(talking.folder) / "pallasc.lock"
+def test_a_frozen_build_says_it_too_without_manifests(built: Any, results: Any) -> None:
+    variants = built.variants()
+    file = Path(built.folder) / "pallasc.lock"
     updated = update_lock(
-        variants, None, file=file, whole=True, store=talking.store, options=Options(jobs=1)
+        variants, None, file=file, whole=True, store=built.store, options=Options(jobs=1)
     )
     keys = {result.action_key for result in updated.report.results}
     kept = {action_name(key) for key in keys}
-    for path in talking.store.folder.glob("man/*/*"):
+    for path in built.store.folder.glob("man/*/*"):
         if path.name not in kept:
             path.unlink()
     lock: Lock = updated.lock
-    frozen = talking.build(frozen=True, locked=Locked(str(file), lock, frozen=True))
+    frozen = built.build(frozen=True, locked=Locked(str(file), lock, frozen=True))
     found = results(frozen)
     assert {result.status for result in found.values()} == {"hit"}
     assert said(found["second"]) == sorted(SAID)

@@ -87,7 +87,7 @@ def printed(result: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_build_in_another_environment_misses_nothing(
+def test_in_another_environment_nothing_is_missed_and_kernels_see_the_same(
     curious: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = curious.build().results
@@ -96,13 +96,6 @@ def test_a_build_in_another_environment_misses_nothing(
     report = curious.build(frozen=True)
     assert [result.status for result in report.results] == ["hit"]
     assert report.notes == ()
-
-
-def test_kernels_see_the_same_in_another_environment(
-    curious: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (first,) = curious.build().results
-    go_elsewhere(monkeypatch, tmp_path)
     curious.store = Store(tmp_path / "another store")
     (second,) = curious.build().results
     assert second.status == "compiled", second.error

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from pallasc.compiler.toolchain.modules import Place
 from pallasc.errors import ToolError
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Variant
-from pallasc.specs.targets import resolve_target
 
 KERNEL = "import helper\n\n\ndef run(x):\n    return helper.scale(x)\n"
 HELPER = "def scale(x):\n    return x * 3\n"
@@ -225,43 +223,6 @@ def context() -> Context:
     from pallasc.cache.stat_digest import FileDigests
 
     return Context({"ptxas": "1", "python": "3"}, {"XLA_FLAGS": "--a"}, FileDigests())
-
-
-CHANGES: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
-    "entry": lambda v, c: (replace(v, entry="kernel.py:other"), c),
-    "static": lambda v, c: (replace(v, static={"n": 4}), c),
-    "type of a static": lambda v, c: (replace(v, static={"n": 3.0}), c),
-    "arrays": lambda v, c: (replace(v, args={}), c),
-    "target": lambda v, c: (replace(v, target=resolve_target("h100-pcie")), c),
-    "data": lambda v, c: (replace(v, files=("data.txt",)), c),
-    "tool": lambda v, c: (v, c._replace(identity={**c.identity, "ptxas": "2"})),
-    "new tool": lambda v, c: (v, c._replace(identity={**c.identity, "more": "2"})),
-    "variable": lambda v, c: (v, c._replace(variables={})),
-}
-SAME: dict[str, Callable[[Variant, Context], tuple[Variant, Context]]] = {
-    "name": lambda v, c: (replace(v, name="other"), c),
-    "folder": lambda v, c: (replace(v, base_dir="/elsewhere"), c),
-    "params": lambda v, c: (replace(v, params=(("a", 1),)), c),
-    "budget": lambda v, c: (replace(v, budget=type(v.budget)()), c),
-    "tolerance": lambda v, c: (replace(v, tolerance=None), c),
-    "reference": lambda v, c: (replace(v, reference="kernel.py:run"), c),
-    "order": lambda v, c: (replace(v, static=dict(reversed(v.static.items()))), c),
-    "order of tools": lambda v, c: (v, c._replace(identity=dict(reversed(c.identity.items())))),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_what_decides_the_compilation_changes_the_key(
-    variant: Variant, context: Context, name: str
-) -> None:
-    changed = CHANGES[name](variant, context)
-    assert request_key(*changed) != request_key(variant, context)
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_what_decides_nothing_keeps_the_key(variant: Variant, context: Context, name: str) -> None:
-    changed = SAME[name](variant, context)
-    assert request_key(*changed) == request_key(variant, context)
 
 
 def test_a_folder_has_a_key_of_its_own(variant: Variant, context: Context) -> None:

@@ -18,14 +18,26 @@ DIGEST = re.compile("[0-9a-f]{64}")
 MADE = "scale@h100-sxm"
 
 
-@pytest.fixture
-def built(project: Any) -> Any:
+SPEC = {"name": "scale", "entry": "scale.py:run"}
+
+
+@pytest.fixture(scope="module")
+def template(make_project: Any) -> Any:
     """Return a project whose one kernel is in the store."""
+    project = make_project()
     project.write("scale.py", "import tiny\n\n\ndef run(x):\n    return x * tiny.TWO\n")
     project.write("tiny.py", "TWO = 2\n")
-    project.spec({"name": "scale", "entry": "scale.py:run"})
+    project.write("table.txt", "1")
+    project.write("more.txt", "1")
+    project.spec({**SPEC, "files": ["table.txt"]})
     assert project.build().exit_code == 0
     return project
+
+
+@pytest.fixture
+def built(template: Any, tmp_path: Path) -> Any:
+    """Return a copy of that project."""
+    return template.copy(tmp_path)
 
 
 def explained(project: Any, before: str, now: str, **identity: str) -> Explanation:
@@ -48,7 +60,7 @@ def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
 
 
 def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
-    built.spec({"name": "scale", "entry": "scale.py:run", "args": {"x": "f32[16, 128]"}})
+    built.spec({**SPEC, "files": ["table.txt"], "args": {"x": "f32[16, 128]"}})
     found = explained(built, "never", "never", ptxas="0" * 64, jax="1" * 64)
     assert found.reason.startswith("its key differs from that of scale@h100-sxm in: args; ")
     text = explanation_text(found)
@@ -66,17 +78,11 @@ def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
     ],
 )
 def test_a_data_file_is_named_without_its_digests(
-    project: Any, declared: list[str], content: str, sentence: str
+    built: Any, declared: list[str], content: str, sentence: str
 ) -> None:
-    project.write("scale.py", "def run(x):\n    return x * 2\n")
-    project.write("table.txt", "1")
-    project.write("more.txt", "1")
-    spec = {"name": "scale", "entry": "scale.py:run"}
-    project.spec({**spec, "files": ["table.txt"]})
-    assert project.build().exit_code == 0
-    project.write("table.txt", content)
-    project.spec({**spec, "files": declared} if declared else spec)
-    (explanation,) = explain_variants(project.variants(), project.context(), project.store)
+    built.write("table.txt", content)
+    built.spec({**SPEC, "files": declared} if declared else SPEC)
+    (explanation,) = explain_variants(built.variants(), built.context(), built.store)
     text = explanation_text(explanation)
     assert f"      {sentence}" in text.splitlines()
     assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
