@@ -26,12 +26,12 @@ def specs(tmp_path: Path) -> list[Path]:
 
 
 def test_the_others_are_built_and_all_reports_are_right(
-    process: RunCommand, built: Any, specs: list[Path], tmp_path: Path
+    run: RunCommand, built: Any, specs: list[Path], tmp_path: Path
 ) -> None:
     junit = tmp_path / "report.xml"
     # The first one has that long to end, too: waiting for the second one costs no processor time.
     more = ("--timeout", "6", "--json", "--junit", junit, "--annotations", "github")
-    result = process("build", *built.arguments, *specs, *more)
+    result = run("build", *built.arguments, *specs, *more)
     report = json.loads(result.out)
     assert result.code == 2
     assert [variant["status"] for variant in report["variants"]] == ["hit", "hit"]
@@ -44,8 +44,8 @@ def test_the_others_are_built_and_all_reports_are_right(
     assert "Traceback" not in result.err
 
 
-def test_fail_fast_ends_at_the_first(process: RunCommand, built: Any, specs: list[Path]) -> None:
-    result = process("build", *built.arguments, specs[0], "--fail-fast")
+def test_fail_fast_ends_at_the_first(run: RunCommand, built: Any, specs: list[Path]) -> None:
+    result = run("build", *built.arguments, specs[0], "--fail-fast")
     assert (result.code, result.out) == (2, "")
     said = [line for line in result.err.splitlines() if not line.startswith("reading ")]
     assert said[0].startswith("error: ")

@@ -64,9 +64,7 @@ def test_why_says_hit_and_names_the_field_that_differs(
     )
 
 
-def test_why_names_the_source_file_that_changed(
-    run: RunCommand, process: RunCommand, tmp_path: Path
-) -> None:
+def test_why_names_the_source_file_that_changed(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("from helper import add\n")
     helper = tmp_path / "helper.py"
     helper.write_text("from pallasc.specs.library.elementwise import add\n")
@@ -76,14 +74,14 @@ def test_why_names_the_source_file_that_changed(
         '    args: {x: "f32[4096]", y: "f32[4096]"}\n'
     )
     store = tmp_path / "store"
-    assert process("build", spec, "--store", store).code == 0
+    assert run("build", spec, "--store", store).code == 0
     helper.write_text("from pallasc.specs.library.elementwise import add  # changed\n")
     result = run("cache", "why", spec, "--store", store)
     assert result.out == (
         "miss  own@h100-sxm: helper (helper.py) has changed\n"
         "      a build lowers it again, and compiles only if that gives something else\n"
     )
-    assert "1 lowered" in process("build", spec, "--store", store).err
+    assert "1 lowered" in run("build", spec, "--store", store).err
     told = json.loads(run("cache", "stats", "--store", store, "--json").out)
     assert (told["hits"], told["misses"], told["made"]) == (1, 1, 1)
 
@@ -149,9 +147,9 @@ def test_pin_names_the_nearest_kernel_for_a_typo(run: RunCommand, own: tuple[Pat
     assert result.err == "error: the store has no artifact 'ad'.\n  Did you mean 'add'?\n"
 
 
-def test_audit_compiles_again_and_compares(process: RunCommand, own: tuple[Path, Path]) -> None:
+def test_audit_compiles_again_and_compares(run: RunCommand, own: tuple[Path, Path]) -> None:
     spec, store = own
-    result = process("cache", "audit", spec, "--sample", "1", "--store", store)
+    result = run("cache", "audit", spec, "--sample", "1", "--store", store)
     assert result.code == 0, result.err
     assert re.fullmatch(
         r"same       add\[m=1024,dtype=\w+\]@h100-sxm\n1 of 2 variants compiled again\n", result.out

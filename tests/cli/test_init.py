@@ -51,8 +51,8 @@ def test_init_overwrites_nothing(run: RunCommand, tmp_path: Path, name: str) -> 
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
-def test_what_init_writes_builds(run: RunCommand, process: RunCommand, tmp_path: Path) -> None:
+def test_what_init_writes_builds(run: RunCommand, tmp_path: Path) -> None:
     run("init", tmp_path)
-    result = process("build", tmp_path / "kernels.yaml", "--store", tmp_path / "store")
+    result = run("build", tmp_path / "kernels.yaml", "--store", tmp_path / "store")
     assert (result.code, result.out) == (0, "")
     assert result.err.splitlines()[-1].endswith(": 4 compiled")

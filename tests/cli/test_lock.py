@@ -148,7 +148,7 @@ def test_a_lock_of_another_toolchain_ends_with_3(
 
 
 def test_a_variant_that_fails_leaves_the_lock_as_it_is(
-    process: RunCommand, built: Any, lock: Path
+    run: RunCommand, built: Any, lock: Path
 ) -> None:
     text = lock.read_text()
     spec = Path("kernels.yaml")
@@ -157,21 +157,21 @@ def test_a_variant_that_fails_leaves_the_lock_as_it_is(
         "  - {name: fails, entry: 'kernels.py:fails', args: {x: 'f32[8]'}}\n"
     )
     Path("kernels.py").write_text("def fails(x): raise ValueError(x.shape)\n")
-    result = process("lock", spec, "--update", "--store", built.store)
+    result = run("lock", spec, "--update", "--store", built.store)
     assert (result.code, result.out) == (1, "")
     assert "ValueError: (8,)" in result.err
     assert result.err.endswith("pallasc.lock is left as it is.\n")
     assert lock.read_text() == text
 
 
-def test_an_update_takes_a_time_limit_for_each_variant(process: RunCommand, built: Any) -> None:
+def test_an_update_takes_a_time_limit_for_each_variant(run: RunCommand, built: Any) -> None:
     Path("kernels.yaml").write_text(
         "schema: 1\ntargets: [sm_90a]\nkernels:\n"
         "  - {name: sleeps, entry: 'kernels.py:sleeps', args: {x: 'f32[8]'}}\n"
     )
     Path("kernels.py").write_text("import time\ndef sleeps(x): time.sleep(600)\n")
     options = ("--update", "--store", built.store, "--timeout", "0.5", "--memory", "4GiB")
-    result = process("lock", "kernels.yaml", *options)
+    result = run("lock", "kernels.yaml", *options)
     assert (result.code, result.out, os.path.exists("pallasc.lock")) == (1, "", False)
     assert "--timeout 0.5" in result.err
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.terminal.workspace import relative_file, workspace_root
+from pallasc.cli.terminal.workspace import is_ci, relative_file, workspace_root
 
 
 @pytest.mark.parametrize("name", ["GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE"])
@@ -41,3 +41,10 @@ def test_links_on_the_way_do_not_hide_it(tmp_path: Path) -> None:
     assert relative_file(str(link / "x.py"), workspace_root({"WORKSPACE": str(link)})) == "x.py"
     (real / "y.py").symlink_to(tmp_path / "elsewhere.py")
     assert relative_file(str(real / "y.py"), real.resolve()) == "y.py"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("true", True), ("1", True), ("False", False)])
+def test_a_ci_service_is_known_by_its_variable(text: str, expected: bool) -> None:
+    assert is_ci({"CI": text}) is expected
+    assert not is_ci({"CI": ""})
+    assert not is_ci({})

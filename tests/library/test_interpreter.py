@@ -53,8 +53,9 @@ CASES = [
     *_rowwise("f32"),
     *_rowwise("bf16"),
     *_rowwise("f16"),
-    Case("hopper_matmul", "matmul", [("bf16", (256, 192)), ("bf16", (192, 128))], _SMALL_TILES),
-    Case("hopper_matmul", "matmul", [("f16", (128, 64)), ("f16", (64, 128))]),
+    # Several tiles of rows here, and of columns there.
+    Case("hopper_matmul", "matmul", [("bf16", (256, 192)), ("bf16", (192, 64))], _SMALL_TILES),
+    Case("hopper_matmul", "matmul", [("f16", (128, 64)), ("f16", (64, 128))], {"tile_n": 64}),
     *map(_fused, ("none", "relu", "gelu")),
     Case(
         "dequant_matmul",
