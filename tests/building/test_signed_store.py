@@ -192,6 +192,7 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: An
 
 def test_a_signed_manifest_leads_no_other_request_anywhere(signed_kernels: Any) -> None:
     kernels = signed_kernels
+    assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]  # in this folder
     context = kernels.context()
     double, triple = (request_key(variant, context) for variant in kernels.variants())
     base = kernels.variants()[0].base_dir
