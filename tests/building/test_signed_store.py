@@ -190,9 +190,8 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: An
     assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
 
 
-def test_a_signed_manifest_leads_no_other_request_anywhere(signed_kernels: Any) -> None:
-    kernels = signed_kernels
-    assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]  # in this folder
+def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None:
+    kernels.build(store=signed(kernels.store))
     context = kernels.context()
     double, triple = (request_key(variant, context) for variant in kernels.variants())
     base = kernels.variants()[0].base_dir
