@@ -373,17 +373,19 @@ class Store:
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
         reason = error if isinstance(error, str) else _words(error)
         self.not_stored = reason
-        self._warn_once("write", f"nothing is stored: {reason}")
+        self._warn_once("write", f"cannot be written, so nothing is kept: {reason}")
         return PutResult(stored=False, digest=digest, reason=reason)
 
     def _without_lock(self, error: OSError) -> None:
         if error.errno not in _NOT_WRITABLE:  # which publishing will tell, once
-            self._warn_once("lock", f"works without locks: {_words(error)}")
+            self._warn_once(
+                "lock", f"cannot be locked, so two builds may compile the same: {_words(error)}"
+            )
 
     def _warn_once(self, topic: str, text: str) -> None:
         if topic not in self._warned:
             self._warned.add(topic)
-            self.tell(f"store {self.root}: {text}")
+            self.tell(f"the store {self.root} {text}")
 
 
 def _words(error: OSError) -> str:

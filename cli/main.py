@@ -97,7 +97,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
 
 @click.group(
     cls=LazyGroup,
-    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
@@ -108,13 +107,13 @@ def _show_version(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
     callback=_show_version,
     help="Show the version and exit.",
 )
-@click.pass_context
-def root(ctx: click.Context) -> int:
+def root() -> None:
     """Compile Pallas Mosaic GPU kernels ahead of time, on a machine without a GPU.
 
     A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) declares kernels, their arrays
     and targets. Compiled kernels are kept in a store, so that nothing is compiled twice. Data goes
-    to the standard output, everything else to the standard error output.
+    to the standard output, everything else to the standard error output. Without a command, the
+    help goes there too, and the exit code is 2; so do `bundle` and `cache` without theirs.
 
     Examples:
       pallasc init                               write a small spec to start from
@@ -132,12 +131,6 @@ def root(ctx: click.Context) -> int:
       74   the output cannot be written
       130  interrupted
     """
-    if ctx.invoked_subcommand is None:
-        from pallasc.cli.terminal.output import echo
-
-        echo(ctx.get_help(), err=True)
-        return 2
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -66,9 +66,14 @@ class CheckError(PallascError):
 
 
 class SpecError(PallascError):
-    """A spec, a target or an argument is wrong: the user's text must change."""
+    """A spec, a target or an argument is wrong: the user's text must change.
+
+    Attributes:
+        field: what of a kernel is wrong, `static.tile`, where only the spec knows its place.
+    """
 
     exit_code = 2
+    field = ""
 
 
 class NotCachedError(PallascError):

@@ -140,6 +140,7 @@ class Variant:
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
+        locations: as in `Spec`; empty where a worker reads it.
     """
 
     name: str
@@ -156,6 +157,13 @@ class Variant:
     base_dir: str
     mesh: Mesh = ()
     env: tuple[str, ...] = ()
+    locations: Mapping[str, Location] = field(default_factory=dict, compare=False, repr=False)
+
+    def where(self, path: str) -> Location:
+        """Return the place of a field, `static.tile`, or of the nearest thing around it."""
+        while path and path not in self.locations:
+            path = path.rpartition(".")[0]
+        return self.locations[path] if path else self.location
 
     @property
     def id(self) -> str:

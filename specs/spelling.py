@@ -10,6 +10,9 @@ _LONGEST = 200
 """Characters of words that are compared, which takes the product of their lengths."""
 
 _MOST_COMPARED = 20_000
+_NEAR = 0.65
+"""The least ratio of `difflib`: one wrong letter of three is near, two of five are not."""
+_SHORTEST_ABBREVIATION = 3
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -21,8 +24,20 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         return None
     short = [candidate for candidate in candidates if len(candidate) <= _LONGEST]
     words = {candidate.lower(): candidate for candidate in sorted(short, reverse=True)}
-    matches = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    lower = word.lower()
+    matches = difflib.get_close_matches(lower, words, n=1, cutoff=_NEAR)
+    matches = matches or [name for name in words if _abbreviates(lower, name)]
     return words[matches[0]] if matches else None
+
+
+def _abbreviates(short: str, word: str) -> bool:
+    """Tell whether the letters of `short` stand in a word in this order: `regs`, `registers`."""
+    letters = iter(word)
+    return (
+        len(short) >= _SHORTEST_ABBREVIATION
+        and word.startswith(short[:_SHORTEST_ABBREVIATION])
+        and all(letter in letters for letter in short)
+    )
 
 
 def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> str | None:

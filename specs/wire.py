@@ -63,6 +63,7 @@ def variant_to_json(variant: Variant) -> dict[str, object]:
         "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
         "budget": asdict(variant.budget),
         "location": location_to_json(variant.location),
+        "locations": {},
     }
 
 

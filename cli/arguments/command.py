@@ -51,6 +51,15 @@ class Group(click.Group):
 
     hide_traceback = True
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; without any, show the help as for a mistake of usage."""
+        if not args and not ctx.resilient_parsing:
+            from pallasc.cli.terminal.output import echo
+
+            echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
     def __init__(
         self,
         *,

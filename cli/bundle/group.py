@@ -6,17 +6,14 @@ import click
 
 from pallasc.cli.arguments.command import Group
 from pallasc.cli.bundle import audit, create, extract, list, merge, show, sign, verify
-from pallasc.cli.terminal.output import echo
 
 
 @click.group(
     "bundle",
     cls=Group,
-    invoke_without_command=True,
     short_help="Pack compiled variants into one file; sign, verify and audit it.",
 )
-@click.pass_context
-def command(ctx: click.Context) -> None:
+def command() -> None:
     """Pack compiled variants into one file to ship.
 
     A bundle holds cubins and launch plans, compressed and each once, with a checksum over every
@@ -30,8 +27,6 @@ def command(ctx: click.Context) -> None:
       pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
       pallasc bundle audit kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
     """
-    if ctx.invoked_subcommand is None:
-        echo(ctx.get_help())
 
 
 for _command in (

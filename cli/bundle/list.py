@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @choice_options
 @json_option("the variants")
 def command(file: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
-    """List the variants of a bundle.
+    """List the variants of a bundle, sorted by kernel, target and parameters.
 
     Examples:
       pallasc bundle list kernels.pallasc
@@ -41,7 +41,7 @@ def command(file: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
-        entries = chosen_entries(bundle, **choice)
+        entries = sorted(chosen_entries(bundle, **choice), key=_order)
         if as_json:
             listed = [entry_json(bundle, entry) for entry in entries]
             head = {"file": str(file), "bytes": bundle.size, "digest": bundle.digest}
@@ -50,6 +50,15 @@ def command(file: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
         rows = [[e.id, e.arch, f"{bundle.stored_bytes(e):,}", e.digest[:12]] for e in entries]
     echo(table(["VARIANT", "ARCH", "BYTES", "DIGEST"], rows, right={"BYTES"}))
     return 0
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    """Return what a variant is sorted by: numbers by their size, and before other values."""
+    params = [
+        (name, 0, value, "") if isinstance(value, int | float) else (name, 1, 0, str(value))
+        for name, value in entry.params
+    ]
+    return entry.name, entry.target, params
 
 
 def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:

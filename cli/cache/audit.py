@@ -13,10 +13,10 @@ from pallasc.cli.arguments.options import (
     compile_options,
     count_option,
     json_option,
-    reading_options,
     selection_options,
     specs_argument,
     store_option,
+    supervision_options,
 )
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
@@ -28,7 +28,7 @@ from pallasc.cli.terminal.output import echo
 @compile_options
 @count_option("--sample", "Compile only N of them.")
 @click.option("--seed", default=0, show_default=True, help="Choose which N.")
-@reading_options
+@supervision_options
 @store_option
 @json_option("the results")
 def command(
@@ -51,10 +51,17 @@ def command(
     from pallasc.cli.arguments.selection import load_variants
     from pallasc.cli.terminal.output import json_text
     from pallasc.compiler.builds.audit import audit
+    from pallasc.compiler.builds.options import Options
 
     store = opened(store_root)
     variants = load_variants(specs, store=store, **options)
-    audited = audit(variants, store=store, sample=sample, seed=seed, jobs=jobs, ptxas=ptxas)
+    how = Options(
+        jobs=jobs,
+        ptxas=ptxas,
+        timeout_s=options["timeout_s"],
+        memory_bytes=options["memory_bytes"],
+    )
+    audited = audit(variants, store=store, sample=sample, seed=seed, options=how)
     if as_json:
         echo(json_text({"variants": [item.to_json() for item in audited]}))
     else:

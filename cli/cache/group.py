@@ -6,17 +6,14 @@ import click
 
 from pallasc.cli.arguments.command import Group
 from pallasc.cli.cache import audit, pin, prune, stats, verify, why
-from pallasc.cli.terminal.output import echo
 
 
 @click.group(
     "cache",
     cls=Group,
-    invoke_without_command=True,
     short_help="Look after the store: stats, why, verify, prune, pin.",
 )
-@click.pass_context
-def command(ctx: click.Context) -> None:
+def command() -> None:
     """Look after the store of compiled artifacts.
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
@@ -29,8 +26,6 @@ def command(ctx: click.Context) -> None:
       pallasc cache why kernels.yaml -k matmul
       pallasc cache prune --dry-run
     """
-    if ctx.invoked_subcommand is None:
-        echo(ctx.get_help())
 
 
 for _command in (

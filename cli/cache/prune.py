@@ -23,6 +23,12 @@ from pallasc.errors import ToolError
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.prune import Pruned
 
+_REASONS = {
+    "age": "not used within the age limit, ",
+    "size": "over the size limit, ",
+    "clear": "",  # the user asked for all of it
+}
+
 
 @click.command("prune", cls=Command)
 @dry_run_option
@@ -88,7 +94,7 @@ def _lines(pruned: Pruned) -> Iterator[str]:
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
         names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
-        yield f"{would} {names}: {eviction.reason}, {eviction.bytes:,} bytes"
+        yield f"{would} {names}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
     yield from _kept_lines(pruned)
     yield (
         f"{would} {count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "

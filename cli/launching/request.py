@@ -122,8 +122,13 @@ def _bundle_files(specs: Sequence[str]) -> list[Path]:
     bundles = [Path(spec) for spec in specs if _is_bundle(Path(spec))]
     if bundles and len(bundles) < len(specs):
         other = next(spec for spec in specs if not _is_bundle(Path(spec)))
+        for path in (*bundles, Path(other)):
+            if not path.exists():
+                raise SpecError(f"{path}: there is no such file.")
         raise SpecError(
-            f"{bundles[0]} is a bundle, and {other} is not.", hint="Launch them one at a time."
+            f"{bundles[0]} is a bundle and {other} is not: one command launches either bundles or "
+            "specs.",
+            hint="Launch them with one command each.",
         )
     return bundles
 

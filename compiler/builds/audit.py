@@ -6,12 +6,11 @@ import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain.setup import prepare
@@ -52,8 +51,7 @@ def audit(
     store: Store,
     sample: int | None = None,
     seed: int = 0,
-    jobs: int | None = None,
-    ptxas: Path | None = None,
+    options: Options = DEFAULTS,
 ) -> list[AuditResult]:
     """Recompile variants of a store into an empty one, and compare.
 
@@ -62,10 +60,9 @@ def audit(
         store: the store to audit.
         sample: number of variants to choose at random; all by default.
         seed: seed of the choice.
-        jobs: as for `build`.
-        ptxas: as for `build`.
+        options: how they are compiled.
     """
-    with prepare(ptxas) as setup:
+    with prepare(options.ptxas) as setup:
         lookup = Lookup(setup.context(store), store)
     stored: list[tuple[Variant, Artifact]] = []
     for variant in variants:
@@ -76,7 +73,6 @@ def audit(
         chosen = sorted(random.Random(seed).sample(range(len(stored)), sample))
         stored = [stored[index] for index in chosen]
     with tempfile.TemporaryDirectory(prefix="pallasc-audit-") as folder:
-        options = Options(jobs=jobs, ptxas=ptxas)
         report = build([v for v, _ in stored], store=Store(folder), options=options)
         if report.interrupted:
             raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Compile, Compiled, Failed, Request
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.tasks import Answer, Task
-from pallasc.errors import CompileError, CorruptError, PallascError, ToolError
+from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
@@ -122,8 +122,10 @@ def _result(
         )
     if not isinstance(reply, Compiled):
         error = _error(variant, answer, run)
-        missed = reply.missed if isinstance(reply, Failed) else {}
-        return replace(result, error=error, output=answer.output, died=reply is None, missed=missed)
+        result = replace(result, error=error, output=answer.output, died=reply is None)
+        if isinstance(reply, Failed):
+            result = replace(result, missed=reply.missed, compiling=reply.compiling)
+        return result
     if first:
         run.notes += _notes(variant, reply)
         _sign(run, miss, reply)
@@ -182,6 +184,8 @@ def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
         error = answer.error or CompileError("the worker sent no answer")
         alone = f"To see it alone: {reproduction(variant, run)}"
         error.hint = f"{error.hint} {alone}" if error.hint else alone
+    if isinstance(error, SpecError) and error.field:
+        error.location = error.location or variant.where(error.field)
     error.location = error.location or answer.place or variant.location
     return error
 

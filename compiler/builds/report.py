@@ -34,6 +34,7 @@ class VariantResult:
         reason: reason of a miss.
         explanation: differences from the nearest entry of the store, with `explain`.
         died: whether the process that compiled it ended or was stopped.
+        compiling: whether XLA reported the failure; what it printed is in the error.
         saved_s: compile time that a hit saved, 0 if unknown.
         output: end of the output of the compiling process, if it failed.
         printed: output of tracing and lowering, packed (`kernel_output.unpack`).
@@ -52,6 +53,7 @@ class VariantResult:
     output: str = ""
     saved_s: float = 0.0
     died: bool = False
+    compiling: bool = False
     explanation: Explanation | None = None
     printed: str = ""
     manifest_key: str = ""

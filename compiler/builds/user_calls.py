@@ -8,7 +8,7 @@ from typing import Any
 
 from pallasc.compiler.builds.compare import numpy_dtype
 from pallasc.compiler.lowering.diagnose import frames, user_place
-from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
+from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.trees import abstract, bind
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding
@@ -36,7 +36,7 @@ def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any
     prepare_jax(inputs)
     try:
         function = import_function(variant.entry, variant.base_dir)
-        static = {name: static_value(v, variant.base_dir) for name, v in variant.static.items()}
+        static = static_arguments(variant.static, variant.base_dir)
         positional, named = _arguments(variant, inputs)
     except SpecError as error:
         error.location = error.location or variant.location
@@ -61,11 +61,8 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
     prepare_jax(inputs)
     try:
         function = import_function(str(variant.reference), variant.base_dir)
-        static = {
-            name: static_value(value, variant.base_dir)
-            for name, value in variant.static.items()
-            if _takes(function, name)
-        }
+        taken = {k: value for k, value in variant.static.items() if _takes(function, k)}
+        static = static_arguments(taken, variant.base_dir)
     except SpecError as error:
         error.location = error.location or variant.location
         raise

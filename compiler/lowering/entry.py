@@ -6,8 +6,10 @@ Runs the user's code, so only compiling processes may call it.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,50 @@ def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Call
     return function
 
 
+def static_arguments(static: Mapping[str, object], base_dir: str) -> dict[str, Any]:
+    """Return the static arguments of a kernel.
+
+    Raises:
+        SpecError: as `static_value`; it names the field.
+    """
+    with _inside("static"):
+        return _static_values(static, base_dir)
+
+
+def _static_values(values: Mapping[str, object], base_dir: str) -> dict[str, Any]:
+    made = {}
+    for key, item in values.items():
+        with _inside(key):
+            made[key] = static_value(item, base_dir)
+    return made
+
+
+@contextmanager
+def _inside(key: str | int) -> Iterator[None]:
+    """Put a key in front of the field that an error names."""
+    try:
+        yield
+    except SpecError as error:
+        error.field = f"{key}.{error.field}" if error.field else str(key)
+        raise
+
+
+def _check_keywords(called: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
+    """Refuse an argument of a `$call` that its function does not take, at its own place."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin without a signature: calling it tells
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in keys:
+        if key not in parameters:
+            with _inside(key):
+                raise SpecError(
+                    f"$call {called!r} has no parameter {key!r}.", hint=suggestion(key, parameters)
+                )
+
+
 def static_value(value: Any, base_dir: str) -> Any:
     """Return a static argument with its `$call` and `$ref` nodes resolved.
 
@@ -105,15 +151,17 @@ def static_value(value: Any, base_dir: str) -> Any:
         SpecError: what a node names cannot be imported, or the call fails.
     """
     if isinstance(value, list):
-        return tuple(static_value(item, base_dir) for item in value)
+        numbered = {str(index): item for index, item in enumerate(value)}
+        return tuple(_static_values(numbered, base_dir).values())
     if not isinstance(value, Mapping):
         return value
     if "$ref" in value:
         return import_entry(value["$ref"], base_dir, called="$ref")
-    arguments = {key: static_value(item, base_dir) for key, item in value.items() if key != "$call"}
+    arguments = _static_values({k: v for k, v in value.items() if k != "$call"}, base_dir)
     if "$call" not in value:
         return arguments
     function = import_function(value["$call"], base_dir, called="$call")
+    _check_keywords(value["$call"], function, arguments)
     try:
         return function(**arguments)
     except Exception as error:
@@ -128,9 +176,12 @@ def array_arguments(args: Args, base_dir: str) -> Any:
     Raises:
         SpecError: a function cannot be imported.
     """
-    if isinstance(args, list):
-        return [_array_argument(item, base_dir) for item in args]
-    return {name: _array_argument(item, base_dir) for name, item in args.items()}
+    items = enumerate(args) if isinstance(args, list) else args.items()
+    made: dict[str | int, Any] = {}
+    for key, item in items:
+        with _inside("args"), _inside(key):
+            made[key] = _array_argument(item, base_dir)
+    return [*made.values()] if isinstance(args, list) else made
 
 
 def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
@@ -151,6 +202,7 @@ def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
         if key != "$call"
     }
     function = import_function(tree["$call"], base_dir, called="$call")
+    _check_keywords(tree["$call"], function, arguments)
     return BuiltNode(f"$call {tree['$call']!r}", function, arguments)
 
 

@@ -253,9 +253,11 @@ def _check_names(
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for key in passed:
             if key not in parameters:
-                raise SpecError(
+                error = SpecError(
                     f"{name} has no parameter {key!r}.", hint=suggestion(key, parameters)
                 )
+                error.field = f"{'args' if key in args else 'static'}.{key}"
+                raise error
     missing = [
         parameter.name
         for parameter in parameters.values()

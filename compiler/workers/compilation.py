@@ -29,7 +29,7 @@ from pallasc.compiler.inputs.request import (
 )
 from pallasc.compiler.inputs.sources import Sources
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
-from pallasc.compiler.lowering.entry import array_arguments, import_function, static_value
+from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Lowered
 from pallasc.compiler.workers.diagnostics import (
@@ -95,7 +95,8 @@ class Session:
             except PallascError as error:
                 variant = request.variant
                 missed = missed_of(_entry_modules(variant), variant.base_dir, earlier)
-                return Failed.because_of(error, missed=missed)
+                compiling = hearing.stage == "compile"
+                return replace(Failed.because_of(error, missed=missed), compiling=compiling)
 
     def find_lines(self, request: FindLines) -> LinesFound:
         """Find the user's lines behind the PTX of a variant's kernels.
@@ -241,12 +242,13 @@ def _job(variant: Variant) -> Job:
         return Job(
             function=import_function(variant.entry, variant.base_dir),
             args=array_arguments(variant.args, variant.base_dir),
-            static={k: static_value(v, variant.base_dir) for k, v in variant.static.items()},
+            static=static_arguments(variant.static, variant.base_dir),
             target=variant.target,
             mesh=variant.mesh,
         )
     except SpecError as error:
-        error.location = error.location or variant.location
+        if not error.field:
+            error.location = error.location or variant.location
         raise
 
 

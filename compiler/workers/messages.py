@@ -94,12 +94,14 @@ class Failed(Reply):
         error: why.
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
+        compiling: whether XLA was compiling; what it prints then is in its error.
     """
 
     ok: ClassVar[bool] = False
     error: PallascError
     out_of_memory: bool = False
     missed: Mapping[str, str] = field(default_factory=dict)
+    compiling: bool = False
 
     @staticmethod
     def because_of(

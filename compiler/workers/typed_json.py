@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pallasc import errors
-from pallasc.errors import CompileError, Location, PallascError
+from pallasc.errors import CompileError, Location, PallascError, SpecError
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
 
@@ -29,11 +29,13 @@ class _ErrorText:
     hint: str | None
     location: Location | None
     exit_code: int
+    field: str = ""
 
     @staticmethod
     def of(error: PallascError) -> _ErrorText:
         public = next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__))
-        return _ErrorText(public, error.message, error.hint, error.location, error.exit_code)
+        place = error.field if isinstance(error, SpecError) else ""
+        return _ErrorText(public, error.message, error.hint, error.location, error.exit_code, place)
 
     def error(self) -> PallascError:
         if not 0 < self.exit_code < 256:
@@ -42,6 +44,8 @@ class _ErrorText:
         kind = public if isinstance(public, type) and issubclass(public, PallascError) else None
         error = (kind or CompileError)(self.message, location=self.location, hint=self.hint)
         error.exit_code = self.exit_code
+        if isinstance(error, SpecError):
+            error.field = self.field
         return error
 
 

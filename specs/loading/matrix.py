@@ -162,6 +162,7 @@ class _Filled:
                 env=self._env,
                 location=spec.location,
                 base_dir=spec.base_dir,
+                locations=spec.locations,
                 **made,
             )
             if len(variant.id) > LONGEST_ID:

@@ -169,8 +169,8 @@ def _check_uncached(project: Any, store: Store, note: str) -> None:
     assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")] * 2
     assert all(r.artifact.cubin() and r.artifact.plan.steps for r in report.results)
     assert report.exit_code == 0
-    (found,) = [text for text in report.notes if "nothing is stored" in text]
-    assert found.startswith(f"store {store.root}: nothing is stored:")
+    (found,) = [text for text in report.notes if "nothing is kept" in text]
+    assert found.startswith(f"the store {store.root} cannot be written, so nothing is kept:")
     assert note in found
     again = project.build(store=Store(store.root), compile=False)
     assert [result.status for result in again.results] == ["missing"] * 2

@@ -153,6 +153,40 @@ def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so(
         )
 
 
+PLACES = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: wrong_static
+    entry: plain.py:run
+    args: ["f32[8]"]
+    static:
+      scale: 2
+      tyle: 3
+  - name: wrong_call
+    entry: plain.py:run
+    args: ["f32[8]"]
+    static:
+      tile:
+        $call: plain.py:tile
+        rows: 4
+        colums: 4
+"""
+
+
+def test_a_misspelt_argument_is_shown_at_its_line(project: Any) -> None:
+    project.write(
+        "plain.py", "def tile(rows, columns):\n    pass\ndef run(x, scale=1, tile=1): ...\n"
+    )
+    project.write("spec.yaml", PLACES)
+    first, second = project.build().results
+    assert (first.error.location.line, first.error.message) == (
+        9,
+        "run has no parameter 'tyle'.",
+    )
+    assert (second.error.location.line, second.error.hint) == (17, "Did you mean 'columns'?")
+
+
 @pytest.mark.parametrize(
     ("files", "place"),
     [

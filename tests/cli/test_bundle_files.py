@@ -37,6 +37,16 @@ def _write(path: Path, items: list[Item], **options: Any) -> Path:
     return path
 
 
+def test_variants_are_listed_by_kernel_target_and_the_size_of_numbers(
+    run: RunCommand, bundle: Path, tmp_path: Path
+) -> None:
+    items = make_items(12, names=("scale", "norm"), targets=("h100-sxm", "b200"))
+    listed = run("bundle", "list", _write(tmp_path / "many.pallasc", items), "--json").out
+    rows = [(v["name"], v["target"], v["params"]["m"]) for v in json.loads(listed)["variants"]]
+    assert rows == sorted(rows)
+    assert len({row[2] for row in rows}) == 12
+
+
 def test_a_bundle_is_shown(run: RunCommand, bundle: Path) -> None:
     result = run("bundle", "show", bundle)
     assert (result.code, result.err) == (0, "")

@@ -100,4 +100,4 @@ def test_bundles_and_specs_do_not_go_together(
 ) -> None:
     result = run("run", bundle, built.spec)
     assert result.code == 2
-    assert f"{bundle} is a bundle, and {built.spec} is not." in result.err
+    assert f"{bundle} is a bundle and {built.spec} is not:" in result.err

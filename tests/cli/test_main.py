@@ -77,10 +77,12 @@ def test_help_lists_the_commands_in_the_order_of_their_use(run: RunCommand) -> N
     assert [line.split()[0] for line in listed] == list(COMMANDS)
 
 
-def test_no_command_shows_the_help_as_a_usage_mistake(run: RunCommand) -> None:
-    result = run()
+@pytest.mark.parametrize("group", [[], ["bundle"], ["cache"]])
+def test_no_command_shows_the_help_as_a_usage_mistake(run: RunCommand, group: list[str]) -> None:
+    result = run(*group)
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("Usage: pallasc ")
+    assert result.err == run(*group, "--help").out
+    assert result.err.startswith(f"Usage: {' '.join(['pallasc', *group])} ")
 
 
 def test_an_unknown_command_is_answered_with_the_nearest_one(run: RunCommand) -> None:

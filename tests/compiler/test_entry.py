@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.lowering.entry import import_entry, import_function, static_value
+from pallasc.compiler.lowering.entry import (
+    array_arguments,
+    import_entry,
+    import_function,
+    static_arguments,
+    static_value,
+)
 from pallasc.errors import SpecError
 
 
@@ -91,4 +97,41 @@ def test_static_values_are_built_by_call_and_reference(folder: Path) -> None:
 
 def test_a_call_that_fails_is_a_mistake_of_the_spec(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"\$call 'entry_kernels:Config' failed: TypeError"):
-        static_value({"$call": "entry_kernels:Config", "tiles": 3}, str(folder))
+        static_value({"$call": "entry_kernels:Config"}, str(folder))
+
+
+CONFIG = {"$call": "entry_kernels:Config", "tyle": 64}
+
+
+@pytest.mark.parametrize(
+    ("static", "field"),
+    [
+        ({"config": CONFIG}, "static.config.tyle"),
+        ({"many": [1, {"deep": CONFIG}]}, "static.many.1.deep.tyle"),
+        ({"config": {"$call": "entry_kernels:Config", "tile": CONFIG}}, "static.config.tile.tyle"),
+        ({"made": {"$call": "entry_kernels:scale", "by": 2}}, "static.made"),
+    ],
+)
+def test_an_error_in_a_static_argument_names_its_field(
+    folder: Path, static: dict[str, object], field: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        static_arguments(static, str(folder))
+    assert caught.value.field == field
+
+
+def test_an_argument_of_a_call_that_its_function_lacks_is_named_with_the_nearest(
+    folder: Path,
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        array_arguments({"x": CONFIG}, str(folder))
+    assert caught.value.field == "args.x.tyle"
+    assert str(caught.value) == (
+        "$call 'entry_kernels:Config' has no parameter 'tyle'.\n  Did you mean 'tile'?"
+    )
+
+
+def test_a_builtin_without_a_signature_is_called_as_it_is(folder: Path) -> None:
+    assert static_arguments({"a": {"$call": "builtins:dict", "b": 1}}, str(folder)) == {
+        "a": {"b": 1}
+    }

@@ -146,6 +146,24 @@ def test_long_words_are_compared_with_nothing() -> None:
     assert nearest("abc", ["b" * 300, "abd"]) == "abd"
 
 
+@pytest.mark.parametrize(
+    ("word", "known", "near"),
+    [
+        ("matmull", "matmul", True),
+        ("agrs", "args", True),
+        ("regs", "registers", True),
+        ("numpy", "dummy", False),
+        ("tile", "table", True),
+        ("files", "reference", False),
+        ("foo", "run", False),
+        ("an", "argument", False),
+        ("sms", "smem_per_sm_bytes", False),
+    ],
+)
+def test_only_what_is_near_is_guessed(word: str, known: str, near: bool) -> None:
+    assert nearest(word, [known]) == (known if near else None)
+
+
 def test_a_module_too_large_to_look_into_is_left_to_the_import(tmp_path: Path) -> None:
     with (tmp_path / "large.py").open("wb") as stream:
         stream.truncate(2**40)
