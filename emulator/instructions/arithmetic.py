@@ -10,7 +10,7 @@ from pallasc.emulator.ptx.syntax import Instruction, Operand, Pair
 
 def build(instruction: Instruction, builder: Builder) -> Step | None:
     """Return what an arithmetic instruction does; None where it is none."""
-    operation = find(instruction.opcode)
+    operation = _found(instruction)
     if operation is None:
         return None
     results, sources = _split(instruction, operation)
@@ -27,6 +27,15 @@ def build(instruction: Instruction, builder: Builder) -> Step | None:
         return place + 1
 
     return run
+
+
+def _found(instruction: Instruction) -> Arithmetic | None:
+    opcode, operands = instruction.opcode, instruction.operands
+    if operands and isinstance(operands[0], Pair):
+        return find(opcode, destinations=2)
+    if len(operands) == 4 and opcode.partition(".")[0] in ("min", "max"):
+        return find(opcode, sources=3)
+    return find(opcode)
 
 
 def _split(

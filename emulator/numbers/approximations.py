@@ -75,7 +75,11 @@ def build_approximation(mnemonic: Mnemonic) -> Arithmetic:
     mnemonic.choice("approx")
     element = element_of(name)
     if element == F64:
-        mnemonic.choice("ftz")
+        if base == "rsqrt" and not mnemonic.flag("ftz"):
+            mnemonic.finish()
+            return Arithmetic((F64,), (F64,), quiet(_reciprocal_root))
+        if base == "rcp":
+            mnemonic.choice("ftz")
         mnemonic.finish()
         return Arithmetic((F64,), (F64,), quiet(_of_high_halves(function)))
     if base == "ex2" and element == BF16:
@@ -100,5 +104,6 @@ KNOWN = [
     ("rsqrt.approx[.ftz].f32", "the nearest number; relative error 2**-22.9 allowed"),
     ("rcp.approx[.ftz].f32", "the nearest number; 1 ulp allowed"),
     ("sqrt.approx[.ftz].f32", "the nearest number; relative error 2**-23 allowed"),
+    ("rsqrt.approx.f64", "within 2 ulp"),
     ("(rcp|rsqrt).approx.ftz.f64", "upper 32 bits of the nearest number; 20 bits are promised"),
 ]

@@ -78,6 +78,8 @@ def _comparisons_of(name: str) -> dict[str, Any]:
 
 
 _COMPARED = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", *FLOATS)
+# Halves are selected as b16 and b32.
+_MOVED = tuple(name for name in _COMPARED if name not in ("f16", "bf16"))
 _TYPES = {**BITS, **INTEGERS, **FLOATS}
 
 
@@ -157,12 +159,15 @@ def build_set(mnemonic: Mnemonic) -> Arithmetic:
     is_packed = name in PACKED
     if is_packed:
         source, element = PACKED[name]
-        result_name = mnemonic.type("f16x2", "bf16x2")
-        result, to = PACKED[result_name]
+        result_name = mnemonic.type(name, "u32", "s32")
+        # Integers get 16 bits a half.
+        result = _TYPES.get(result_name, source)
+        to = element if result_name == name else np.dtype(np.uint16)
     else:
         source = element = _TYPES[name]
-        halves = ("f16", "bf16", "u16", "s16") if name in ("f16", "bf16") else ()
-        result = to = _TYPES[mnemonic.type("u32", "s32", "f32", *halves)]
+        others = {"f16": ("f16", "u16", "s16"), "bf16": ("bf16", "u16", "s16")}
+        targets = others.get(name, ("f16", "bf16", "f32"))
+        result = to = _TYPES[mnemonic.type("u32", "s32", *targets)]
     function, join = _comparison(mnemonic, name, element)
     mnemonic.finish()
     truth = _truth(to)
@@ -185,7 +190,7 @@ def _select(a: Array, b: Array, which: Array) -> Array:
 
 def build_selp(mnemonic: Mnemonic) -> Arithmetic:
     """Build `selp`: the first source where the third is true."""
-    name = mnemonic.type(*_COMPARED)
+    name = mnemonic.type(*_MOVED)
     mnemonic.finish()
     dtype = _TYPES[name]
     return Arithmetic((dtype, dtype, PREDICATE), (dtype,), _select)
@@ -194,7 +199,7 @@ def build_selp(mnemonic: Mnemonic) -> Arithmetic:
 def build_slct(mnemonic: Mnemonic) -> Arithmetic:
     """Build `slct`: the first source where the third is not negative; NaN counts as negative."""
     selector = named("s32", "f32")[mnemonic.type("s32", "f32")]
-    dtype = _TYPES[mnemonic.type(*_COMPARED)]
+    dtype = _TYPES[mnemonic.type(*_MOVED)]
     ftz = selector == F32 and mnemonic.flag("ftz")
     mnemonic.finish()
     zero = np.array(0, selector)
@@ -208,6 +213,7 @@ def build_slct(mnemonic: Mnemonic) -> Arithmetic:
 BUILDERS = {"setp": build_setp, "set": build_set, "selp": build_selp, "slct": build_slct}
 _ALL = "(b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64)"
 _JOIN = "[.(and|or|xor)]"
+_TARGETS = "(u32|s32|f32|f16|bf16)"
 _FLOAT = "(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)"
 KNOWN = [
     (f"setp.(eq|ne){_JOIN}.(b16|b32|b64)", "one destination, or `p|q`"),
@@ -217,10 +223,15 @@ KNOWN = [
     (f"setp.{_FLOAT}{_JOIN}.(bf16|f64)", "one destination, or `p|q`"),
     (f"setp.{_FLOAT}{_JOIN}[.ftz].f16x2", "`p|q` for the lower and upper half"),
     (f"setp.{_FLOAT}{_JOIN}.bf16x2", "`p|q` for the lower and upper half"),
-    (f"set.(eq|ne|lt|le|gt|ge){_JOIN}.(u32|s32|f32).(u16|u32|u64|s16|s32|s64)", "exact"),
-    (f"set.{_FLOAT}{_JOIN}[.ftz].(u32|s32|f32).f32", "exact"),
-    (f"set.{_FLOAT}{_JOIN}.(f16|bf16|u16|s16|u32|s32).(f16|bf16)", "exact"),
-    (f"set.{_FLOAT}{_JOIN}.(f16x2|bf16x2).(f16x2|bf16x2)", "both halves"),
+    (f"set.(eq|ne){_JOIN}.{_TARGETS}.(b16|b32|b64)", "1.0 or all bits"),
+    (f"set.(eq|ne|lt|le|gt|ge){_JOIN}.{_TARGETS}.(u16|u32|u64|s16|s32|s64)", "1.0 or all bits"),
+    (f"set.(lo|ls|hi|hs){_JOIN}.{_TARGETS}.(u16|u32|u64)", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}[.ftz].{_TARGETS}.f32", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}.{_TARGETS}.f64", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}[.ftz].(f16|u16|s16|u32|s32).f16", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}.(bf16|u16|s16|u32|s32).bf16", "1.0 or all bits"),
+    (f"set.{_FLOAT}{_JOIN}[.ftz].(f16x2|u32|s32).f16x2", "1.0 or all bits in each half"),
+    (f"set.{_FLOAT}{_JOIN}.(bf16x2|u32|s32).bf16x2", "1.0 or all bits in each half"),
     (f"selp.{_ALL}", "exact"),
     (f"slct.{_ALL}.s32", "exact"),
     (f"slct[.ftz].{_ALL}.f32", "NaN counts as negative"),

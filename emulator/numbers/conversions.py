@@ -135,14 +135,14 @@ def _float_to_float(source: Any, target: Any, mode: str, *, finite: bool) -> Fun
     return _narrow(source, target, mode, finite=finite)
 
 
-def _to_integral(source: Any, target: Any, mode: str) -> Function:
-    """Return the conversion to a float that is an integer (`.rni.f32.f32`)."""
+def _to_integral(dtype: Any, mode: str) -> Function:
+    """Return the conversion of floats to floats that are integers (`.rni.f32.f32`)."""
     function = TO_INTEGER[mode]
-    convert = _float_to_float(source, target, "rn", finite=False)
 
     def apply(values: Array) -> Array:
-        wide = values if source in (F32, F64) else values.astype(np.float32)
-        return convert(function(wide).astype(source))
+        wide = values if dtype in (F32, F64) else values.astype(np.float32)
+        result: Array = function(wide).astype(dtype)
+        return result
 
     return apply
 
@@ -200,11 +200,11 @@ def build_scalar(mnemonic: Mnemonic) -> Arithmetic:
 def _build_between_floats(
     mnemonic: Mnemonic, source: Any, target: Any, ftz_in: bool, ftz_out: bool, sat: bool
 ) -> Arithmetic:
-    integral = mnemonic.choice(*_TO_INTEGER, default="")
+    integral = mnemonic.choice(*_TO_INTEGER, default="") if source == target else ""
     narrows = source != target and (target in (F16, BF16) or (target == F32 and source == F64))
     finite = relu = False
     if integral:
-        function = _to_integral(source, target, _TO_INTEGER[integral])
+        function = _to_integral(source, _TO_INTEGER[integral])
     else:
         # A mode on a conversion that loses nothing is accepted by PTX and does nothing.
         mode = mnemonic.choice(*ROUNDINGS, default=None if narrows else "rn")

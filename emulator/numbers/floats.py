@@ -124,13 +124,26 @@ _LAST_OF_F32 = np.array(1, np.uint32)
 _INFINITY = np.array(np.inf, np.float32)
 
 
-def _fused_half(dtype: Any) -> Function:
+def _fused_half_directed(dtype: Any, mode: str) -> Function:
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        product, addend = _double(a) * _double(b), _double(c)
+        total = product + addend
+        odd = to_odd(total, error_of_sum(product, addend, total))
+        _negative_zero_downwards(odd, product, addend, mode)
+        return quantize(odd, FORMATS[dtype], mode).astype(dtype)
+
+    return apply
+
+
+def _fused_half(dtype: Any, mode: str) -> Function:
     """Return f16 or bf16 a x b + c rounded once.
 
     As rounding is monotonic, rounding to a double, to f32 and to 16 bits can only be wrong where
     the f32 lies half-way between two numbers of 16 bits, which its last bits tell; there the f32 is
     rounded to odd. Subnormal numbers of f16 have fewer bits, those of bf16 the same last bits.
     """
+    if mode != "rn":
+        return _fused_half_directed(dtype, mode)
     last, half = _LAST_BITS[dtype]
 
     def apply(a: Array, b: Array, c: Array) -> Array:
@@ -192,7 +205,7 @@ def _fused(dtype: Any, mode: str) -> Function:
         return _fused_f64 if mode == "rn" else exact.over_lanes(exact.fused, mode)
     if dtype == F32:
         return _fused_f32 if mode == "rn" else _fused_directed(mode)
-    return _fused_half(dtype)
+    return _fused_half(dtype, mode)
 
 
 def _subtract(dtype: Any, mode: str) -> Function:
@@ -276,12 +289,12 @@ def _mode_of(mnemonic: Mnemonic, name: str) -> str:
     needed = mnemonic.base in ("fma", "mad")
     if not needed:
         return mnemonic.choice(*(ROUNDINGS if single else ("rn",)), default="rn")
-    return mnemonic.choice(*(ROUNDINGS if single else ("rn",)))
+    return mnemonic.choice(*(ROUNDINGS if single or element_of(name) == BF16 else ("rn",)))
 
 
 def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     """Build `add`, `sub`, `mul`, `fma` and `mad` of floats."""
-    name = mnemonic.type(*_FLOAT_TYPES)
+    name = mnemonic.type(*(("f32", "f64") if mnemonic.base == "mad" else _FLOAT_TYPES))
     element = element_of(name)
     family, sources = _SUMS[mnemonic.base]
     narrow = None
@@ -476,7 +489,7 @@ KNOWN = [
     (f"fma.{_MODES}[.ftz].f32x2", "rounded once"),
     (f"(fma|mad).{_MODES}.f64", "rounded once"),
     ("fma.rn[.ftz][.(sat|relu)].(f16|f16x2)", "rounded once"),
-    ("fma.rn[.relu].(bf16|bf16x2)", "rounded once"),
+    (f"fma.{_MODES}[.relu].(bf16|bf16x2)", "rounded once"),
     (f"fma.{_MODES}[.sat].f32.(f16|bf16)", "rounded once"),
     (f"div.{_MODES}[.ftz].f32", "exact rounding"),
     ("div.full[.ftz].f32", "the nearest number; the manual allows 2 ulp"),

@@ -52,7 +52,8 @@ def _saturating(function: Function) -> Function:
 def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     """Build `add` and `sub`: they wrap, `.sat.s32` excepted."""
     function: Function = np.add if mnemonic.base == "add" else np.subtract
-    name = mnemonic.type(*_WIDE, "u16x2", "s16x2")
+    packed = ("u16x2", "s16x2") if mnemonic.base == "add" else ()
+    name = mnemonic.type(*_WIDE, *packed)
     if name == "s32" and mnemonic.flag("sat"):
         function = _saturating(function)
     mnemonic.finish()
@@ -247,7 +248,7 @@ BUILDERS = {
 _TYPES = "(u16|u32|u64|s16|s32|s64)"
 KNOWN = [
     (f"(add|sub).{_TYPES}", "wraps"),
-    ("(add|sub).(u16x2|s16x2)", "wraps"),
+    ("add.(u16x2|s16x2)", "wraps"),
     ("(add|sub).sat.s32", "clamps"),
     (f"(mul|mad).(lo|hi).{_TYPES}", "wraps"),
     ("(mul|mad).wide.(u16|u32|s16|s32)", "the whole product"),

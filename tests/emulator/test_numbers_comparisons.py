@@ -138,6 +138,9 @@ def test_set_writes_all_bits_or_one():
     assert raw(run("set.ne.and.u32.u64", [1, 1], [2, 2], [0, 1])) == [0, 0xFFFFFFFF]
     assert raw(run("set.ne.bf16.bf16", [0x3F80, 0x7FC0], [0, 0])) == [0x3F80, 0]
     assert raw(run("set.neu.u16.f16", [0x3C00, 0x7E00], [0x3C00, 0])) == [0, 0xFFFF]
+    assert raw(run("set.eq.u32.f16x2", [0x00010000], [0])) == [0xFFFF]
+    assert run("set.gt.s32.bf16x2", [0x3F800000], [0]).tolist() == [-65536]
+    assert raw(run("set.hi.f16.u64", [2**63, 1], [1, 1])) == [0x3C00, 0]
     assert raw(run("set.eq.xor.f16x2.f16x2", [0, 1], [0, 0], [0, 1])) == [0x3C003C00, 0x3C00]
 
 

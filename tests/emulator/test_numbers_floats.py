@@ -49,6 +49,7 @@ OPCODES = [
     *("add.f16", "sub.rn.f16", "mul.f16", "fma.rn.f16", "mad.rn.f32", "mad.rz.f64"),
     *("add.ftz.f16", "mul.sat.f16", "fma.rn.ftz.sat.f16", "fma.rn.relu.f16"),
     *("add.bf16", "sub.bf16", "mul.rn.bf16", "fma.rn.bf16", "fma.rn.relu.bf16"),
+    *("fma.rz.bf16", "fma.rm.bf16", "fma.rp.bf16", "fma.rz.relu.bf16"),
 ]
 
 
@@ -90,7 +91,7 @@ def _nearly_half_way(form: Ieee, count: int) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize(
     ("form", "mode"),
-    [(F16, "rn"), (BF16, "rn"), *itertools.product((F32, F64), MODES)],
+    [(F16, "rn"), *itertools.product((BF16, F32, F64), MODES)],
 )
 def test_fused_results_near_the_middle_of_two_numbers(form: Ieee, mode: str):
     name = next(name for name, f in FORMATS.items() if f is form)
