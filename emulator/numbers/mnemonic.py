@@ -72,7 +72,7 @@ class Mnemonic:
                 self.parts.remove(part)
                 return part
         if default is None:
-            raise self.refused(f"needs one of .{', .'.join(names)}")
+            raise self.refused(f"it needs one of .{', .'.join(names)}")
         return default
 
     def type(self, *names: str) -> str:
@@ -82,9 +82,9 @@ class Mnemonic:
             UnsupportedError: it is another one.
         """
         if not self.parts:
-            raise self.refused(f"needs one of .{', .'.join(names)}")
+            raise self.refused(f"it needs one of .{', .'.join(names)}")
         if self.parts[-1] not in names:
-            raise self.refused(f".{self.parts[-1]} is not known here")
+            raise self.refused(f"what .{self.parts[-1]} means there")
         return self.parts.pop()
 
     def finish(self) -> None:
@@ -94,15 +94,15 @@ class Mnemonic:
             UnsupportedError: parts are left, or there are operands that nothing has taken.
         """
         if self.parts:
-            raise self.refused(f".{self.parts[0]} is not known here")
+            raise self.refused(f"what .{self.parts[0]} means there")
         if self.destinations != 1:
-            raise self.refused(f"has {self.destinations} destinations, where one is known")
+            raise self.refused(f"it has {self.destinations} destinations")
         if self.sources is not None:
-            raise self.refused(f"has {self.sources} sources, which is not known here")
+            raise self.refused(f"it has {self.sources} sources")
 
     def refused(self, why: str) -> UnsupportedError:
         """Return the error that names the instruction and what about it is not known."""
         return UnsupportedError(
-            f"{self.opcode}: {why}",
-            hint="The emulator refuses an instruction that it does not know in every part.",
+            f"the emulator does not know {self.opcode}: {why}",
+            hint="An instruction is refused unless every part of it is known.",
         )

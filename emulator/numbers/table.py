@@ -53,7 +53,7 @@ def _build_conversion(mnemonic: Mnemonic) -> Arithmetic:
     if mnemonic.flag("pack"):
         return narrow_formats.build_pack(mnemonic)
     if len(mnemonic.parts) < 2:
-        raise mnemonic.refused("needs two types")
+        raise mnemonic.refused("it needs two types")
     target, source = mnemonic.parts[-2:]
     if target == "tf32":
         return conversions.build_tf32(mnemonic)
@@ -111,7 +111,7 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
     if mnemonic.base in _CARRIES or (
         mnemonic.base in ("add", "sub", "mad") and "cc" in mnemonic.parts
     ):
-        raise mnemonic.refused("the carry flag is not known here")
+        raise mnemonic.refused("it needs the carry flag")
     build = _BUILDERS.get(mnemonic.base)
     return None if build is None else build(mnemonic)
 

@@ -38,6 +38,7 @@ def run(opcode: str, *operands: Any, **shape: Any) -> Any:
     several = results if isinstance(results, tuple) else (results,)
     assert [r.dtype for r in several] == list(arithmetic.results), opcode
     assert all(r.shape == arrays[0].shape for r in several), opcode
+    assert all(r.flags.c_contiguous for r in several), opcode
     assert not any(np.shares_memory(r, a) for r in several for a in arrays), opcode
     return results
 

@@ -1,0 +1,88 @@
+"""Operands of arithmetic in the text of a kernel: pairs, three sources, wider registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pallasc.emulator.machine.machine import Launch, Machine
+from pallasc.emulator.program import assemble
+from pallasc.emulator.ptx.parse import parse
+from pallasc.errors import UnsupportedError
+
+_TEXT = """
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+  .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<4>; .reg .b16 %rs<4>;
+  ld.param.b64 %rd1, [out];
+  mov.u32 %r1, %tid.x;
+  mul.wide.u32 %rd2, %r1, 4;
+  add.s64 %rd3, %rd1, %rd2;
+  {body}
+  st.global.b32 [%rd3], %r2;
+  ret;
+}}
+"""
+
+
+def run(body: str) -> np.ndarray:
+    """Run lines that leave their result in %r2; return it of all lanes, whose numbers are %r1."""
+    machine = Machine()
+    out = machine.memory.allocate(128)
+    parameters = machine.parameters(out.base.to_bytes(8, "little"))
+    program = assemble(parse(_TEXT.format(body=body)), "k")
+    machine.run([Launch(program, (1, 1, 1), (32, 1, 1), (1, 1, 1), 0, parameters)])
+    return np.array(out.data[:128]).view(np.uint32)
+
+
+LANES = np.arange(32)
+
+
+def test_a_comparison_with_two_destinations():
+    found = run(
+        "setp.lt.u32 %p1|%p2, %r1, 7; selp.b32 %r3, 1, 0, %p1; selp.b32 %r4, 2, 0, %p2;"
+        "or.b32 %r2, %r3, %r4;"
+    )
+    assert found.tolist() == np.where(LANES < 7, 1, 2).tolist()
+
+
+def test_a_joined_comparison_with_a_negated_predicate():
+    found = run(
+        "setp.lt.u32 %p1, %r1, 20; setp.gt.and.u32 %p2|%p3, %r1, 3, !%p1;"
+        "selp.b32 %r3, 1, 0, %p2; selp.b32 %r4, 2, 0, %p3; or.b32 %r2, %r3, %r4;"
+    )
+    assert found.tolist() == np.where(LANES < 20, 0, 1).tolist()
+
+
+def test_the_greatest_of_three():
+    found = run("cvt.rn.f32.u32 %r3, %r1; max.f32 %r2, %r3, 0f40E00000, 0f41200000;")
+    assert found.view(np.float32).tolist() == np.maximum(LANES, 10).tolist()
+
+
+def test_a_table_of_three_inputs_is_an_immediate():
+    found = run("lop3.b32 %r2, %r1, 12, 10, 0x96;")
+    assert found.tolist() == (LANES ^ 12 ^ 10).tolist()
+
+
+def test_a_narrow_type_in_a_wider_register():
+    found = run("sub.s32 %r3, %r1, 16; cvt.s8.s32 %r4, %r3; cvt.s32.s8 %r2, %r4;")
+    assert found.view(np.int32).tolist() == (LANES - 16).tolist()
+    found = run("add.s32 %r3, %r1, 250; cvt.u16.u32 %rs1, %r3; cvt.u32.u8 %r2, %rs1;")
+    assert found.tolist() == ((LANES + 250) % 256).tolist()
+
+
+def test_narrow_floats_in_registers_of_sixteen_bits():
+    found = run(
+        "cvt.rn.f32.u32 %r3, %r1; cvt.rn.satfinite.e4m3x2.f32 %rs1, %r3, %r3;"
+        "cvt.rn.f16x2.e4m3x2 %r2, %rs1;"
+    )
+    exact = np.where(LANES > 16, (LANES + LANES % 4 // 2) // 2 * 2, LANES)
+    assert found.view(np.float16)[::2].tolist() == exact.tolist()
+
+
+def test_what_is_not_known_is_refused_with_its_line():
+    with pytest.raises(UnsupportedError, match=r"add\.cc\.u32"):
+        run("add.cc.u32 %r2, %r1, %r1;")
