@@ -3,7 +3,7 @@
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. What the fields mean is documented
 in `manifest.py` and `remembered_toolchain.py` of `compiler/inputs`, and in
-`compiler/builds/collect.py`.
+`compiler/builds/collect.py`; `check` in `checks/kept.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Manifest:
     about: Mapping[str, object] = field(default_factory=dict)
     absent: Sequence[str] = ()
     action: str = ""
+    check: str = ""
     diagnostics: Sequence[Mapping[str, object]] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     fields: str = ""
@@ -167,6 +168,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "about": _is_about,
     "absent": _is_texts,
     "action": lambda value: value == "" or _is_name(value),
+    "check": _is_text,
     "diagnostics": _are_diagnostics,
     "env": lambda value: _is_mapping(value, _is_text),
     "fields": _is_text,

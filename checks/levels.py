@@ -50,7 +50,9 @@ class Level:
         return (self.package, "checks.worker")
 
 
-_LEVELS: tuple[Level, ...] = ()
+_LEVELS = (
+    Level(name="interpreter", package="checks.interpreter", needs_source=True, executes=True),
+)
 LEVELS = {level.name: level for level in _LEVELS}
 """By name, in the order in which they are shown: the cheapest first."""
 

@@ -21,6 +21,7 @@ COMMANDS = (
     "build",
     "list",
     "inspect",
+    "check",
     "run",
     "bench",
     "lock",

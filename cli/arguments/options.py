@@ -288,3 +288,9 @@ reading_options = _process_limits(
     "a Python spec that holds more, such as 4GiB, at least 64MiB; by default what there is",
 )
 """What executing a Python spec may take, where nothing is compiled."""
+
+checking_options = _process_limits(
+    "a level, or a compilation, of a variant that takes longer",
+    "a process that holds more, such as 4GiB, at least 64MiB; by default its share of the machine",
+)
+"""What compiling and checking a variant may take."""

@@ -85,9 +85,9 @@ def read_request(
     from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
 
-    bundles = _bundle_files(specs)
+    bundles = bundle_files(specs)
     if bundles:
-        pairs = _read_bundled(bundles, targets=targets, expression=expression)
+        pairs = read_bundled(bundles, targets=targets, expression=expression)
         return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
     store = open_store(store_root)
     selection = SpecReader(store=store).select(specs, targets, expression)
@@ -113,7 +113,7 @@ def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
         yield path
 
 
-def _bundle_files(specs: Sequence[str]) -> list[Path]:
+def bundle_files(specs: Sequence[str]) -> list[Path]:
     """Return the paths of a command as bundles; none where they are specs.
 
     Raises:
@@ -128,7 +128,7 @@ def _bundle_files(specs: Sequence[str]) -> list[Path]:
         raise SpecError(
             f"{bundles[0]} is a bundle and {other} is not: one command launches either bundles or "
             "specs.",
-            hint="Launch them with one command each.",
+            hint="Give them to one command each.",
         )
     return bundles
 
@@ -145,7 +145,7 @@ def _is_bundle(path: Path) -> bool:
         return False
 
 
-def _read_bundled(
+def read_bundled(
     files: Sequence[Path], *, targets: Sequence[str], expression: str | None
 ) -> list[tuple[Variant, Artifact]]:
     """Return the chosen variants of bundles, and what was compiled.

@@ -76,12 +76,12 @@ def github_commands(report: Report, environment: Mapping[str, str] = os.environ)
         *(_warning(warning, results, root) for warning, results in _by_text(report.results)),
         *(Annotation("warning", "pallasc", note) for note in report.notes),
     ]
-    return [annotation.command() for annotation in (*_at_most(errors), *_at_most(warnings))]
+    return [annotation.command() for annotation in (*at_most(errors), *at_most(warnings))]
 
 
 def github_command(error: PallascError, environment: Mapping[str, str] = os.environ) -> str:
     """Return the line that annotates an error which ends the whole build."""
-    place = _place([error.location], workspace_root(environment))
+    place = place_in([error.location], workspace_root(environment))
     return Annotation("error", "pallasc", str(error), *place).command()
 
 
@@ -120,7 +120,7 @@ def _by_text(
 
 def _warning(warning: Diagnostic, results: Sequence[VariantResult], root: Path) -> Annotation:
     kernel = results[0].variant
-    place = _place([warning.place(kernel.base_dir), kernel.location], root)
+    place = place_in([warning.place(kernel.base_dir), kernel.location], root)
     message = f"{warning.text}\nVariants: {names(results)}"
     return Annotation("warning", f"{kernel.name}: {warning.kind}", message, *place)
 
@@ -135,7 +135,7 @@ def _no_kernels(results: Sequence[VariantResult], root: Path) -> list[Annotation
             "warning",
             f"{own[0].variant.name} holds no Pallas Mosaic GPU kernel",
             f"XLA wrote the code of: {names(own)}",
-            *_place([place], root),
+            *place_in([place], root),
         )
         for place, own in groups.items()
     ]
@@ -148,7 +148,7 @@ def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
         parts.append(_each(results) if _differ(results) else f"Variants: {names(results)}")
     more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
     own = first.error.location if first.error else None
-    place = _place([own, first.variant.location], root)
+    place = place_in([own, first.variant.location], root)
     return Annotation("error", f"{first.variant.id} failed{more}", "\n".join(parts), *place)
 
 
@@ -183,11 +183,11 @@ def _spills(results: Sequence[VariantResult], root: Path) -> Annotation:
         f"{kernel.name} spills registers",
         f"up to {count(worst, 'byte')} a thread: {names(results)}\n"
         "If that is intended, allow it in the spec with a budget for spill_bytes.",
-        *_place([kernel.location], root),
+        *place_in([kernel.location], root),
     )
 
 
-def _place(
+def place_in(
     locations: Iterable[Location | None], root: Path
 ) -> tuple[str, int, int] | tuple[None, int, int]:
     """Return the first place that lies in the repository, as file, line and column."""
@@ -198,7 +198,7 @@ def _place(
     return None, 0, 0
 
 
-def _at_most(annotations: Sequence[Annotation]) -> list[Annotation]:
+def at_most(annotations: Sequence[Annotation]) -> list[Annotation]:
     """Return as many as GitHub shows; the last of them lists the titles of the others."""
     if len(annotations) <= _SHOWN:
         return list(annotations)

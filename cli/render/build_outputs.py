@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.terminal.output import echo, echo_command, refusing
+from pallasc.cli.terminal.output import check_writable, echo, echo_command
 from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
@@ -29,22 +29,13 @@ class Outputs(NamedTuple):
         Raises:
             SpecError: the JUnit file cannot be written.
         """
-        self._check_junit()
+        if self.junit is not None:
+            check_writable(self.junit, "--junit")
         try:
             yield
         except PallascError as error:
             self._report(error)
             raise
-
-    def _check_junit(self) -> None:
-        if self.junit is None or (self.junit.exists() and not self.junit.is_file()):
-            return
-        with refusing(self.junit, hint="Give --junit another path."):
-            self.junit.parent.mkdir(parents=True, exist_ok=True)
-            import tempfile
-
-            with tempfile.TemporaryFile(dir=self.junit.parent):
-                pass
 
     def write(self, report: Report, reproduction: Reproduction | None) -> None:
         """Write a report.

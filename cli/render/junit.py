@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 
 from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.report_rows import junit_properties
-from pallasc.cli.terminal.output import refusing
+from pallasc.cli.terminal.output import write_report
 from pallasc.cli.terminal.workspace import relative_file, workspace_root
 from pallasc.specs.plain_text import printable
 
@@ -61,14 +61,7 @@ def write_junit(
     Raises:
         SpecError: it cannot be written.
     """
-    from pallasc.specs.user_files import replace_file
-
-    data = junit_xml(report, workspace_root(environment), error)
-    with refusing(path, hint="Give --junit another path."):
-        if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
-            path.write_bytes(data)
-            return
-    replace_file(path, data)
+    write_report(junit_xml(report, workspace_root(environment), error), path, "--junit")
 
 
 def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> bytes:
@@ -77,47 +70,44 @@ def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> 
     for result in report.results:
         suites.setdefault(result.variant.name, []).append(result)
     top = ElementTree.Element("testsuites", _totals("pallasc build", report.results))
-    top.set("time", _seconds(report.seconds))
+    top.set("time", seconds_text(report.seconds))
     for name, results in suites.items():
         suite = ElementTree.SubElement(top, "testsuite", _totals(name, results))
         suite.extend(_case(result, root) for result in results)
     errors = [*report.errors, *([error] if error else [])]
     if errors:
-        top.extend(map(_ended, errors))
+        top.extend(ended(each, "build") for each in errors)
         top.set("tests", str(len(report.results) + len(errors)))
         top.set("errors", str(len(errors)))
-    ElementTree.indent(top)
-    text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
-    return text + b"\n"
+    return document(top)
 
 
-def _ended(error: PallascError) -> ElementTree.Element:
-    """Return a suite of one case: the error that ended the whole build."""
+def ended(error: PallascError, name: str) -> ElementTree.Element:
+    """Return a suite of one case: the error that ended the whole build, or what is named."""
     suite = ElementTree.Element(
         "testsuite", name="pallasc", tests="1", failures="0", errors="1", skipped="0", time="0.000"
     )
-    case = ElementTree.SubElement(
-        suite, "testcase", name="build", classname="pallasc", time="0.000"
-    )
+    case = ElementTree.SubElement(suite, "testcase", name=name, classname="pallasc", time="0.000")
     element = ElementTree.SubElement(
-        case, "error", message=_clean(error.message), type=type(error).__name__
+        case, "error", message=clean(error.message), type=type(error).__name__
     )
-    element.text = _clean(error_text(error))
+    element.text = clean(error_text(error))
     return suite
 
 
 def _totals(name: str, results: Sequence[VariantResult]) -> dict[str, str]:
     return {
-        "name": _clean(name),
+        "name": clean(name),
         "tests": str(len(results)),
         "failures": str(sum(result.status == "failed" for result in results)),
         "errors": "0",
         "skipped": str(sum(result.status in _NOT_DONE for result in results)),
-        "time": _seconds(sum(result.seconds for result in results)),
+        "time": seconds_text(sum(result.seconds for result in results)),
     }
 
 
-def _seconds(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """Return a time as JUnit has it."""
     return f"{seconds:.3f}"
 
 
@@ -125,22 +115,22 @@ def _case(result: VariantResult, root: Path) -> ElementTree.Element:
     variant = result.variant
     case = ElementTree.Element(
         "testcase",
-        name=_clean(variant.id),
-        classname=_clean(variant.name),
-        time=_seconds(result.seconds),
-        file=_clean(relative_file(variant.location.file, root) or variant.location.file),
+        name=clean(variant.id),
+        classname=clean(variant.name),
+        time=seconds_text(result.seconds),
+        file=clean(relative_file(variant.location.file, root) or variant.location.file),
     )
     if variant.location.line:
         case.set("line", str(variant.location.line))
     properties = ElementTree.SubElement(case, "properties")
     for name, value in junit_properties(result).items():
-        ElementTree.SubElement(properties, "property", name=name, value=_clean(value))
+        ElementTree.SubElement(properties, "property", name=name, value=clean(value))
     if result.status == "failed":
         _add_failure(case, result)
     elif result.status in _NOT_DONE:
         ElementTree.SubElement(case, "skipped", message=_NOT_DONE[result.status])
     if result.diagnostics:
-        warnings = _clean("\n".join(map(str, result.diagnostics)))
+        warnings = clean("\n".join(map(str, result.diagnostics)))
         ElementTree.SubElement(case, "system-err").text = warnings
     return case
 
@@ -148,15 +138,22 @@ def _case(result: VariantResult, root: Path) -> ElementTree.Element:
 def _add_failure(case: ElementTree.Element, result: VariantResult) -> None:
     failure = ElementTree.SubElement(case, "failure")
     if result.error is not None:
-        lines = _clean(result.error.message).strip().splitlines()
+        lines = clean(result.error.message).strip().splitlines()
         failure.set("message", lines[0] if lines else "")
         failure.set("type", type(result.error).__name__)
-        failure.text = _clean(error_text(result.error))
-    output = _clean(result.output)
+        failure.text = clean(error_text(result.error))
+    output = clean(result.output)
     if output.strip():
         ElementTree.SubElement(case, "system-out").text = output
 
 
-def _clean(text: str) -> str:
+def document(top: ElementTree.Element) -> bytes:
+    """Return an element with all that is in it as a file."""
+    ElementTree.indent(top)
+    text: bytes = ElementTree.tostring(top, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def clean(text: str) -> str:
     """Return text that XML can hold, without escape sequences; lines end in a line feed."""
     return _FORBIDDEN.sub("", printable(text))

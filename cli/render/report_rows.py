@@ -47,8 +47,8 @@ def report_json(
         "largest": _top(report.compiled, _cubin_bytes)[:_TOP],
         "spilling": _top(report.results, _spilled),
         "variants": [variant_row(result) for result in report.results],
-        "errors": [_error_row(failed) for failed in report.errors],
-        "error": _error_row(error) if error else None,
+        "errors": [error_row(failed) for failed in report.errors],
+        "error": error_row(error) if error else None,
     }
     if reproduction is not None:
         data["reproduced"] = [result.to_json() for result in reproduction.results]
@@ -126,7 +126,7 @@ def variant_row(result: VariantResult) -> VariantRow:
         "pallas_kernels": _pallas_kernels(kernels),
         "xla_kernels": xla_kernels(artifact),
         "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
-        "error": _error_row(result.error) if result.error else None,
+        "error": error_row(result.error) if result.error else None,
         "output": result.output,
     }
 
@@ -163,7 +163,8 @@ def _pallas_kernels(kernels: Sequence[KernelResources]) -> int:
     return sum(kernel.origin == "mosaic" for kernel in kernels)
 
 
-def _error_row(error: PallascError) -> ErrorRow:
+def error_row(error: PallascError) -> ErrorRow:
+    """Return the row of an error."""
     place = error.location
     return {
         "message": error.message,

@@ -99,3 +99,34 @@ def write_text(path: Path, text: str) -> None:
             f"{path} cannot be written: {reason}.", hint="Give --output another path."
         ) from error
     echo(f"wrote {path}", err=True)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check that a report can be written where an option says, before the work is done.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    import tempfile
+
+    if path.exists() and not path.is_file():
+        return
+    with refusing(path, hint=f"Give {option} another path."):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
+def write_report(data: bytes, path: Path, option: str) -> None:
+    """Write a report where an option says: the whole file, or nothing.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    from pallasc.specs.user_files import replace_file
+
+    with refusing(path, hint=f"Give {option} another path."):
+        if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
+            path.write_bytes(data)
+            return
+    replace_file(path, data)

@@ -83,7 +83,7 @@ def build(
     seconds = time.monotonic() - started
     lock_notes = run.locked.notes() if run.locked else []
     notes = tuple(_distinct([*store.warnings, *run.notes, *lock_notes, *run.hidden.notes()]))
-    return Report(run.finished(), seconds, notes, interrupted)
+    return Report(run.finished(), seconds, notes, interrupted, context=run.context)
 
 
 def _run(run: Run) -> None:
@@ -105,6 +105,7 @@ def _run(run: Run) -> None:
                 context = setup.context(run.store)
         else:
             context = setup.context(run.store)
+        run.context = context
         stack.callback(context.digests.save)
         lookup = Lookup(context, run.store)
         run.apply_lock(lookup, setup)

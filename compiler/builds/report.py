@@ -12,6 +12,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.compiler.inputs.why import Explanation
+    from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.workers.diagnostics import Diagnostic
 
 Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
@@ -102,6 +103,8 @@ class Report:
         notes: warnings about the store and about nondeterministic compilations.
         interrupted: whether the build was interrupted; unfinished variants are `skipped`.
         errors: errors of spec files that could not be executed.
+        context: what identified the toolchain, for keys of what follows the build; None if there is
+            no toolchain.
     """
 
     results: tuple[VariantResult, ...]
@@ -109,6 +112,7 @@ class Report:
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     errors: tuple[PallascError, ...] = ()
+    context: Context | None = None
 
     def having(self, status: Status) -> tuple[VariantResult, ...]:
         """Return the results with a status."""

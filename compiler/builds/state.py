@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
+    from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.toolchain.setup import Setup
 
 
@@ -65,6 +66,7 @@ class Run:
         hidden: variables and files that kernels requested but that are hidden from them.
         has_compiler: whether a compiler is installed.
         explanations: explanations of misses by folder key, with `explain`.
+        context: what identifies the toolchain, None until that is known.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Run:
         self.explanations: dict[str, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
+        self.context: Context | None = None
         self._failed = False
 
     def apply_lock(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:

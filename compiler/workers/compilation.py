@@ -48,6 +48,7 @@ from pallasc.compiler.workers.messages import (
 )
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
+from pallasc.specs.entries import Entry
 from pallasc.specs.loading.modules import module_name
 from pallasc.specs.spec import Variant
 
@@ -143,7 +144,7 @@ class _Compilation:
             made = self._stored(key) or self._compile(key, job, lowered)
         made = replace(made, seconds=time.monotonic() - started, printed=pack(printed.getvalue()))
         try:
-            read = _sources(variant)
+            read = entry_sources(variant, named_entries(variant))
             made = replace(made, missed=read.missed)
             made = self._remember(made, read, fields)
         except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
@@ -252,11 +253,10 @@ def _job(variant: Variant) -> Job:
         raise
 
 
-def _sources(variant: Variant) -> Sources:
-    """Return the sources that the modules which a variant names reach."""
-    entries = named_entries(variant)
+def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
+    """Return the sources that the modules of entry points of a variant reach."""
     read = closure.sources(
-        _reached(variant),
+        closure.closure(_modules(entries)),
         variant.base_dir,
         folders=place_of(variant).folders,
         by_path={module_name(e.source): e.source for e in entries if e.is_file},
@@ -275,7 +275,10 @@ def _reached(variant: Variant) -> set[str]:
 
 def _entry_modules(variant: Variant) -> list[str]:
     """Return the names of the modules that a variant names, that of its entry first."""
-    entries = named_entries(variant)
+    return _modules(named_entries(variant))
+
+
+def _modules(entries: Sequence[Entry]) -> list[str]:
     return [module_name(e.source) if e.is_file else e.source for e in entries]
 
 

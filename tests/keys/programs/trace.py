@@ -29,7 +29,8 @@ imports.read_sources_afresh()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
 from pallasc.compiler.inputs.manifest import make_manifest  # noqa: E402
-from pallasc.compiler.workers.compilation import _job, _sources  # noqa: E402
+from pallasc.compiler.inputs.request import named_entries  # noqa: E402
+from pallasc.compiler.workers.compilation import _job, entry_sources  # noqa: E402
 from pallasc.specs.loading.matrix import expand  # noqa: E402
 from pallasc.specs.loading.yaml_loader import load_yaml  # noqa: E402
 
@@ -42,7 +43,7 @@ isolation.enter(os.path.dirname(spec))
 for variant in variants:
     job = _job(variant)
     job.function(**dict.fromkeys(variant.args, 3.0), **job.static)
-    read = _sources(variant)
+    read = entry_sources(variant, named_entries(variant))
     manifest = make_manifest("0" * 64, read, FileDigests())
     unsaid = {name: sorted(getattr(read, name)) for name in ("unknown", "unseen", "altered")}
     found[variant.name] = {**asdict(manifest), **unsaid}

@@ -1,0 +1,395 @@
+"""Check variants: take what the store still knows, run the other levels in workers, report.
+
+If nothing has changed since the last check, no worker is started and JAX is not imported.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pallasc.checks.kept import Kept
+from pallasc.checks.levels import Level
+from pallasc.checks.report import Report, VariantCheck
+from pallasc.checks.subject import Options
+from pallasc.errors import PallascError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.checks.findings import LevelResult
+    from pallasc.checks.messages import Checked
+    from pallasc.compiler.builds.options import Options as BuildOptions
+    from pallasc.compiler.builds.report import Report as BuildReport
+    from pallasc.compiler.builds.report import VariantResult
+    from pallasc.compiler.toolchain.context import Context
+    from pallasc.compiler.workers.tasks import Answer, Task
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.spec import Variant
+
+PROGRAM = "pallasc.checks.worker"
+_NO_NOTES: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A compiled variant that is to be checked.
+
+    Attributes:
+        id: its name for people.
+        artifact: what was compiled.
+        action_key: its action key, "" if unknown.
+        variant: what it was compiled from, None without source.
+    """
+
+    id: str
+    artifact: Artifact
+    action_key: str = ""
+    variant: Variant | None = None
+
+
+OnResult = Callable[["Candidate", "LevelResult", bool], None]
+"""Called with each result, and whether the store had it."""
+
+OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
+"""Called with what is running and for how many seconds, how much is done, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Who listens to a check."""
+
+    on_result: OnResult = lambda candidate, result, kept: None
+    on_tick: OnTick = lambda running, done, total: None
+
+
+@dataclass(slots=True)
+class _Job:
+    """A level for one artifact; variants that ask for the same share it."""
+
+    level: Level
+    subject: Candidate
+    key: str
+    notes: tuple[str, ...]
+    asking: list[Candidate] = field(default_factory=list)
+
+
+class Checking:
+    """The state of one check.
+
+    Args:
+        store: where results are kept.
+        levels: what to run.
+        options: how.
+        limits: jobs, time and memory of the workers, as of a build.
+        context: the toolchain's identity; None where nothing was built.
+        events: who listens.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        levels: Sequence[Level],
+        options: Options,
+        *,
+        limits: BuildOptions,
+        context: Context | None,
+        events: Events,
+    ) -> None:
+        self._store = store
+        self._levels = levels
+        self._options = options
+        self._limits = limits
+        self._events = events
+        self._context = context or _own_context(store)
+        self._kept = Kept(store, self._context, options)
+        self._jobs: dict[str, _Job] = {}
+        self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
+        self._errors: dict[tuple[int, str], PallascError] = {}
+        self.notes: list[str] = []
+
+    def look_up(self, asking: Candidate, small: Candidate | None = None) -> None:
+        """Take the results that the store has; note what has to run.
+
+        Args:
+            asking: the variant that is asked about.
+            small: the variant of the spec's small sizes, which levels that execute run instead.
+        """
+        for level in self._levels:
+            subject, notes = asking, _NO_NOTES
+            if small is not None and level.executes:
+                subject, notes = small, (f"for {small.id}",)
+            try:
+                key = self._key(level, subject)
+                found = self._kept.find(key, subject.variant)
+            except PallascError as error:
+                self._settle(asking, level, _stopped(level, error), error=error)
+                continue
+            if found is not None:
+                self._settle(asking, level, replace(found, notes=(*notes, *found.notes)), kept=True)
+                continue
+            job = _Job(level, subject, key, notes)
+            self._jobs.setdefault(key, job).asking.append(asking)
+
+    def run(self) -> None:
+        """Run what the store did not have.
+
+        Raises:
+            ToolError: a worker cannot be started.
+        """
+        if not self._jobs:
+            return
+        from pallasc.compiler.toolchain.environment import settled
+        from pallasc.compiler.workers.capacity import find_capacity
+        from pallasc.compiler.workers.pool import Pool
+
+        jobs, limits = list(self._jobs.values()), self._limits
+        capacity = find_capacity()
+        count = limits.jobs or capacity.jobs(len(jobs))
+        memory = limits.memory_bytes
+        if memory is None:
+            memory = capacity.memory_bytes(count)
+        tasks = [_task(number, job, self._options) for number, job in enumerate(jobs)]
+        done = 0
+        with Pool(
+            count,
+            settled(os.environ),
+            timeout_s=limits.timeout_s,
+            memory_bytes=memory or None,
+            program=PROGRAM,
+        ) as pool:
+            for kind, task, answer in pool.run(tasks):
+                if kind == "done" and task is not None and answer is not None:
+                    done += 1
+                    self._finish(jobs[task.label], answer)
+                else:
+                    named = [(jobs[t.label].subject.id, seconds) for t, seconds in pool.running()]
+                    self._events.on_tick(named, done, len(jobs))
+
+    def check_of(self, candidate: Candidate) -> VariantCheck:
+        """Return what was found in a variant so far."""
+        names = [level.name for level in self._levels]
+        found = {
+            name: self._results[id(candidate), name]
+            for name in names
+            if (id(candidate), name) in self._results
+        }
+        errors = {
+            name: self._errors[id(candidate), name]
+            for name in names
+            if (id(candidate), name) in self._errors
+        }
+        return VariantCheck(
+            candidate.id,
+            candidate.variant,
+            candidate.action_key or None,
+            candidate.artifact.digest,
+            tuple(result for result, _ in found.values()),
+            frozenset(name for name, (_, kept) in found.items() if kept),
+            errors,
+        )
+
+    def finish(self) -> None:
+        """Write down the digests of files that were read meanwhile."""
+        self._context.digests.save()
+
+    def _key(self, level: Level, subject: Candidate) -> str:
+        return self._kept.key(level, subject.action_key, subject.artifact.digest, subject.variant)
+
+    def _finish(self, job: _Job, answer: Answer) -> None:
+        from pallasc.checks.messages import Checked
+        from pallasc.compiler.workers.messages import Failed
+
+        reply, error = answer.reply, answer.error
+        if isinstance(reply, Failed):
+            error = reply.error
+        if error is not None or not isinstance(reply, Checked):
+            error = error or PallascError("the worker sent no answer")
+            if answer.place is not None:
+                error.location = error.location or answer.place
+            result = _stopped(job.level, error)
+            for asking in job.asking:
+                self._settle(asking, job.level, _noted(result, job), error=error)
+            return
+        self._keep(job, reply)
+        for asking in job.asking:
+            self._settle(asking, job.level, _noted(reply.result, job))
+
+    def _keep(self, job: _Job, reply: Checked) -> None:
+        if reply.result.stopped:
+            return
+        if reply.uncached:
+            self.notes.append(f"{job.subject.id} will be checked again: {reply.uncached}")
+            return
+        try:
+            self._kept.put(
+                job.key, job.subject.action_key, reply.result, reply.sources, job.subject.variant
+            )
+        except PallascError as error:
+            self.notes.append(f"the result of {job.subject.id} is not kept: {error.message}")
+
+    def _settle(
+        self,
+        asking: Candidate,
+        level: Level,
+        result: LevelResult,
+        *,
+        kept: bool = False,
+        error: PallascError | None = None,
+    ) -> None:
+        self._results[id(asking), level.name] = (result, kept)
+        if error is not None:
+            self._errors[id(asking), level.name] = error
+        self._events.on_result(asking, result, kept)
+
+
+def check_candidates(
+    candidates: Sequence[Candidate],
+    levels: Sequence[Level],
+    *,
+    store: Store,
+    options: Options,
+    limits: BuildOptions,
+    events: Events | None = None,
+) -> Report:
+    """Check what is compiled already, such as the variants of a bundle.
+
+    Raises:
+        PallascError: the store, or a worker, cannot be used.
+    """
+    began_s = time.monotonic()
+    checking = Checking(
+        store, levels, options, limits=limits, context=None, events=events or Events()
+    )
+    interrupted = False
+    try:
+        for candidate in candidates:
+            checking.look_up(candidate)
+        checking.run()
+    except KeyboardInterrupt:
+        interrupted = True
+    checks = tuple(checking.check_of(candidate) for candidate in candidates)
+    return _report(checks, levels, checking, began_s, interrupted)
+
+
+def check_built(
+    report: BuildReport,
+    levels: Sequence[Level],
+    *,
+    store: Store,
+    options: Options,
+    limits: BuildOptions,
+    small: Callable[[Variant], VariantResult | None] = lambda variant: None,
+    events: Events | None = None,
+) -> Report:
+    """Check what a build made or found.
+
+    Args:
+        report: of the build.
+        levels: what to run.
+        store: where results are kept.
+        options: how.
+        limits: jobs, time and memory of the workers.
+        small: returns the result of building the variant of the spec's small sizes, None where the
+            spec names none.
+        events: who listens.
+
+    Raises:
+        PallascError: the store, or a worker, cannot be used.
+    """
+    began_s = time.monotonic()
+    checking = Checking(
+        store, levels, options, limits=limits, context=report.context, events=events or Events()
+    )
+    interrupted = report.interrupted
+    built = list(_built(report))
+    try:
+        for candidate, _ in built if not interrupted else ():
+            if candidate is not None:
+                own = small(candidate.variant) if candidate.variant is not None else None
+                checking.look_up(candidate, candidate_of(own) if own is not None else None)
+        if not interrupted:
+            checking.run()
+    except KeyboardInterrupt:
+        interrupted = True
+    checks = tuple(
+        replace(checking.check_of(candidate), built=result)
+        if candidate is not None
+        else VariantCheck(result.variant.id, result.variant, None, None, built=result)
+        for candidate, result in built
+    )
+    done = _report(checks, levels, checking, began_s - report.seconds, interrupted)
+    return replace(done, notes=(*report.notes, *done.notes), errors=report.errors)
+
+
+def candidate_of(result: VariantResult) -> Candidate | None:
+    """Return what a build made of a variant, None where there is nothing to check."""
+    if result.artifact is None or result.status == "failed":
+        return None
+    return Candidate(result.variant.id, result.artifact, result.action_key or "", result.variant)
+
+
+def _built(report: BuildReport) -> Iterator[tuple[Candidate | None, VariantResult]]:
+    for result in report.results:
+        yield candidate_of(result), result
+
+
+def _report(
+    checks: tuple[VariantCheck, ...],
+    levels: Sequence[Level],
+    checking: Checking,
+    began_s: float,
+    interrupted: bool,
+) -> Report:
+    checking.finish()
+    names = tuple(level.name for level in levels)
+    seconds = time.monotonic() - began_s
+    return Report(checks, seconds, names, tuple(dict.fromkeys(checking.notes)), interrupted)
+
+
+def _own_context(store: Store) -> Context:
+    """Return what keys of results need where there is no toolchain: the digests of files."""
+    from pallasc.cache.stat_digest import FileDigests
+    from pallasc.compiler.toolchain.context import Context
+
+    return Context({}, {}, FileDigests(store.root, trust=store.trust))
+
+
+def _task(label: int, job: _Job, options: Options) -> Task:
+    from pallasc.checks.messages import Check
+    from pallasc.compiler.toolchain.environment import declared_values
+    from pallasc.compiler.workers.tasks import Task
+
+    subject, level = job.subject, job.level
+    variant = subject.variant if level.needs_source else None
+    env = declared_values(variant.env) if variant is not None else {}
+    devices = variant.mesh if variant is not None else ()
+    folder = variant.base_dir if variant is not None else ""
+
+    def request() -> Check:
+        return Check(
+            level=level.name,
+            id=subject.id,
+            variant=subject.variant,
+            record=subject.artifact.record,
+            blobs=subject.artifact.blobs(),
+            seed=options.seed,
+            schedules=options.schedules,
+            inputs=options.inputs,
+            env=env,
+        )
+
+    group = (f"{level.name} {devices}", folder, tuple(env.items()))
+    return Task(label, group, request, f"the process that checks {subject.id}")
+
+
+def _noted(result: LevelResult, job: _Job) -> LevelResult:
+    return replace(result, notes=(*job.notes, *result.notes))
+
+
+def _stopped(level: Level, error: PallascError) -> LevelResult:
+    from pallasc.checks.findings import not_checked
+
+    return not_checked(level.name, error.message.rstrip("."), stopped=True)

@@ -1,0 +1,180 @@
+"""The interpreter level: numbers, bounds, memory that nobody wrote, races and deadlocks.
+
+It sees the kernel as JAX traced it, not what Mosaic makes of that, and not `wgmma_wait`:
+`docs/check.md` lists what it does not see.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pallasc.checks.arrays import difference, expected_results, input_arrays
+from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
+from pallasc.checks.interpreter.interpret import Heard, forget, interpreting, why_missing
+from pallasc.checks.interpreter.messages import failure_finding, race_findings, raised_text
+from pallasc.checks.interpreter.waiting import Waiting, Watch, failures, user_place
+from pallasc.checks.rules import DEADLOCK
+from pallasc.checks.subject import Options, Subject
+from pallasc.compiler.builds.user_calls import kernel_call, leaves_of
+from pallasc.compiler.lowering.assertions import failed_line
+from pallasc.compiler.lowering.diagnose import definition
+from pallasc.compiler.lowering.entry import import_function
+from pallasc.compiler.lowering.jax_versions import jax_mesh, on_one_device
+from pallasc.errors import Location, PallascError
+from pallasc.specs.spec import Variant
+
+NAME = "interpreter"
+_LOOK_S = 0.2
+"""Three looks tell a deadlock, so it is noticed within a second."""
+_NO_REFERENCE = "the spec names no reference, so numbers are not compared"
+
+
+def run(subject: Subject, options: Options) -> LevelResult:
+    """Check a variant.
+
+    Raises:
+        PallascError: the reference fails, or inputs do not fit.
+    """
+    variant = subject.variant
+    if variant is None:
+        return not_checked(NAME, "it needs the source, which is not here")
+    if not any(kernel.origin == "mosaic" for kernel in subject.artifact.kernels):
+        return not_checked(NAME, "it holds no Mosaic kernel, and JAX interprets no others")
+    if reason := why_missing() or _too_many_devices(variant):
+        return not_checked(NAME, reason)
+    inputs = input_arrays(subject, options)
+    call = kernel_call(variant, inputs)
+    place = definition(import_function(variant.entry, variant.base_dir)) or variant.location
+    outcome, heard = _Outcome(), Heard()
+    waits = _watched(lambda: outcome.run(_on_devices(call, variant), heard))
+    races = race_findings(heard.races)
+    if waits:
+        return from_findings(NAME, (*races, _deadlock(waits)))
+    if outcome.error is not None:
+        return _failed(outcome.error, heard, races, place)
+    results = leaves_of(outcome.result)
+    found = [*races, *_wrong_numbers(subject, variant, inputs, results, place)]
+    result = from_findings(NAME, tuple(found))
+    return result if variant.reference else _noted(result)
+
+
+def _noted(result: LevelResult) -> LevelResult:
+    return LevelResult(
+        level=NAME, status=result.status, findings=result.findings, notes=(_NO_REFERENCE,)
+    )
+
+
+def _wrong_numbers(
+    subject: Subject,
+    variant: Variant,
+    inputs: dict[str, Any],
+    results: list[Any],
+    place: Location,
+) -> list[Finding]:
+    outputs = subject.plan.outputs
+    if variant.reference is None:
+        return []
+    expected = expected_results(variant, outputs, inputs)
+    return [
+        found
+        for output, got, right in zip(outputs, results, expected, strict=True)
+        if (found := difference(output, got, right, variant.tolerance, location=place))
+    ]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the thread that calls the kernel leaves behind."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+    def run(self, call: Callable[[], Any], heard: Heard) -> None:
+        """Call the kernel, interpreted, in the thread that this runs in."""
+        import jax
+
+        try:
+            with interpreting(heard):
+                self.result = jax.block_until_ready(call())
+        except Exception as error:  # noqa: BLE001 - whatever the interpreter says is the result
+            self.error = error
+
+
+def _watched(call: Callable[[], None]) -> list[Waiting]:
+    """Call in another thread; return who waits for ever, nothing where the call returns.
+
+    The thread that waits stays behind: this process must not check anything else.
+    """
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    watch = Watch()
+    while True:
+        thread.join(_LOOK_S)
+        if not thread.is_alive():
+            return []
+        if waits := watch.look():
+            return waits
+
+
+def _on_devices(call: Callable[[], Any], variant: Variant) -> Callable[[], Any]:
+    """Return the call as it is made on the devices of a variant's mesh, if it has one."""
+    if not variant.mesh:
+        return call
+    import jax
+
+    mesh = jax_mesh(variant.mesh, jax.devices())
+    return lambda: on_one_device(lambda _: call(), mesh)(())
+
+
+def _too_many_devices(variant: Variant) -> str:
+    import jax
+
+    count = 1
+    for _, size in variant.mesh:
+        count *= size
+    return f"{count} devices of the CPU are not here" if count > jax.device_count() else ""
+
+
+def _deadlock(waits: list[Waiting]) -> Finding:
+    ordered = sorted(waits, key=lambda wait: wait.thread)
+    first = ordered[0]
+    others = failures()
+    raised = f"; before, a thread failed: {raised_text(others[0])}" if others else ""
+    count = "the only thread left waits" if len(waits) == 1 else f"all {len(waits)} threads wait"
+    return Finding(
+        rule=DEADLOCK.name,
+        message=f"{count} for ever: {first.sentence()}{raised}",
+        location=next((wait.location for wait in ordered if wait.location), None),
+        instruction="barrier_wait",
+        places=tuple(Place(wait.sentence(), wait.location) for wait in ordered),
+    )
+
+
+def _failed(
+    error: BaseException, heard: Heard, races: list[Finding], place: Location
+) -> LevelResult:
+    """Return the result of a kernel that the interpreter did not bring to its end."""
+    forget()
+    cause = heard.failure or error
+    text = raised_text(cause)
+    found = failure_finding(text, _place_of(cause) or place)
+    if found is not None:
+        return from_findings(NAME, (*races, found))
+    if races:
+        return from_findings(NAME, tuple(races))
+    if isinstance(cause, PallascError):
+        raise cause
+    told = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
+    return not_checked(NAME, f"JAX's interpreter cannot run it: {type(cause).__name__}: {told}")
+
+
+def _place_of(error: BaseException) -> Location | None:
+    """Return the user's line from the frames of the interpreter that an error came through."""
+    trace, place = error.__traceback__, None
+    while trace is not None:
+        place = user_place(trace.tb_frame.f_locals) or place
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,146 @@
+"""What JAX's interpreter says, as findings: its texts are all that tells one mistake from another.
+
+A text that is not known here is no finding: the kernel counts as not checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pallasc.checks.findings import Finding, Place, Rule
+from pallasc.checks.rules import BARRIER_MISUSE, OUT_OF_BOUNDS, RACE, UNFINISHED_COPY
+from pallasc.errors import Location
+
+_KEY = r"HostAllocationKey\((?P<{0}key>[^)]*)\)"
+_ACCESS = (
+    r"(?P<{0}act>read|write) of " + _KEY + r"\[(?P<{0}range>.*)\] from "
+    r"(?P<{0}thread>\w+\([^)]*\)|\d+, \d+|[^\n]*?)"
+    r"(?:,? (?P<{0}file>[^\s,()][^\n()]*?):(?P<{0}line>\d+)(?::(?P<{0}column>\d+))?"
+    r"(?: \([^\n]*\))?|,? pallas_call)"
+)
+_RACE = re.compile(
+    "RACE DETECTED\n  " + _ACCESS.format("a") + r"\n  clock: (?:.|\n)*?\n  "
+    + _ACCESS.format("b") + r"\n  clock: "
+)  # fmt: skip
+_SPACE = re.compile(r"memory_space_id=(\d+)")
+_THREAD = re.compile(r"block_id=(\d+), warpgroup_id=(\d+)(?:,? warp_id=(\d+))?")
+_NUMBERS = re.compile(r"^(\d+), (\d+)")
+_ALLOCATION = re.compile(r"HostAllocationKey\([^)]*\)")
+_ADDRESS = re.compile(r"(?<=\bbarrier )\d{6,}")
+_UNIT = re.compile(r"Warpgroup\([^)]*\)|Warp\([^)]*\)")
+_SLICE = re.compile(r"slice\((\d+), (\d+), (\d+|None)\)")
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception): ", re.MULTILINE)
+
+_KNOWN: tuple[tuple[str, Rule], ...] = (
+    (r"^Out-of-bounds ", OUT_OF_BOUNDS),
+    (r"^Not all copy_smem_to_gmem ", UNFINISHED_COPY),
+    (r"^Reading .* through alias group", RACE),
+    (r"^Barrier completed phase |^Barrier deallocated with ", BARRIER_MISUSE),
+    (r"^Barrier arrival was completed again ", BARRIER_MISUSE),
+    (r"^Thread .* did not observe all phases ", BARRIER_MISUSE),
+    (r"^Thread .* (?:is awaiting phase|only observed barrier) ", BARRIER_MISUSE),
+    (r"^Thread .* is waiting at barrier .* for the first time", BARRIER_MISUSE),
+    (r"^Thread .* allocated a barrier after ", BARRIER_MISUSE),
+    (r"^Warpgroup-thread .* is waiting at barrier ", BARRIER_MISUSE),
+    (r"^Named barrier .* is used with ", BARRIER_MISUSE),
+)
+"""What the texts begin with, in the versions of JAX that are supported."""
+
+
+class _Access(NamedTuple):
+    """One of the two accesses of a race; sorted, so that a race is told the same each time."""
+
+    placeless: bool
+    file: str
+    line: int
+    column: int
+    act: str
+    space: str
+    thread: str
+
+    @property
+    def location(self) -> Location | None:
+        return Location(self.file, self.line, self.column) if self.file else None
+
+
+def race_findings(texts: Iterable[str]) -> list[Finding]:
+    """Return a finding for each pair of places that race, and one for texts not understood."""
+    found: dict[object, Finding] = {}
+    for text in texts:
+        match = _RACE.search(text)
+        if match is None:
+            found.setdefault("", Finding(rule=RACE.name, message=_plain(text)))
+            continue
+        first, second = sorted(_access(match, name) for name in "ab")
+        key = (first[:5], second[:5])
+        found.setdefault(
+            key,
+            Finding(
+                rule=RACE.name,
+                message=f"the {first.act} of {first.space} by {first.thread} races with the "
+                f"{second.act} by {second.thread}",
+                location=first.location,
+                places=(Place(f"the {second.act} by {second.thread}", second.location),),
+            ),
+        )
+    return [found[key] for key in sorted(found, key=str)]
+
+
+def failure_finding(text: str, location: Location | None) -> Finding | None:
+    """Return the finding that an error of the interpreter's stands for, None if it is none."""
+    for pattern, rule in _KNOWN:
+        if re.search(pattern, text):
+            return Finding(rule=rule.name, message=_plain(text), location=location)
+    return None
+
+
+def raised_text(error: BaseException) -> str:
+    """Return what was raised; behind a callback that ends a stack in text."""
+    text = str(error)
+    raised = [*_RAISED.finditer(text)] if "CpuCallback error" in text else []
+    return text[raised[-1].end() :].strip() if raised else text
+
+
+def _access(match: re.Match[str], name: str) -> _Access:
+    part = {k.removeprefix(name): v for k, v in match.groupdict().items() if k.startswith(name)}
+    return _Access(
+        not part["file"],
+        part["file"] or "",
+        int(part["line"] or 0),
+        int(part["column"] or 0),
+        part["act"],
+        _space(part["key"]),
+        _thread(part["thread"]),
+    )
+
+
+def _space(key: str) -> str:
+    """Return the name of the memory that an allocation lies in."""
+    number = _SPACE.search(key)
+    if number is None:
+        return "memory"
+    from jax._src.pallas.mosaic_gpu import core
+
+    spaces = [space.name for space in core.MemorySpace]
+    return spaces[int(number[1])] if int(number[1]) < len(spaces) else "memory"
+
+
+def _thread(text: str) -> str:
+    match = _THREAD.search(text)
+    if match is None:
+        numbers = _NUMBERS.match(text)
+        return f"warpgroup {numbers[2]}" if numbers else "another thread"
+    block, group, warp = match.groups()
+    own = f"warpgroup {group}" if warp is None else f"warp {warp} of warpgroup {group}"
+    return own if block == "0" else f"{own} of block {block} of the cluster"
+
+
+def _plain(text: str) -> str:
+    """Return a text of the interpreter's as one line, without what differs between runs."""
+    text = _ALLOCATION.sub(lambda match: _space(match[0]), text)
+    text = _ADDRESS.sub("", text).replace("barrier  ", "barrier ").replace("barrier ,", "barrier,")
+    text = _SLICE.sub(r"\1:\2", text)
+    text = _UNIT.sub(lambda match: _thread(match[0]), text)
+    return " ".join(text.split()).rstrip(".")

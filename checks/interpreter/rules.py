@@ -1,0 +1,24 @@
+"""What the interpreter level looks for."""
+
+from __future__ import annotations
+
+from pallasc.checks.findings import Rule
+from pallasc.checks.rules import (
+    BARRIER_MISUSE,
+    DEADLOCK,
+    OUT_OF_BOUNDS,
+    RACE,
+    UNFINISHED_COPY,
+    UNINITIALIZED,
+    WRONG_NUMBERS,
+)
+
+RULES: tuple[Rule, ...] = (
+    WRONG_NUMBERS,
+    UNINITIALIZED,
+    OUT_OF_BOUNDS,
+    RACE,
+    DEADLOCK,
+    BARRIER_MISUSE,
+    UNFINISHED_COPY,
+)

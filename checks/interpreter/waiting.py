@@ -1,0 +1,219 @@
+"""Notice that all threads of an interpreted kernel wait, and tell what for.
+
+JAX's interpreter runs each warpgroup on a thread of Python's, and a wait on a barrier is a wait on
+a condition without a time-out. The frames of the threads tell who waits: `shared_memory.Barrier`
+with its phase and its arrivals, and the place in the user's kernel from `source_info`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from pallasc.errors import Location
+
+_BARRIERS = ("mosaic_gpu", "interpret", "shared_memory.py")
+_THREADS = ("mosaic", "interpret", "thread_map.py")
+_RUNS_A_THREAD, _JOINS_THREADS = "_run_jaxpr", "_thread_map_callback"
+_MOST_FRAMES = 12
+"""From a wait to the callback that knows the user's line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A thread that waits on a barrier.
+
+    Attributes:
+        thread: the interpreter's name of it, in words.
+        barrier: which barrier, in words.
+        phase: the phase that it waits for, counted from 0.
+        arrivals: how many arrivals of this phase came.
+        expected: how many end the phase.
+        location: the user's line, None where it is not known.
+    """
+
+    thread: str
+    barrier: str
+    phase: int
+    arrivals: int
+    expected: int
+    location: Location | None
+
+    def sentence(self) -> str:
+        """Return what it waits for."""
+        return (
+            f"{self.thread} waits for phase {self.phase} of {self.barrier}, which has seen "
+            f"{self.arrivals} of {self.expected} arrivals"
+        )
+
+
+class Watch:
+    """Looks at the threads of this process again and again.
+
+    A deadlock is told when `looks` looks in a row found the same threads in the same waits, and no
+    thread of a kernel anywhere else. A wait that only just ended looks different each time.
+    """
+
+    def __init__(self, *, looks: int = 3) -> None:
+        self._looks = looks
+        self._seen: object = None
+        self._times = 0
+
+    def look(self) -> list[Waiting]:
+        """Return all who wait, if that will not end; nothing otherwise."""
+        frames = [list(_stack(frame)) for frame in _others()]
+        waits = [found for stack in frames if (found := _wait_in(stack)) is not None]
+        running = sum(_runs_kernel(stack) for stack in frames)
+        if not waits or len(waits) < running:
+            self._seen, self._times = None, 0
+            return []
+        state = [(id(wait), id(barrier), _state(barrier)) for wait, barrier in waits]
+        self._times = self._times + 1 if state == self._seen else 1
+        self._seen = state
+        return [_waiting(*wait) for wait in waits] if self._times >= self._looks else []
+
+
+def failures() -> list[BaseException]:
+    """Return what threads of kernels raised whose ends nobody has noticed yet."""
+    raised = []
+    for stack in map(_stack, _others()):
+        for frame in stack:
+            if _is(frame, _THREADS, _JOINS_THREADS):
+                for future in frame.f_locals.get("threads", ()):
+                    error = future.exception(0) if future.done() else None
+                    raised += [error] if error is not None else []
+    return raised
+
+
+def _others() -> list[FrameType]:
+    own = threading.get_ident()
+    return [frame for ident, frame in sys._current_frames().items() if ident != own]
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is(frame: FrameType, file: tuple[str, ...], function: str) -> bool:
+    code = frame.f_code
+    if code.co_name != function:
+        return False
+    return tuple(code.co_filename.replace("\\", "/").split("/")[-len(file) :]) == file
+
+
+def _runs_kernel(stack: list[FrameType]) -> bool:
+    return any(_is(frame, _THREADS, _RUNS_A_THREAD) for frame in stack)
+
+
+def _wait_in(stack: list[FrameType]) -> tuple[FrameType, Any] | None:
+    """Return the frame that waits in a stack, and its barrier."""
+    for inner, frame in itertools.pairwise(stack):
+        if inner.f_code.co_name != "wait" or not inner.f_code.co_filename.endswith("threading.py"):
+            continue
+        if any(_is(frame, _BARRIERS, name) for name in ("_wait", "wait")):
+            barrier = frame.f_locals.get("self")
+            return None if barrier is None else (frame, barrier)
+    return None
+
+
+def _state(barrier: Any) -> tuple[int, int]:
+    return int(barrier.phase), int(barrier.arrivals_count)
+
+
+def _waiting(frame: FrameType, barrier: Any) -> Waiting:
+    phase, arrivals = _state(barrier)
+    return Waiting(
+        _thread_name(frame),
+        _barrier_name(barrier),
+        phase,
+        arrivals,
+        int(barrier.num_arrivals),
+        _user_line(frame),
+    )
+
+
+def _thread_name(frame: FrameType) -> str:
+    thread = frame.f_locals.get("thread")
+    for outer in list(_stack(frame))[:_MOST_FRAMES]:
+        thread = thread if thread is not None else outer.f_locals.get("thread")
+        where = outer.f_locals.get("mesh_location")
+        if where is not None and thread is not None:
+            return f"{_unit(thread)} of block {_block(where)}"
+    number = frame.f_locals.get("local_thread_id")
+    return f"warpgroup {number}" if number is not None else _unit(thread)
+
+
+def _unit(thread: Any) -> str:
+    warp = getattr(thread, "warp_id", None)
+    group = getattr(thread, "warpgroup_id", None)
+    if group is None:
+        return "a thread"
+    return f"warpgroup {group}" if warp is None else f"warp {warp} of warpgroup {group}"
+
+
+def _block(where: Any) -> str:
+    """Return the place of a block in the grid, `(1, 0)`, with that in its cluster behind."""
+    grid = ", ".join(str(int(number)) for number in where.cluster_coords)
+    inside = ", ".join(str(int(number)) for number in where.block_coords)
+    return f"({grid})" + (f", ({inside}) in its cluster" if inside else "")
+
+
+def _barrier_name(barrier: Any) -> str:
+    """Return which barrier it is among those of its block."""
+    memory = getattr(barrier, "shared_memory", None)
+    numbers = sorted(
+        (getattr(key, "buffer_id", 0), held) for key, held in _barriers_of(memory, barrier)
+    )
+    for number, (_, held) in enumerate(numbers):
+        if held:
+            return f"barrier {number}"
+    return "a barrier"
+
+
+def _barriers_of(memory: Any, barrier: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the keys of the barriers of a block, and whether each is the one in question."""
+    table = dict(getattr(memory, "mem", None) or {})
+    own = next((key for key, held in table.items() if _holds(held, barrier)), None)
+    for key, held in table.items():
+        if hasattr(held, "num_arrivals") and own is not None and _same_block(key, own):
+            yield key, _holds(held, barrier)
+
+
+def _holds(held: Any, barrier: Any) -> bool:
+    return held is barrier or any(one is barrier for one in getattr(held, "barriers", ()))
+
+
+def _same_block(key: Any, own: Any) -> bool:
+    names = ("device_id", "block_id")
+    return all(getattr(key, name, None) == getattr(own, name, None) for name in names)
+
+
+def _user_line(frame: FrameType) -> Location | None:
+    """Return the line of the user's that led to a callback of the interpreter's."""
+    for outer in list(_stack(frame))[:_MOST_FRAMES]:
+        place = user_place(outer.f_locals)
+        if place is not None:
+            return place
+    return None
+
+
+def user_place(names: Any) -> Location | None:
+    """Return the user's line among the local names of a frame of the interpreter's."""
+    from jax._src import source_info_util
+
+    frames: Any = source_info_util
+    for name in ("source_info", "logging_info"):
+        info = names.get(name)
+        info = getattr(info, "source_info", info)
+        trace = getattr(info, "traceback", None)
+        frame = frames.user_frame(trace) if trace is not None else None
+        if frame is not None:
+            return Location(frame.file_name, frame.start_line, frame.start_column)
+    return None

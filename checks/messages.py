@@ -1,0 +1,54 @@
+"""Messages between a check and its workers: a level for one variant, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from pallasc.checks.findings import LevelResult
+from pallasc.compiler.workers.messages import Reply, Request
+from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Reply):
+    """The result of a level.
+
+    Attributes:
+        result: the result.
+        sources: what the user's code read, fields of a manifest; empty for a level without source.
+        uncached: why the store must not keep it, "" if it may.
+    """
+
+    result: LevelResult
+    sources: Mapping[str, object] = field(default_factory=dict)
+    uncached: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Request):
+    """Run a level.
+
+    Attributes:
+        level: its name.
+        id: the variant's name for people.
+        variant: what it was compiled from, None without source.
+        record: the artifact's record.
+        blobs: what the record names, by digest.
+        seed, schedules, inputs: see `subject.Options`.
+        env: the values of the variables that the variant declares, None if not set.
+    """
+
+    op: ClassVar[str] = "check"
+    reply: ClassVar[type[Reply]] = Checked
+    level: str
+    id: str
+    variant: Variant | None
+    record: Mapping[str, object]
+    blobs: Mapping[str, bytes]
+    seed: int
+    schedules: int
+    inputs: Path | None
+    env: Mapping[str, str | None] = field(default_factory=dict)

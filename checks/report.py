@@ -1,0 +1,76 @@
+"""What a check found in each variant, and how the command ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pallasc.checks.findings import LevelResult
+from pallasc.errors import PallascError
+from pallasc.specs.spec import Variant
+
+if TYPE_CHECKING:
+    from pallasc.compiler.builds.report import VariantResult
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCheck:
+    """The results of one variant.
+
+    Attributes:
+        id: its name for people.
+        variant: what it was compiled from, None for what has no source.
+        action_key: its action key, None if unknown.
+        digest: the digest of its artifact, None if it has none.
+        results: a result for each level that was asked for; none where it did not compile.
+        kept: the levels whose results the store had.
+        errors: by level, why the check itself failed.
+        built: the result of building it, None where nothing was built.
+    """
+
+    id: str
+    variant: Variant | None
+    action_key: str | None
+    digest: str | None
+    results: tuple[LevelResult, ...] = ()
+    kept: frozenset[str] = frozenset()
+    errors: Mapping[str, PallascError] = field(default_factory=dict)
+    built: VariantResult | None = None
+
+    @property
+    def exit_codes(self) -> list[int]:
+        """The exit codes that its results ask for."""
+        built = self.built.error if self.built is not None else None
+        codes = [error.exit_code for error in (built, *self.errors.values()) if error is not None]
+        return codes + [1 for result in self.results if result.fails and not result.stopped]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of a check.
+
+    Attributes:
+        checks: a check for each variant, in the order of the variants.
+        seconds: how long it took.
+        levels: the names of the levels that were asked for.
+        notes: warnings.
+        interrupted: whether it was interrupted; variants that were not finished lack results.
+        errors: errors of spec files that could not be executed.
+    """
+
+    checks: tuple[VariantCheck, ...]
+    seconds: float
+    levels: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+    errors: tuple[PallascError, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's."""
+        if self.interrupted:
+            return 130
+        codes = [code for check in self.checks for code in check.exit_codes]
+        codes += [error.exit_code for error in self.errors]
+        return 1 if 1 in codes else next(iter(codes), 0)

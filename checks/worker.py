@@ -1,0 +1,122 @@
+"""The process that runs levels: one variant after the other, for one level and spec folder.
+
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
+`checks.messages`. JAX is imported where a level calls the user's code, and runs on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pallasc.checks.findings import LevelResult
+from pallasc.checks.levels import LEVELS, Level, run_level
+from pallasc.checks.messages import Check, Checked
+from pallasc.checks.subject import Options, Subject
+from pallasc.compiler.workers.channel import Channel, decode
+from pallasc.compiler.workers.messages import Failed, Reply
+from pallasc.errors import PallascError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.entries import parse_entry
+from pallasc.specs.spec import Variant
+
+
+def main(arguments: list[str], channel: Channel) -> int:
+    """Serve requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    with os.fdopen(int(arguments[0]), "rb") as source:
+        session = _Session()
+        for line in source:
+            request = Check.from_json(decode(line))
+            threads = threading.active_count()
+            try:
+                reply: Reply = session.check(request)
+            except PallascError as error:
+                reply = Failed.because_of(error)
+            # A kernel that waits for ever has left its threads behind.
+            tainted = session.is_tainted() or threading.active_count() > threads
+            channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
+    return 0
+
+
+class _Session:
+    """What holds for all requests of this process."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+
+    def check(self, request: Check) -> Checked:
+        """Run a level.
+
+        Raises:
+            PallascError: a mistake of the user's.
+        """
+        level = LEVELS[request.level]
+        artifact = Artifact(request.record, request.blobs.__getitem__)
+        subject = Subject(request.id, artifact, request.variant)
+        options = Options(seed=request.seed, schedules=request.schedules, inputs=request.inputs)
+        variant = request.variant if level.needs_source else None
+        if variant is None:
+            return Checked(result=_timed(level, subject, options))
+        self._prepare(variant, request.env)
+        with self._before.working_in(variant.base_dir):
+            result = _timed(level, subject, options)
+        return _with_sources(result, variant)
+
+    def is_tainted(self) -> bool:
+        """Tell whether the user's code changed settings of the process for good."""
+        if self._before is None:
+            return False
+        self._before.restore_functions()
+        return bool(self._before.is_tainted())
+
+    def _prepare(self, variant: Variant, env: Mapping[str, str | None]) -> None:
+        """Import JAX, and record from now on what the user's code reads."""
+        if self._before is not None:
+            return
+        import jax
+
+        from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
+        from pallasc.compiler.inputs.process_state import ProcessState
+        from pallasc.compiler.workers import compilation
+
+        del compilation  # knows when this process began
+        record_imports()
+        read_sources_afresh()
+        devices = math.prod(size for _, size in variant.mesh)
+        jax.config.update("jax_num_cpu_devices", devices)
+        self._before = ProcessState.now()
+        if env:
+            self._before.expose_variables(env)
+
+
+def _timed(level: Level, subject: Subject, options: Options) -> LevelResult:
+    began_s = time.monotonic()
+    result = run_level(level, subject, options)
+    return replace(result, seconds=time.monotonic() - began_s)
+
+
+def _with_sources(result: LevelResult, variant: Variant) -> Checked:
+    """Return a result with what the user's code read, as the store keeps it."""
+    from pallasc.cache.stat_digest import FileDigests
+    from pallasc.compiler.inputs.manifest import make_manifest
+    from pallasc.compiler.inputs.request import named_entries
+    from pallasc.compiler.workers.compilation import entry_sources, untold, why_uncached
+
+    entries = named_entries(variant)
+    if variant.reference is not None:
+        entries.append(parse_entry(variant.reference))
+    try:
+        read = entry_sources(variant, entries)
+        if uncached := why_uncached(read):
+            return Checked(result=result, uncached=uncached)
+        sources = make_manifest("", read, FileDigests()).to_json()
+    except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+        return Checked(result=result, uncached=untold(error))
+    return Checked(result=result, sources=sources)

@@ -1,0 +1,282 @@
+"""`pallasc check`: look for mistakes in kernels without a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+
+import click
+
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import (
+    LoadOptions,
+    checking_options,
+    compile_options,
+    count_option,
+    file_option,
+    json_option,
+    require_store_option,
+    selection_options,
+    specs_argument,
+    store_option,
+)
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.checks.check import Candidate
+    from pallasc.checks.levels import Level
+    from pallasc.checks.report import Report
+    from pallasc.checks.subject import Options
+    from pallasc.compiler.builds.options import Options as BuildOptions
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+LEVELS = ("interpreter", "all")
+"""What `--level` takes; tests compare it with the levels that there are."""
+
+
+class _Limits(TypedDict):
+    """What compiling and checking may take."""
+
+    jobs: int | None
+    ptxas: Path | None
+    require_store: bool
+
+
+class _CheckOptions(LoadOptions, _Limits):
+    """How `check` selects, compiles and runs."""
+
+
+class _Asked(NamedTuple):
+    """What was asked for."""
+
+    levels: tuple[Level, ...]
+    options: Options
+    limits: BuildOptions
+    quiet: bool
+
+
+@click.command("check", cls=Command, short_help="Look for mistakes in kernels, without a GPU.")
+@specs_argument()
+@click.option(
+    "--level",
+    "level",
+    type=click.Choice(LEVELS),
+    default="all",
+    show_default=True,
+    help="What looks: JAX's interpreter of Mosaic kernels, or all that there is.",
+)
+@file_option("--inputs", "A .npz file with arrays by the names of inputs; others are random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Choose the random inputs.",
+)
+@count_option("--schedules", "Try N interleavings, where a level has several.", default=1)
+@selection_options
+@compile_options
+@checking_options
+@file_option("--junit", "Write the report as JUnit XML.")
+@file_option("--sarif", "Write the findings as SARIF 2.1, which code hosts show at their lines.")
+@click.option(
+    "--annotations",
+    type=click.Choice(["github"]),
+    help="Print findings and failures in a form that GitHub shows at their lines.",
+)
+@store_option
+@require_store_option
+@json_option("the report")
+def command(
+    specs: tuple[str, ...],
+    level: str,
+    inputs: Path | None,
+    seed: int,
+    schedules: int,
+    junit: Path | None,
+    sarif: Path | None,
+    annotations: str | None,
+    store_root: Path | None,
+    as_json: bool,
+    **options: Unpack[_CheckOptions],
+) -> int:
+    """Look for mistakes in the variants of SPECS, on a machine without a GPU.
+
+    SPECS are specs, bundles, or action keys of the store. A variant that is not in the store is
+    compiled first. Bundles and keys come without a source: levels that need it are "not checked".
+
+    Each level of each variant gets a line: "passed", "found" with what is wrong and the line of
+    your source, or "not checked" with the reason. Results are kept in the store, so that what has
+    not changed is not checked again. What each level sees, and what it does not see, is in
+    docs/check.md.
+
+    The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
+    --inputs, compares the results with the reference of the spec, and looks for races, accesses out
+    of bounds, memory that nobody wrote, and threads that wait for ever.
+
+    Examples:
+      pallasc check kernels.yaml
+      pallasc check kernels.yaml --level interpreter -k "matmul and m=128" --seed 7
+      pallasc check specs/ --timeout 600 --sarif findings.sarif --annotations github
+      pallasc check kernels.pallasc --json > report.json
+
+    --json prints one object:
+      schema       1
+      seconds      time of the whole check
+      interrupted  whether a signal stopped it
+      levels       the levels that were asked for
+      notes        warnings about the store, and results that it does not keep
+      totals       number of results by status
+      findings     number of findings
+      variants     a list, in the order of the specs; of each: id, name, params, target, action_key,
+                   digest (of the artifact), error (why it was not compiled), and results, a list:
+                   level, status (passed, found, not checked), findings, reason (why it was not
+                   checked), stopped (whether the check itself failed), error (why), seconds, kept
+                   (whether the store had it), notes; of each finding: rule, message, severity
+                   (error, warning, note), location (file, line, column, or null), instruction,
+                   hint, places (text, location)
+      errors       of Python specs whose process died or was stopped; the others are checked
+      error        why nothing was checked, such as a mistake in a spec
+    What a variant does not have is null or empty.
+
+    Ends with exit code 1 where something was found.
+    """
+    from pallasc.checks.levels import chosen_levels
+    from pallasc.checks.subject import Options
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.render.check_outputs import Outputs
+    from pallasc.compiler.builds.options import Options as BuildOptions
+
+    levels = chosen_levels(level)
+    outputs = Outputs(as_json, junit, sarif, annotations, levels)
+    with outputs.reporting_errors():
+        asked = _Asked(
+            levels,
+            Options(seed=seed, schedules=schedules, inputs=_input_file(inputs)),
+            BuildOptions(
+                jobs=options["jobs"],
+                ptxas=options["ptxas"],
+                timeout_s=options["timeout_s"],
+                memory_bytes=options["memory_bytes"],
+                require_store=options["require_store"],
+            ),
+            quiet=as_json,
+        )
+        store = open_store(store_root)
+        found = _read_compiled(specs, store, options)
+        if found is None:
+            report = _check_specs(specs, store, asked, options)
+        else:
+            report = _check_compiled(found, store, asked)
+        outputs.write(report)
+    return report.exit_code
+
+
+def _input_file(file: Path | None) -> Path | None:
+    """Return the file of inputs for processes that run in other folders.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    if file is None:
+        return None
+    from pallasc.compiler.builds.npy import names_in
+
+    names_in(file)
+    return file.absolute()
+
+
+def _read_compiled(
+    specs: Sequence[str], store: Store, options: _CheckOptions
+) -> list[Candidate] | None:
+    """Return what is compiled already, None where the paths are specs.
+
+    Raises:
+        SpecError: only some of the paths are bundles or keys, or a bundle cannot be read.
+        NotCachedError: the store has nothing under a key.
+    """
+    from pallasc.cli.launching.request import bundle_files
+
+    bundles = bundle_files(specs)
+    if bundles:
+        from pallasc.checks.check import Candidate
+        from pallasc.cli.launching.request import read_bundled
+
+        pairs = read_bundled(bundles, targets=options["targets"], expression=options["expression"])
+        return [Candidate(variant.id, artifact) for variant, artifact in pairs]
+    if not any(_KEY.fullmatch(spec) and not Path(spec).exists() for spec in specs):
+        return None
+    return [_stored(spec, store) for spec in specs]
+
+
+def _stored(key: str, store: Store) -> Candidate:
+    from pallasc.checks.check import Candidate
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+    from pallasc.errors import NotCachedError, SpecError
+
+    if not _KEY.fullmatch(key):
+        raise SpecError(
+            f"{key} is not an action key, and another argument is.",
+            hint="Give specs and keys one at a time.",
+        )
+    artifact = artifact_of_action(store, key)
+    if artifact is None:
+        raise NotCachedError(
+            f"the store has no artifact {key}.",
+            hint="pallasc inspect SPECS --json prints the action keys of variants.",
+        )
+    return Candidate(key, artifact, key)
+
+
+def _check_specs(
+    specs: Sequence[str], store: Store, asked: _Asked, options: _CheckOptions
+) -> Report:
+    from dataclasses import replace
+
+    from pallasc.checks.check import check_built
+    from pallasc.cli.render.check_progress import events
+    from pallasc.cli.render.live import store_progress
+    from pallasc.cli.render.reading import Reading
+    from pallasc.compiler.builds.build import build
+    from pallasc.compiler.builds.collect import SpecReader
+
+    with store_progress(store, hits=False) as progress:
+        reading = Reading(progress, keep_going=True)
+        reader = SpecReader(
+            store=store,
+            timeout_s=options["timeout_s"],
+            memory_bytes=options["memory_bytes"],
+            on_tick=reading.tick,
+            broken=reading.broken,
+        )
+        variants = reader.select(specs, options["targets"], options["expression"]).variants
+        built = build(variants, store=store, options=asked.limits, on_event=progress)
+        progress.end()
+        report = check_built(
+            replace(built, errors=tuple(reading.errors)),
+            asked.levels,
+            store=store,
+            options=asked.options,
+            limits=asked.limits,
+            events=events(progress, quiet=asked.quiet),
+        )
+    return report
+
+
+def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Asked) -> Report:
+    from pallasc.checks.check import check_candidates
+    from pallasc.cli.render.check_progress import events
+    from pallasc.cli.render.live import store_progress
+
+    with store_progress(store, hits=False) as progress:
+        return check_candidates(
+            found,
+            asked.levels,
+            store=store,
+            options=asked.options,
+            limits=asked.limits,
+            events=events(progress, quiet=asked.quiet),
+        )

@@ -1,0 +1,65 @@
+"""A check's findings as workflow commands of GitHub, in the form of `cli/render/annotations.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pallasc.cli.render.annotations import Annotation, at_most, place_in
+from pallasc.cli.render.check_text import finding_lines
+from pallasc.cli.terminal.output import count
+from pallasc.cli.terminal.workspace import workspace_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pallasc.checks.findings import Finding
+    from pallasc.checks.report import Report, VariantCheck
+
+_MOST_NAMED = 10
+
+
+def check_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the lines that annotate a check: findings, what did not compile, what was stopped.
+
+    Variants with the same finding at one place share an annotation.
+    """
+    root = workspace_root(environment)
+    shared: dict[object, tuple[Finding, list[VariantCheck]]] = {}
+    for check in report.checks:
+        for result in check.results:
+            for finding in result.findings:
+                key = (finding.rule, finding.location, finding.message)
+                shared.setdefault(key, (finding, []))[1].append(check)
+    found = [_annotation(finding, checks, root) for finding, checks in shared.values()]
+    errors = [*_failures(report, root), *(each for each in found if each.kind == "error")]
+    warnings = [each for each in found if each.kind == "warning"]
+    return [each.command() for each in (*at_most(errors), *at_most(warnings))]
+
+
+def _annotation(finding: Finding, checks: list[VariantCheck], root: Path) -> Annotation:
+    names = [check.id for check in checks[:_MOST_NAMED]]
+    more = len(checks) - len(names)
+    named = ", ".join([*names, *([f"and {count(more, 'other')}"] if more else [])])
+    lines = [line.strip() for line in finding_lines(finding)]
+    own = [check.variant.location for check in checks if check.variant][:1]
+    return Annotation(
+        "error" if finding.severity == "error" else "warning",
+        f"{finding.rule}: {checks[0].id}",
+        "\n".join([*lines, f"Variants: {named}"]),
+        *place_in([finding.location, *own], root),
+    )
+
+
+def _failures(report: Report, root: Path) -> list[Annotation]:
+    """Return an annotation for each variant that did not compile, or whose check was stopped."""
+    failures = []
+    for check in report.checks:
+        own = check.variant.location if check.variant else None
+        built = check.built.error if check.built is not None else None
+        named = {"build": built} if built is not None else {}
+        for level, error in {**named, **check.errors}.items():
+            place = place_in([error.location, own], root)
+            failures.append(Annotation("error", f"{check.id}: {level}", str(error), *place))
+    return failures

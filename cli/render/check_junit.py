@@ -1,0 +1,121 @@
+"""A check's report as JUnit XML, in the schema of `cli/render/junit.py`.
+
+testsuites  name tests failures errors skipped time
+testsuite   one a level: name tests failures errors skipped time
+testcase    one a variant: name (its id), classname (the level), time, file and line of the
+kernel in its spec
+failure     one a finding: message, type (the rule); its text has places and what to do
+error       message: the check of this variant was stopped, or it did not compile
+skipped     message: why it was not checked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from pallasc.cli.render.check_text import finding_lines
+from pallasc.cli.render.junit import clean, document, ended, seconds_text
+from pallasc.cli.terminal.workspace import relative_file
+
+if TYPE_CHECKING:
+    from pallasc.checks.findings import LevelResult
+    from pallasc.checks.report import Report, VariantCheck
+    from pallasc.errors import PallascError
+
+_BUILD = "build"
+
+
+def check_junit(report: Report, root: Path, error: PallascError | None = None) -> bytes:
+    """Return a report as XML; files below `root` are named relative to it."""
+    suites = [_suite(report, name, root) for name in report.levels]
+    failed = [check for check in report.checks if _build_error(check) is not None]
+    if failed:
+        suites.append(_build_suite(failed, root))
+    suites += [ended(each, "check") for each in [*report.errors, *([error] if error else [])]]
+    top = ElementTree.Element("testsuites", _totals("pallasc check", suites))
+    top.set("time", seconds_text(report.seconds))
+    top.extend(suites)
+    return document(top)
+
+
+def _totals(name: str, parts: Sequence[ElementTree.Element]) -> dict[str, str]:
+    names = ("tests", "failures", "errors", "skipped")
+    sums = {key: str(sum(int(part.get(key, "0")) for part in parts)) for key in names}
+    return {"name": clean(name), **sums}
+
+
+def _suite(report: Report, level: str, root: Path) -> ElementTree.Element:
+    pairs = [
+        (check, result)
+        for check in report.checks
+        for result in check.results
+        if result.level == level
+    ]
+    results = [result for _, result in pairs]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=clean(level),
+        tests=str(len(pairs)),
+        failures=str(sum(result.status == "found" for result in results)),
+        errors=str(sum(result.stopped for result in results)),
+        skipped=str(sum(r.status == "not checked" and not r.stopped for r in results)),
+        time=seconds_text(sum(result.seconds for result in results)),
+    )
+    for check, result in pairs:
+        case = _case(check, level, result.seconds, root)
+        _add_result(case, result)
+        suite.append(case)
+    return suite
+
+
+def _case(check: VariantCheck, level: str, seconds: float, root: Path) -> ElementTree.Element:
+    case = ElementTree.Element(
+        "testcase", name=clean(check.id), classname=clean(level), time=seconds_text(seconds)
+    )
+    if check.variant is not None:
+        place = check.variant.location
+        case.set("file", clean(relative_file(place.file, root) or place.file))
+        if place.line:
+            case.set("line", str(place.line))
+    return case
+
+
+def _add_result(case: ElementTree.Element, result: LevelResult) -> None:
+    for finding in result.findings:
+        element = ElementTree.SubElement(
+            case, "failure", message=clean(finding.message), type=clean(finding.rule)
+        )
+        element.text = clean("\n".join(line.removeprefix("  ") for line in finding_lines(finding)))
+    if result.status == "not checked":
+        kind = "error" if result.stopped else "skipped"
+        ElementTree.SubElement(case, kind, message=clean(result.reason))
+
+
+def _build_error(check: VariantCheck) -> PallascError | None:
+    return check.built.error if check.built is not None else None
+
+
+def _build_suite(failed: Sequence[VariantCheck], root: Path) -> ElementTree.Element:
+    """Return a suite of the variants that did not compile."""
+    suite = ElementTree.Element(
+        "testsuite",
+        name=_BUILD,
+        tests=str(len(failed)),
+        failures="0",
+        errors=str(len(failed)),
+        skipped="0",
+        time=seconds_text(0.0),
+    )
+    for check in failed:
+        case = _case(check, _BUILD, 0.0, root)
+        error = _build_error(check)
+        if error is not None:
+            element = ElementTree.SubElement(
+                case, "error", message=clean(error.message), type=type(error).__name__
+            )
+            element.text = clean(str(error))
+        suite.append(case)
+    return suite

@@ -1,0 +1,101 @@
+"""Where a check's report goes, besides the lines: totals, JSON, JUnit XML, SARIF, annotations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pallasc.cli.terminal.output import check_writable, echo, echo_command, write_report
+from pallasc.errors import PallascError
+
+if TYPE_CHECKING:
+    from pallasc.checks.levels import Level
+    from pallasc.checks.report import Report
+
+
+class Outputs(NamedTuple):
+    """The outputs that were asked for, and the levels that the report is about."""
+
+    as_json: bool
+    junit: Path | None
+    sarif: Path | None
+    annotations: str | None
+    levels: tuple[Level, ...]
+
+    @contextmanager
+    def reporting_errors(self) -> Iterator[None]:
+        """Report an error that ends the whole check in every output, not only on the terminal.
+
+        Raises:
+            SpecError: a file cannot be written.
+        """
+        for path, option in ((self.junit, "--junit"), (self.sarif, "--sarif")):
+            if path is not None:
+                check_writable(path, option)
+        try:
+            yield
+        except PallascError as error:
+            self._report(error)
+            raise
+
+    def write(self, report: Report) -> None:
+        """Write a report.
+
+        Raises:
+            SpecError: a file can no longer be written.
+        """
+        from pallasc.cli.render.check_text import helped, summary_line
+        from pallasc.cli.render.failures import error_text
+
+        if self.annotations:
+            from pallasc.cli.render.annotations import github_command
+            from pallasc.cli.render.check_annotations import check_commands
+
+            for line in (*map(github_command, report.errors), *check_commands(report)):
+                echo_command(line)
+        self._write_files(report)
+        for note in report.notes:
+            echo(f"warning: {note}", err=True)
+        if not self.as_json:
+            for text in helped(report, self.levels):
+                echo(text)
+        for check in report.checks:
+            for level, error in check.errors.items():
+                if error.hint:
+                    echo(f"{check.id}: {level}: {error_text(error)}", err=True)
+        echo(summary_line(report), err=True)
+
+    def _report(self, error: PallascError) -> None:
+        from pallasc.checks.report import Report
+
+        if self.annotations:
+            from pallasc.cli.render.annotations import github_command
+
+            echo_command(github_command(error))
+        names = tuple(level.name for level in self.levels)
+        self._write_files(Report((), 0.0, names), error=error)
+
+    def _write_files(self, report: Report, *, error: PallascError | None = None) -> None:
+        from pallasc.cli.terminal.workspace import workspace_root
+
+        root = workspace_root(os.environ)
+        if self.as_json:
+            from pallasc.cli.render.check_rows import check_json
+            from pallasc.cli.terminal.output import json_text
+
+            echo(json_text(check_json(report, error=error)))
+        if self.junit is not None:
+            from pallasc.cli.render.check_junit import check_junit
+
+            write_report(check_junit(report, root, error), self.junit, "--junit")
+        if self.sarif is not None:
+            from pallasc import __version__
+            from pallasc.checks.levels import rules_of
+            from pallasc.cli.render.sarif import sarif
+
+            rules = rules_of(self.levels)
+            data = sarif(report, rules, root, version=__version__, error=error)
+            write_report(data, self.sarif, "--sarif")

@@ -1,0 +1,44 @@
+"""What a check says while it runs: a line for each result, and now and then what is running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pallasc.checks.check import Candidate, Events
+from pallasc.cli.render.check_text import result_lines
+from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.times import Heartbeat, elapsed
+from pallasc.specs.plain_text import one_line
+
+if TYPE_CHECKING:
+    from pallasc.checks.findings import LevelResult
+    from pallasc.cli.render.progress import Progress
+
+_MOST_NAMED = 3
+_FIRST_SILENCE_S = 5.0
+
+
+def events(progress: Progress, *, quiet: bool) -> Events:
+    """Return the listeners of a check.
+
+    Args:
+        progress: where to say what is running.
+        quiet: results go to another output.
+    """
+    heartbeat = [Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)]
+
+    def on_result(candidate: Candidate, result: LevelResult, kept: bool) -> None:
+        heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
+        if not quiet:
+            echo("\n".join(result_lines(candidate.id, result, kept=kept)))
+
+    def on_tick(running: Sequence[tuple[str, float]], done: int, total: int) -> None:
+        if running and heartbeat[0].is_due(time.monotonic()):
+            names = [f"{one_line(name)} {elapsed(s)}" for name, s in running[:_MOST_NAMED]]
+            more = len(running) - len(names)
+            names += [f"{more:,} more"] if more else []
+            progress.say(f"[{done}/{total}] checking {len(running)}: {', '.join(names)}")
+
+    return Events(on_result, on_tick)

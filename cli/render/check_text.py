@@ -1,0 +1,90 @@
+"""Results of a check for people: a line for each level of a variant, findings below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pallasc.cli.terminal.output import count
+from pallasc.specs.plain_text import one_line
+
+if TYPE_CHECKING:
+    from pallasc.checks.findings import Finding, LevelResult
+    from pallasc.checks.levels import Level
+    from pallasc.checks.report import Report
+    from pallasc.errors import Location
+
+STATUSES = ("passed", "found", "not checked")
+_WIDTH = max(map(len, STATUSES))
+_KEPT = "kept"
+
+
+def result_lines(name: str, result: LevelResult, *, kept: bool) -> Iterator[str]:
+    """Yield the lines of one result.
+
+    Args:
+        name: the variant's id.
+        result: the result.
+        kept: whether the store had it.
+    """
+    facts = [_KEPT] if kept else [f"{result.seconds:.1f} s"]
+    facts += [one_line(note) for note in result.notes]
+    head = f"{result.status:<{_WIDTH}}  {result.level}  {one_line(name)}"
+    reason = f": {one_line(result.reason)}" if result.reason else f"  {', '.join(facts)}"
+    yield head + reason
+    for finding in result.findings:
+        yield from finding_lines(finding)
+
+
+def finding_lines(finding: Finding) -> Iterator[str]:
+    """Yield the lines of one finding: its place and what is wrong, who takes part, what to do."""
+    message = one_line(finding.message)
+    if finding.instruction:
+        message = f"{message} (at {one_line(finding.instruction)})"
+    yield f"  {_placed(finding.location)}{finding.severity}: {message} [{finding.rule}]"
+    for place in finding.places:
+        yield f"    {_placed(place.location)}{one_line(place.text)}"
+    if finding.hint:
+        yield f"    {one_line(finding.hint)}"
+
+
+def helped(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
+    """Yield what each rule that found something means, and what to do."""
+    from pallasc.checks.levels import rules_of
+
+    rules = rules_of(levels)
+    names = {f.rule for check in report.checks for r in check.results for f in r.findings}
+    for name in sorted(names):
+        if name in rules:
+            yield f"{name}: {rules[name].summary} {rules[name].help}"
+
+
+def summary_line(report: Report) -> str:
+    """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found (3 findings)`."""
+    counts = dict.fromkeys(STATUSES, 0)
+    findings = kept = 0
+    for check in report.checks:
+        kept += len(check.kept)
+        for result in check.results:
+            counts[result.status] += 1
+            findings += len(result.findings)
+    parts = [f"{number:,} {status}" for status, number in counts.items() if number]
+    failed = sum(
+        check.built is not None and check.built.error is not None for check in report.checks
+    )
+    parts += [f"{failed:,} not built"] if failed else []
+    ends = [count(findings, "finding")] if findings else []
+    ends += [f"{kept:,} kept"] if kept else []
+    start = f"{count(len(report.checks), 'variant')} in {report.seconds:.1f} s: "
+    end = f"; {', '.join(ends)}" if ends else ""
+    return f"{start}{', '.join(parts) or 'nothing to do'}{end}"
+
+
+def _placed(location: Location | None) -> str:
+    if location is None:
+        return ""
+    file = os.path.relpath(location.file) if os.path.isabs(location.file) else location.file
+    shown = location.file if file.startswith("..") else file
+    numbers = [str(number) for number in (location.line, location.column) if number]
+    return f"{one_line(':'.join([shown, *numbers]))}: "

@@ -1,0 +1,44 @@
+"""What the tests of checks share: a spec of sound and broken kernels, checked once."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def _load() -> Any:
+    path = Path(__file__).parent / "programs" / "checking.py"
+    spec = importlib.util.spec_from_file_location("checking", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def checking() -> Any:
+    """Return the module with kernels, specs, and a way to run the command."""
+    return _load()
+
+
+@pytest.fixture
+def project(tmp_path: Path, checking: Any) -> Path:
+    """Return a folder with kernels."""
+    (tmp_path / "kernels.py").write_text(checking.KERNELS)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def checked(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
+    """Check small kernels, sound and broken, with real JAX."""
+    folder = tmp_path_factory.mktemp("checked")
+    (folder / "kernels.py").write_text(checking.KERNELS)
+    names = ("sound", "doubled", "unwritten", "waits_twice", "three_of_two")
+    (folder / "spec.yaml").write_text(checking.spec_of(*({"name": name} for name in names)))
+    return checking.Checked(folder, checking.check(folder, "spec.yaml", "--json"))

@@ -1,0 +1,141 @@
+"""Kernels, specs and runs of `pallasc check`, for the tests of checks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "specs" / "library"
+
+KERNELS = """\
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def kernel(body, num_arrivals=1, threads=None, n=128, **options):
+    shape = jax.ShapeDtypeStruct((n,), jnp.float32)
+    barrier = plgpu.Barrier(num_arrivals=num_arrivals)
+    old = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
+    out, scratch = ("out_shape", "scratch_shapes") if old else ("out_type", "scratch_types")
+    named = {"num_threads": threads, "thread_name": "wg"} if threads else {}
+    return plgpu.kernel(
+        body,
+        **{out: shape, scratch: [barrier, plgpu.SMEM((n,), jnp.float32)]},
+        grid=(1,),
+        grid_names=("g",),
+        **named,
+    )
+
+
+def sound(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = smem[...]
+
+    return kernel(body)(x)
+
+
+def doubled(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = smem[...] + smem[...]
+
+    return kernel(body)(x)
+
+
+def unwritten(x):
+    def body(x, o, bar, smem):
+        o[...] = smem[...]
+
+    return kernel(body)(x)
+
+
+def waits_twice(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        plgpu.barrier_wait(bar)
+        plgpu.barrier_wait(bar)  # nobody arrives again
+        o[...] = smem[...]
+
+    return kernel(body)(x)
+
+
+def three_of_two(x):
+    def body(x, o, bar, smem):
+        plgpu.barrier_arrive(bar)
+        plgpu.barrier_wait(bar)  # three arrivals are asked for, and two threads arrive
+        o[...] = jnp.ones((128,), jnp.float32)
+
+    return kernel(body, num_arrivals=3, threads=2)(x)
+
+
+def same(x):
+    return x
+"""
+
+
+def spec_of(*kernels: dict[str, object], **fields: object) -> str:
+    """Return a spec; kernels that name no entry are functions of `kernels.py`."""
+    filled = [
+        {
+            "entry": f"kernels.py:{kernel['name']}",
+            "reference": "kernels.py:same",
+            "args": ["f32[128]"],
+            **kernel,
+        }
+        for kernel in kernels
+    ]
+    return json.dumps({"schema": 1, "targets": ["sm_90a"], **fields, "kernels": filled})
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run of the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What `--json` printed."""
+        report: dict[str, Any] = json.loads(self.out)
+        return report
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The result of the only level of each kernel."""
+        return {check["name"]: check["results"][0] for check in self.report["variants"]}
+
+
+def check(folder: Path, *arguments: str | Path, modules: Path | None = None) -> Ran:
+    """Run `pallasc check` in a folder, in a process of its own."""
+    listing = (
+        "import atexit, pathlib, sys; listing = pathlib.Path(sys.argv.pop(1)); "
+        "atexit.register(lambda: listing.write_text('\\n'.join(sys.modules))); "
+        "from pallasc.cli.main import main; sys.exit(main())"
+    )
+    start = ["-m", "pallasc"] if modules is None else ["-c", listing, str(modules)]
+    words = [sys.executable, "-P", *start, "check", *map(str, arguments)]
+    done = subprocess.run(
+        [*words, "--store", str(folder / "store")],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A folder with a spec that was checked once, and what came out."""
+
+    folder: Path
+    ran: Ran

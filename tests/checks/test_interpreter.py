@@ -1,0 +1,251 @@
+"""The interpreter level on real kernels: what it finds, where, and what it does not claim."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from pallasc.checks.interpreter.messages import failure_finding, race_findings
+
+NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
+needs_new = pytest.mark.skipif(not NEW, reason="the interpreter of JAX 0.12 sees more")
+
+
+LIBRARY = Path(__file__).resolve().parents[2] / "specs" / "library"
+
+
+def line_of(text: str, kernels: str) -> int:
+    return next(n for n, line in enumerate(kernels.splitlines(), 1) if text in line)
+
+
+def test_a_sound_kernel_passes(checked: Any) -> None:
+    assert checked.ran.code == 1, checked.ran.err
+    result = checked.ran.results["sound"]
+    assert (result["status"], result["findings"], result["reason"]) == ("passed", [], "")
+
+
+def test_numbers_that_differ_from_the_reference_are_told_with_the_first_element(
+    checked: Any, checking: Any
+) -> None:
+    (finding,) = checked.ran.results["doubled"]["findings"]
+    assert finding["rule"] == "wrong-numbers"
+    assert re.match(r"out\[0\] is (\S+), and the reference gives (\S+); 128 of 128 elements differ",
+                    finding["message"].replace("the result[", "out["))  # fmt: skip
+    got, right = map(float, re.findall(r"-?\d+\.\d+", finding["message"])[:2])
+    assert got == pytest.approx(2 * right)
+    assert finding["location"]["line"] == line_of("def doubled(x):", checking.KERNELS)
+
+
+def test_memory_that_nobody_wrote_is_told_apart_from_wrong_numbers(checked: Any) -> None:
+    (finding,) = checked.ran.results["unwritten"]["findings"]
+    assert finding["rule"] == "uninitialized-read"
+    assert "is nan, as memory is that nothing has written" in finding["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arrivals", "phase", "threads"),
+    [
+        ("waits_twice", "nobody arrives again", "0 of 1", 1, 1),
+        ("three_of_two", "three arrivals are asked for", "2 of 3", 0, 2),
+    ],
+)
+def test_a_deadlock_is_told_within_10_s_with_barrier_phase_arrivals_and_line(
+    name: str, text: str, arrivals: str, phase: int, threads: int, checked: Any, checking: Any
+) -> None:
+    result = checked.ran.results[name]
+    (finding,) = [f for f in result["findings"] if f["rule"] == "deadlock"]
+    assert f"waits for phase {phase} of barrier 0" in finding["message"]
+    assert f"which has seen {arrivals} arrivals" in finding["message"]
+    assert finding["location"]["line"] == line_of(text, checking.KERNELS)
+    assert Path(finding["location"]["file"]).name == "kernels.py"
+    lines = [place["location"]["line"] for place in finding["places"]]
+    assert lines == [line_of(text, checking.KERNELS)] * threads
+    assert result["seconds"] < 10
+
+
+def test_what_the_interpreter_cannot_do_is_not_checked(project: Path, checking: Any) -> None:
+    source = checking.KERNELS.replace(
+        "def same(x)",
+        "def inline(x):\n"
+        "    def body(x, o, bar, smem):\n"
+        "        @plgpu.inline_mgpu()\n"
+        "        def nothing(ctx):\n"
+        "            pass\n"
+        "        nothing()\n"
+        "        plgpu.copy_gmem_to_smem(x, smem, bar)\n"
+        "        plgpu.barrier_wait(bar)\n"
+        "        o[...] = smem[...]\n"
+        "    return kernel(body)(x)\n\n\n"
+        "def plain(x):\n"
+        "    return x + 1.0\n\n\n"
+        "def same(x)",
+    )
+    (project / "kernels.py").write_text(source)
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "inline"}, {"name": "plain"}))
+    ran = checking.check(project, "spec.yaml", "--json")
+    assert ran.code == 0, ran.err
+    for result in ran.results.values():
+        assert result["status"] == "not checked"
+        assert not result["stopped"]
+    assert "holds no Mosaic kernel" in ran.results["plain"]["reason"]
+    assert "JAX's interpreter cannot run it" in ran.results["inline"]["reason"]
+
+
+def test_a_reference_that_fails_stops_the_check_of_its_variant_alone(
+    project: Path, checking: Any
+) -> None:
+    broken = "\n\ndef broken(x):\n    raise ValueError('ha')\n"
+    (project / "kernels.py").write_text(checking.KERNELS + broken)
+    bad = {"name": "bad", "entry": "kernels.py:sound", "reference": "kernels.py:broken"}
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}, bad))
+    ran = checking.check(project, "spec.yaml", "--json")
+    assert ran.code == 2
+    assert ran.results["sound"]["status"] == "passed"
+    result = ran.results["bad"]
+    assert (result["status"], result["stopped"]) == ("not checked", True)
+    assert "the reference kernels.py:broken of bad failed: ValueError: ha" in result["reason"]
+    assert result["error"]["file"].endswith("kernels.py")
+
+
+MUTANTS: dict[str, tuple[str, str, str | None]] = {
+    # name: library module, what is taken out of it, what the interpreter finds; None: nothing.
+    "hopper_wait": ("hopper_matmul", "plgpu.wgmma_wait(0)", None),
+    "hopper_commit": ("hopper_matmul", "plgpu.commit_smem()", "race"),
+    "hopper_copy": ("hopper_matmul", "plgpu.wait_smem_to_gmem(0)", "unfinished-copy"),
+    "dequant_wait": ("dequant_matmul", "plgpu.wgmma_wait(0)", None),
+    "dequant_commit": ("dequant_matmul", "plgpu.commit_smem()", "race"),
+    "dequant_scales": ("dequant_matmul", "plgpu.barrier_wait(scales_loaded)", "race"),
+    "blackwell_loaded": ("blackwell_matmul", "plgpu.barrier_wait(loaded.at[slot])", "race"),
+    "blackwell_consumed": ("blackwell_matmul", "plgpu.barrier_wait(consumed.at[slot])", "race"),
+}
+FUNCTIONS: dict[str, dict[str, Any]] = {
+    "hopper_matmul": {
+        "entry": "matmul",
+        "args": {"a": "bf16[128, 320]", "b": "bf16[320, 128]"},
+        "static": {"tile_m": 128, "tile_n": 128, "tile_k": 64, "max_concurrent_steps": 2},
+        "targets": ["sm_90a"],
+    },
+    "dequant_matmul": {
+        "entry": "dequant_matmul",
+        "args": {"x": "bf16[128, 320]", "weights": "i8[320, 64]", "scales": "f32[64]"},
+        "static": {"tile_m": 128, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2},
+        "targets": ["sm_90a"],
+    },
+    "blackwell_matmul": {
+        "entry": "matmul",
+        "args": {"a": "bf16[128, 320]", "b": "bf16[320, 128]"},
+        "static": {"tile_m": 128, "tile_n": 128, "tile_k": 64, "max_concurrent_steps": 2},
+        "targets": ["sm_100a"],
+    },
+}
+
+
+def _mutated(module: str, taken: str) -> str:
+    source = (LIBRARY / f"{module}.py").read_text()
+    assert taken in source
+    return source.replace(taken, "pass")
+
+
+def _kernel(name: str, module: str, file: str) -> dict[str, Any]:
+    known = FUNCTIONS[module]
+    entry = f"{file}:{known['entry']}"
+    tolerance = {"rtol": 0.01, "atol": 0.01}
+    rest = {"entry": entry, "reference": f"{entry}_reference", "tolerance": tolerance}
+    return {**known, "name": name, **rest}
+
+
+@pytest.fixture(scope="module")
+def mutants(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
+    folder = tmp_path_factory.mktemp("mutants")
+    kernels = []
+    for module in FUNCTIONS:
+        kernels.append(_kernel(module, module, f"pallasc.specs.library.{module}"))
+    for name, (module, taken, _) in MUTANTS.items():
+        (folder / f"{name}.py").write_text(_mutated(module, taken))
+        kernels.append(_kernel(name, module, f"{name}.py"))
+    (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
+    return checking.check(folder, "spec.yaml", "--json")
+
+
+@needs_new
+@pytest.mark.once
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_matmuls_of_the_library_pass(name: str, mutants: Any) -> None:
+    assert (mutants.results[name]["status"], mutants.results[name]["reason"]) == ("passed", "")
+
+
+@needs_new
+@pytest.mark.once
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found_as_far_as_the_interpreter_sees(name: str, mutants: Any) -> None:
+    result, rule = mutants.results[name], MUTANTS[name][2]
+    if rule is None:
+        assert result["status"] == "passed"  # JAX's interpreter does not see wgmma_wait
+        return
+    found = [finding for finding in result["findings"] if finding["rule"] == rule]
+    assert found, result
+    for finding in found:
+        assert Path(finding["location"]["file"]).name == f"{name}.py"
+
+
+RACE = """RACE DETECTED
+  write of HostAllocationKey(memory_space_id=1, device_id=0, block_id=0, thread_id=0, \
+initial_ref_count=2, buffer_id=103)[(slice(0, 128, 1),)] from \
+Warpgroup(device_id=0, cluster_id=0, block_id=0, warpgroup_id=1), /a b/k.py:8:4 (body)
+  clock: [1 0
+ 0 1]
+  read of HostAllocationKey(memory_space_id=1, device_id=0, block_id=0, thread_id=0, \
+initial_ref_count=2, buffer_id=103)[(slice(0, 128, 1),)] from \
+Warp(device_id=0, cluster_id=0, block_id=1, warpgroup_id=0 warp_id=2), /a b/k.py:5:4 (body)
+  clock: [0 1]
+"""
+OLD_RACE = """RACE DETECTED
+  read of HostAllocationKey(memory_space_id=1, device_id=0, thread_id=0, initial_ref_count=2, \
+buffer_id=103)[()] from 0, 0, /k.py:8:4 (body)
+  clock: [1 0 1]
+  write of HostAllocationKey(memory_space_id=1, device_id=0, thread_id=0, initial_ref_count=2, \
+buffer_id=103)[()] from 0, 1 /k.py:9:4 (body)
+  clock: [0 1 0]
+"""
+
+
+def test_a_race_is_told_the_same_whichever_access_came_first() -> None:
+    head, first, second = re.split(r"(?m)^(?=  (?:read|write) of)", RACE)
+    assert race_findings([RACE, RACE]) == race_findings([head + second + first])
+    (finding,) = race_findings([RACE])
+    assert (finding.location.file, finding.location.line) == ("/a b/k.py", 5)  # type: ignore[union-attr]
+    assert finding.places[0].location.line == 8  # type: ignore[union-attr]
+    assert "the read of " in finding.message
+    assert "warp 2 of warpgroup 0 of block 1 of the cluster races with the write" in finding.message
+
+
+def test_a_race_of_an_older_jax_is_understood() -> None:
+    (finding,) = race_findings([OLD_RACE])
+    assert [finding.location.line, finding.places[0].location.line] == [8, 9]  # type: ignore[union-attr]
+    assert "by warpgroup 0 races with the write by warpgroup 1" in finding.message
+
+
+def test_a_race_that_is_not_understood_is_still_a_finding() -> None:
+    (finding,) = race_findings(["RACE DETECTED in words that nobody knows"])
+    assert finding.rule == "race"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Out-of-bounds store of HostAllocationKey(memory_space_id=1): …", "out-of-bounds"),
+        ("Not all copy_smem_to_gmem read-side operations completed", "unfinished-copy"),
+        ("Barrier deallocated with 1 arrivals pending.", "barrier-misuse"),
+        ("Thread Warpgroup(a) is awaiting phase 2, but barrier is at phase 4", "barrier-misuse"),
+        ("Transposed TMA destination not supported.", None),
+        ("Dynamic indexing not supported in GPU interpret mode", None),
+    ],
+)  # fmt: skip
+def test_only_known_errors_of_the_interpreter_are_findings(text: str, rule: str | None) -> None:
+    finding = failure_finding(text, None)
+    assert (finding.rule if finding else None) == rule
+    assert finding is None or "HostAllocationKey" not in finding.message
