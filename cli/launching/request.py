@@ -126,9 +126,9 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
             if not path.exists():
                 raise SpecError(f"{path}: there is no such file.")
         raise SpecError(
-            f"{bundles[0]} is a bundle and {other} is not: one command launches either bundles or "
+            f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
             "specs.",
-            hint="Give them to one command each.",
+            hint="Use a command for each.",
         )
     return bundles
 
