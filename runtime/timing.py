@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -47,34 +48,34 @@ def time_launches(
         DeviceError: the GPU cannot do it.
     """
     with active(device):
-        return time_calls(
-            _make_launch(route, device, pointers),
-            device,
-            name=route.name,
-            steps=len(route.candidates[0].artifact.plan.steps),
-            repeats=repeats,
-            warmup=warmup,
-            cold=cold,
-        )
+        steps = len(route.candidates[0].artifact.plan.steps)
+        work = Work(_make_launch(route, device, pointers), route.name, steps)
+        return time_calls(work, device, repeats=repeats, warmup=warmup, cold=cold)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is timed.
+
+    Attributes:
+        launch: puts it into the default stream, and does not wait for it.
+        name: what it is called in errors.
+        steps: how many launches and copies it is, roughly.
+    """
+
+    launch: Callable[[], object]
+    name: str
+    steps: int = 1
 
 
 def time_calls(
-    launch: Callable[[], object],
-    device: Device,
-    *,
-    name: str,
-    steps: int = 1,
-    repeats: int,
-    warmup: int,
-    cold: bool = False,
+    work: Work, device: Device, *, repeats: int, warmup: int, cold: bool = False
 ) -> list[float]:
     """Return what each of `repeats` calls took on the GPU, in microseconds, in order.
 
     Args:
-        launch: puts work into the default stream, and does not wait for it.
+        work: what is called.
         device: where.
-        name: what it is called in errors.
-        steps: how many launches and copies it is, roughly.
         repeats: how many calls are measured, at least one.
         warmup: how many go before them.
         cold: measure with nothing of the arrays in the L2 cache.
@@ -82,10 +83,10 @@ def time_calls(
     Raises:
         DeviceError: the GPU cannot do it.
     """
-    what = f"{name} cannot be timed on {device}"
+    what, launch = f"{work.name} cannot be timed on {device}", work.launch
     with ExitStack() as stack:
         driver = stack.enter_context(active(device))
-        flush = _make_flush(driver, device, steps, what)
+        flush = _make_flush(driver, device, work.steps, what)
         for _ in range(warmup):
             launch()
         driver.call("cuCtxSynchronize", what=what)

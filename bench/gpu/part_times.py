@@ -77,7 +77,7 @@ def copy_peak(desk: Desk) -> Row:
     """Return the bytes that a large copy reads and writes, by the second."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import get_device, open_driver
-    from pallasc.runtime.timing import time_calls
+    from pallasc.runtime.timing import Work, time_calls
 
     size_bytes = desk.options["copied_bytes"] or _COPIED_BYTES
     driver, repeats = open_driver(), min(20, desk.options["repeats"])
@@ -86,7 +86,8 @@ def copy_peak(desk: Desk) -> Row:
     def copy() -> None:
         driver.call("cuMemcpyDtoDAsync", target.pointer, source.pointer, size_bytes, 0, what="copy")
 
-    found = spread(time_calls(copy, get_device(0), name="a copy", repeats=repeats, warmup=5))
+    work = Work(copy, "a copy")
+    found = spread(time_calls(work, get_device(0), repeats=repeats, warmup=5))
     return {**found, "gb_per_s": 2 * size_bytes / found["median_us"] / 1e3, "bytes": size_bytes}
 
 
@@ -104,11 +105,10 @@ def matmul_peak(desk: Desk, dtype: str) -> Row:
 def torch_times(call: Callable[[], Any], *, repeats: int, cold: bool = False) -> list[float]:
     """Return the times of calls of torch, which is on the default stream."""
     from pallasc.runtime.device.devices import get_device
-    from pallasc.runtime.timing import time_calls
+    from pallasc.runtime.timing import Work, time_calls
 
-    return time_calls(
-        call, get_device(0), name="torch", repeats=repeats, warmup=min(_WARMUP, repeats), cold=cold
-    )
+    work, warmup = Work(call, "torch"), min(_WARMUP, repeats)
+    return time_calls(work, get_device(0), repeats=repeats, warmup=warmup, cold=cold)
 
 
 class Timed:
