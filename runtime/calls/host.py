@@ -21,8 +21,7 @@ from pallasc.runtime.device.devices import (
 )
 from pallasc.runtime.device.memory import align, temporary
 from pallasc.runtime.device.streams import own_stream, stream_handle
-from pallasc.runtime.matching.arrays import Passed
-from pallasc.specs.artifacts.plan import Binding
+from pallasc.runtime.matching.arrays import check_copied
 
 
 def launch_copied(match: Match) -> Any:
@@ -39,20 +38,6 @@ def launch_copied(match: Match) -> Any:
     inputs = [array.array for array in match.inputs]
     launch_on_host(route, inputs, [array.array for array in results], stream)
     return match.returned(results)
-
-
-def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
-    """Check that arrays on the host belong to a framework whose arrays are copied.
-
-    Raises:
-        ArgumentError: one does not.
-    """
-    for binding, array in zip(bindings, arrays, strict=True):
-        if not array.adapter.is_copied:
-            raise ArgumentError(
-                f"{name}: {binding.path} is {array.adapter.name} on the host.",
-                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
-            )
 
 
 def launch_on_host(

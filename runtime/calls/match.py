@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.calls.host import check_copied
 from pallasc.runtime.calls.launch import Match, Route
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
 from pallasc.runtime.matching import mismatches
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, find_adapter
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import (
     MISSING,
     Arguments,

@@ -6,7 +6,7 @@ imported. Where the table has no such module, `__cuda_array_interface__` is trie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import ArgumentError
 from pallasc.specs.arrays import layout_of
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spelling import an
 
 if TYPE_CHECKING:
@@ -157,6 +158,20 @@ class Passed(NamedTuple):
     array: Any
     adapter: Adapter
     view: ArrayView
+
+
+def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed]) -> None:
+    """Check that arrays on the host belong to a framework whose arrays are copied.
+
+    Raises:
+        ArgumentError: one does not.
+    """
+    for binding, array in zip(bindings, arrays, strict=True):
+        if not array.adapter.is_copied:
+            raise ArgumentError(
+                f"{name}: {binding.path} is {array.adapter.name} on the host.",
+                hint="Move it to a GPU; only arrays of numpy are copied there and back.",
+            )
 
 
 def no_array(value: Any) -> ArgumentError:
