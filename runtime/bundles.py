@@ -45,7 +45,7 @@ class Bundled(Candidate):
         self._bundle = bundle
         self._entry = entry
 
-    @property
+    @cached_property
     def artifact(self) -> Artifact:
         """What was compiled; its record is read the first time, blobs when they are asked for.
 
@@ -53,11 +53,7 @@ class Bundled(Candidate):
             CorruptError: it is damaged, or not what the manifest says.
             SpecError: the bundle was closed.
         """
-        artifact: Artifact | None = self.__dict__.get("_read")
-        if artifact is None:
-            # Of two threads that read it, both take what the first put there.
-            artifact = self.__dict__.setdefault("_read", self._bundle.artifact(self._entry))
-        return artifact
+        return self._bundle.artifact(self._entry)
 
     @cached_property
     def facts(self) -> Facts:

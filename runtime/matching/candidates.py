@@ -287,18 +287,17 @@ class Candidate:
         self.params = params
         self.origin: Origin | None = None
         self.origins: tuple[Origin, ...] = ()
-        self._artifact = artifact
+        if artifact is not None:
+            vars(self)["artifact"] = artifact
 
     def __repr__(self) -> str:
         origin = f" from {self.origin}" if self.origin else ""
         return f"<Variant {self.id} ({self.arch}){origin}>"
 
-    @property
+    @cached_property
     def artifact(self) -> Artifact:
         """What was compiled."""
-        if self._artifact is None:
-            raise NotImplementedError
-        return self._artifact
+        raise NotImplementedError
 
     @cached_property
     def signature(self) -> Signature:

@@ -149,12 +149,15 @@ def test_a_launch_reads_its_own_record_and_cubin_only(
     by_id = {candidate.id: candidate for candidate in kernels["add"].variants}
     read = _blobs_read(kernels, watched)
     mine = by_id["add[n=128]@h100-sxm"]
-    assert mine._read.plan.inputs[0].shape == (4, 128)
+    assert mine.artifact.plan.inputs[0].shape == (4, 128)
     # Names of arrays are taken from the record of the first variant.
     first = kernels["add"].variants[0]
     assert read
     assert read <= _own_blobs(kernels, mine, first)
-    assert {id for id, variant in by_id.items() if "_read" in vars(variant)} == {mine.id, first.id}
+    assert {id for id, variant in by_id.items() if "artifact" in vars(variant)} == {
+        mine.id,
+        first.id,
+    }
 
 
 def test_likeness_of_models_is_known_before_cubins_are_read(
@@ -223,7 +226,7 @@ def test_each_gpu_gets_the_variant_of_its_architecture(
         _add(kernels, framework, device)
     assert [launch.device for launch in runtime.launches] == [0, 1, 0, 1, 1, 0]
     assert {
-        candidate.target for candidate in kernels["add"].variants if "_read" in vars(candidate)
+        candidate.target for candidate in kernels["add"].variants if "artifact" in vars(candidate)
     } == {
         "h100-sxm",
         "a100-sxm",
