@@ -17,7 +17,7 @@ import numpy as np
 
 from pallasc.emulator.machine.block import Block, Cluster, Dim3
 from pallasc.emulator.machine.faults import Actor, Fault
-from pallasc.emulator.machine.memory import PARAMETERS, GlobalMemory, Region
+from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
@@ -25,7 +25,10 @@ from pallasc.errors import CheckError
 
 _TURN = 20_000  # instructions that a warp runs before another has its turn
 _IDLE_TURNS = 200  # turns of reading memory again without any change: it spins
-_MOST_RESIDENT = 148  # clusters at a time, as many as the largest GPU has multiprocessors
+_MULTIPROCESSORS = 148  # of the largest GPU; each has room for so much:
+_MOST_BLOCKS = 32
+_MOST_THREADS = 2048
+_SHARED_BYTES = 228 * 1024
 
 
 class Code(Protocol):
@@ -141,6 +144,7 @@ class Launch:
     parameters: Region
     device: int = 0
     started: int = 0
+    cancelled: int = 0
 
     @property
     def threads(self) -> int:
@@ -162,12 +166,31 @@ class Launch:
         x, y, z = (-(-g // c) for g, c in zip(self.grid, self.cluster, strict=True))
         return x, y, z
 
-    def take(self) -> Dim3 | None:
-        """Return the first block's index of the next cluster that has not started, or None."""
-        if self.started >= self.clusters():
+    @property
+    def resident(self) -> int:
+        """How many clusters a GPU starts at once: those that find room on its multiprocessors."""
+        shared = RESERVED + self.static_shared + self.dynamic_shared
+        fitting = min(_MOST_BLOCKS, _MOST_THREADS // self.threads, _SHARED_BYTES // shared)
+        x, y, z = self.cluster
+        return max(1, _MULTIPROCESSORS * max(fitting, 1) // (x * y * z))
+
+    def cancel(self) -> Dim3 | None:
+        """Give away the work of the last cluster that waits for room; None without such a one."""
+        last = self.clusters() - self.cancelled - 1
+        if last < max(self.started, self.resident):
             return None
+        self.cancelled += 1
+        return self._first_block(last)
+
+    def take(self) -> Dim3 | None:
+        """Return the first block's index of the next cluster to start, or None."""
+        if self.started >= self.clusters() - self.cancelled:
+            return None
+        self.started += 1
+        return self._first_block(self.started - 1)
+
+    def _first_block(self, number: int) -> Dim3:
         x, y, _ = self._per_dimension
-        number, self.started = self.started, self.started + 1
         inside = (number % x, number // x % y, number // (x * y))
         a, b, c = (i * n for i, n in zip(inside, self.cluster, strict=True))
         return a, b, c
@@ -278,9 +301,9 @@ class Machine:
 
     def _start_another(self) -> bool:
         """Start one more cluster beside those that wait: they may wait for it."""
-        if len(self.clusters) >= _MOST_RESIDENT * len(self.launches):
-            return False
-        started = [self._start(launch) for launch in self.launches]
+        running = [cluster.launch for cluster in self.clusters]
+        room = [launch for launch in self.launches if running.count(launch) < launch.resident]
+        started = [self._start(launch) for launch in room]
         return any(started)
 
     def _turn(self) -> bool:

@@ -1,0 +1,128 @@
+"""`multimem`: addresses that stand for memory of several devices (PTX ISA 9.0, 9.7.9.14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal, storage_of
+from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.machine.memory import GlobalMemory
+from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
+from pallasc.emulator.numbers.atomics import find as find_atomic
+from pallasc.emulator.ptx.syntax import Instruction
+
+_ORDERS = {"relaxed", "release", "acquire", "acq_rel", "weak", "cta", "cluster", "gpu", "sys"}
+_PACKED: dict[str, np.dtype[np.generic]] = {
+    "f16x2": np.dtype("f2"),
+    "bf16x2": np.dtype(ml_dtypes.bfloat16),
+}
+_FLOATS: dict[str, np.dtype[np.generic]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
+_REDUCTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def build(instruction: Instruction, builder: Builder) -> Step:
+    """`multimem.st`, `multimem.red` and `multimem.ld_reduce`."""
+    kind, *parts = instruction.parts[1:]
+    known = {"st": _st, "red": _red, "ld_reduce": _ld_reduce}
+    rest = [part for part in parts if part not in _ORDERS | {"global"}]
+    if kind not in known:
+        raise refusal(instruction)
+    return known[kind](instruction, builder, rest)
+
+
+def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
+    """Return the dtype of a register of this type, and that of the elements in it."""
+    if name in _PACKED:
+        return np.dtype("u4"), _PACKED[name]
+    words = storage_of(dtype_of(name))
+    return words, _FLOATS.get(name) or dtype_of(name)
+
+
+def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
+    region = memory.find(address, size)
+    return region.data[address - region.base :][:size]
+
+
+def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+    target, source = instruction.operands
+    operands = builder.elements(source)
+    words, _ = _elements(parts[-1])
+    if len(parts) != (2 if len(operands) > 1 else 1):
+        raise refusal(instruction)
+    address = builder.address(target)
+    reads = [builder.read(operand, words) for operand in operands]
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
+        for lane in lanes(w):
+            data = np.ascontiguousarray(values[lane]).view(np.uint8)
+            for member in memory.members(int(addresses[lane])):
+                _view(memory, member, data.size)[:] = data
+        w.block.machine.changed()
+        return place + 1
+
+    return run
+
+
+def _red(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+    if len(parts) != 2:
+        raise refusal(instruction)
+    change = find_atomic(*parts)
+    target, source = instruction.operands
+    address, read = builder.address(target), builder.read(source, change.dtype)
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses, values = address(w), read(w)
+        for lane in lanes(w):
+            for member in memory.members(int(addresses[lane])):
+                held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
+                held[0] = change.apply(held[0], values[lane])
+        w.block.machine.changed()
+        w.split.place = place + 1
+        return YIELDED
+
+    return run
+
+
+def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
+    operation, *rest = parts
+    wide = "acc::f32" in rest
+    rest = [part for part in rest if part != "acc::f32"]
+    target, source = instruction.operands
+    operands = builder.elements(target)
+    reduce = _REDUCTIONS.get(operation)
+    if reduce is None or len(rest) != (2 if len(operands) > 1 else 1):
+        raise refusal(instruction)
+    words, elements = _elements(rest[-1])
+    size = words.itemsize * len(operands)
+    address = builder.address(source)
+    writes = [builder.write(operand, words) for operand in operands]
+
+    def run(w: Warp, place: int) -> int:
+        memory: GlobalMemory = w.block.machine.memory
+        addresses = address(w)
+        result = np.zeros((LANES, size), np.uint8)
+        for lane in lanes(w):
+            members = memory.members(int(addresses[lane]))
+            found = [_view(memory, member, size).view(elements) for member in members]
+            total = found[0].astype(np.float32) if wide else found[0]
+            with np.errstate(all="ignore"):
+                for other in found[1:]:
+                    total = reduce(total, other.astype(total.dtype))
+            result[lane] = np.ascontiguousarray(total.astype(elements)).view(np.uint8)
+        values = result.view(words)
+        for number, write in enumerate(writes):
+            write(w, np.ascontiguousarray(values[:, number]))
+        w.split.place = place + 1
+        w.split.waits = "a change in memory"
+        return YIELDED
+
+    return run
