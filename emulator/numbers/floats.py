@@ -81,17 +81,8 @@ def _multiply(dtype: Any, mode: str) -> Function:
         return np.multiply if mode == "rn" else exact.over_lanes(exact.multiply, mode)
     if mode != "rn":
         return lambda a, b: directed_f32(_double(a) * _double(b), 0.0, mode)
-    # A product of two bf16 can be a subnormal f32, which would round twice.
-    return _multiply_bf16 if dtype == BF16 else np.multiply
-
-
-def _multiply_bf16(a: Array, b: Array) -> Array:
-    single = a.astype(np.float32) * b.astype(np.float32)
-    small = np.abs(single) < _SMALLEST_F32
-    if 1 in small.tobytes() and bool((single != 0)[small].any()):
-        return quantize(_double(a) * _double(b), FORMATS[BF16], "rn").astype(BF16)
-    result: Array = single.astype(BF16)
-    return result
+    # A product of two f16 is an f32; one of two bf16 is one wherever bf16 does not make it zero.
+    return np.multiply
 
 
 def _fused_f32(a: Array, b: Array, c: Array) -> Array:

@@ -107,6 +107,19 @@ def test_fused_results_near_the_middle_of_two_numbers(form: Ieee, mode: str):
     check(got, expected, operands, form)
 
 
+@pytest.mark.parametrize("sign", [0, F64.sign])
+@pytest.mark.parametrize("power", [-150, -120, -60])
+def test_a_small_addend_decides_a_tie_of_doubles(sign: int, power: int):
+    # The product is 1 + 2**-23 + 2**-30 + 2**-53, half-way between two doubles.
+    a, b = (F64.encode(1 + Fraction(1, 2**n)) for n in (23, 30))
+    operands = [(a, b, F64.encode(Fraction(2) ** power) | sign)]
+    operands.append((a | F64.sign, b, operands[0][2]))
+    for mode in MODES:
+        expected = [result("fma", operand, F64, [mode]) for operand in operands]
+        got = raw(run(f"fma.{mode}.f64", *columns(operands, F64.dtype)))
+        check(got, expected, operands, F64)
+
+
 def test_a_fused_subnormal_result_is_rounded_once():
     generator = random.Random(5)
     operands = []
