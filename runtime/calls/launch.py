@@ -36,7 +36,6 @@ from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import MISSING, Candidate
 from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.trees import unflatten
-from pallasc.specs.lazy import cached_property
 
 MOST_PLANS = 1024
 """Bound plans that a route keeps; before the next, all are dropped."""
@@ -63,6 +62,7 @@ class Route:
         is_only: as given.
         signature: what they take and give.
         plans: bound plans by key. Reading it needs no lock.
+        workspace_bytes: memory for temporaries that each launch needs.
     """
 
     def __init__(self, candidates: Sequence[Candidate], *, is_only: bool = True) -> None:
@@ -71,14 +71,10 @@ class Route:
         self.name = candidates[0].name
         self.signature = candidates[0].signature
         self.plans: dict[PlanKey, BoundPlan] = {}
+        self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
         self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
         process_state.now.routes.add(self)
-
-    @cached_property
-    def workspace_bytes(self) -> int:
-        """Memory for temporaries that each launch needs."""
-        return max(lay_out(variant.artifact.plan)[1] for variant in self.candidates)
 
     def choose(self, candidate: Candidate, device: Device) -> None:
         """Note which variant `select` gives for a device, for its program."""

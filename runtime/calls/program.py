@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
 from pallasc.runtime.device import process_state
@@ -51,8 +50,7 @@ _INVALID_VALUE = 1
 _INVALID_CLUSTER_SIZE = 912
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """A cubin in the driver: what it says of itself, and the driver's handle."""
 
     cubin: Cubin
@@ -60,9 +58,7 @@ class Library:
 
 
 def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
-    """Return the program of a variant on a device, for a launch in a stream where one is given.
-
-    It is loaded there once.
+    """Return the program of a variant on a device, loaded there once, for a launch in a stream.
 
     Raises:
         CorruptError, DeviceError: as `Program` does, or the stream is being captured.
@@ -72,10 +68,8 @@ def load_program(candidate: Candidate, device: Device, stream: int | None = None
         if device.ordinal not in programs:
             if stream is not None and is_capturing(device, stream):
                 what = f"{candidate.name} is not loaded on {device}"
-                raise DeviceError(
-                    f"{what}, and its stream is being captured.",
-                    hint=f"Call preload({device.ordinal}) before the capture.",
-                )
+                hint = f"Call preload({device.ordinal}) before the capture."
+                raise DeviceError(f"{what}, and its stream is being captured.", hint=hint)
             try:
                 programs[device.ordinal] = Program(candidate, device)
             except CorruptError as error:
