@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.checks.kept import Kept
 from pallasc.checks.levels import Level
@@ -72,6 +72,7 @@ class _Job:
     level: Level
     subject: Candidate
     key: str
+    options: Options
     notes: tuple[str, ...]
     asking: list[Candidate] = field(default_factory=list)
 
@@ -104,7 +105,7 @@ class Checking:
         self._limits = limits
         self._events = events
         self._context = context or _own_context(store)
-        self._kept = Kept(store, self._context, options)
+        self._kept = Kept(store, self._context)
         self._jobs: dict[str, _Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
@@ -118,11 +119,18 @@ class Checking:
             small: the variant of the spec's small sizes, which levels that execute run instead.
         """
         for level in self._levels:
-            subject, notes = asking, _NO_NOTES
+            subject, notes, options = asking, _NO_NOTES, self._options
             if small is not None and level.executes:
-                subject, notes = small, (f"for {small.id}",)
+                subject, notes = small, (f"for {small.id}",) if small.id != asking.id else ()
+                options = self._seeded(asking)
             try:
-                key = self._key(level, subject)
+                key = self._kept.key(
+                    level,
+                    options,
+                    action=subject.action_key,
+                    artifact=subject.artifact.digest,
+                    variant=subject.variant,
+                )
                 found = self._kept.find(key, subject.variant)
             except PallascError as error:
                 self._settle(asking, level, _stopped(level, error), error=error)
@@ -130,8 +138,15 @@ class Checking:
             if found is not None:
                 self._settle(asking, level, replace(found, notes=(*notes, *found.notes)), kept=True)
                 continue
-            job = _Job(level, subject, key, notes)
+            job = _Job(level, subject, key, options, notes)
             self._jobs.setdefault(key, job).asking.append(asking)
+
+    def _seeded(self, asking: Candidate) -> Options:
+        """Return the options with the seed of a spec, which that of the command replaces."""
+        check = asking.variant.check if asking.variant is not None else None
+        if check is None or check.seed is None or self._options.seed_given:
+            return self._options
+        return replace(self._options, seed=check.seed)
 
     def run(self) -> None:
         """Run what the store did not have.
@@ -151,7 +166,7 @@ class Checking:
         memory = limits.memory_bytes
         if memory is None:
             memory = capacity.memory_bytes(count)
-        tasks = [_task(number, job, self._options) for number, job in enumerate(jobs)]
+        tasks = [_task(number, job) for number, job in enumerate(jobs)]
         done = 0
         with Pool(
             count,
@@ -194,9 +209,6 @@ class Checking:
     def finish(self) -> None:
         """Write down the digests of files that were read meanwhile."""
         self._context.digests.save()
-
-    def _key(self, level: Level, subject: Candidate) -> str:
-        return self._kept.key(level, subject.action_key, subject.artifact.digest, subject.variant)
 
     def _finish(self, job: _Job, answer: Answer) -> None:
         from pallasc.checks.messages import Checked
@@ -274,26 +286,67 @@ def check_candidates(
     return _report(checks, levels, checking, began_s, interrupted)
 
 
+class Demand(NamedTuple):
+    """What a check of a variant needs: numbers in the list of what is built, None for nothing."""
+
+    variant: Variant
+    own: int | None
+    small: int | None
+
+    @property
+    def built(self) -> list[int]:
+        """The numbers of what is built for it."""
+        return [number for number in (self.own, self.small) if number is not None]
+
+
+def demands(
+    variants: Sequence[Variant], levels: Sequence[Level]
+) -> tuple[list[Variant], list[Demand]]:
+    """Return what has to be built for levels, and what of it each variant needs.
+
+    Levels that execute need the variant of the spec's small sizes, where the spec has them; all
+    points of a matrix may share one.
+    """
+    executed = any(level.executes for level in levels)
+    read = any(not level.executes for level in levels)
+    building: list[Variant] = []
+    numbers: dict[object, int] = {}
+    needed = []
+    for variant in variants:
+        own = small = None
+        if read or variant.check is None:
+            own = len(building)
+            building.append(variant)
+        if executed and variant.check is not None:
+            checked = variant.for_check()
+            key = (checked.id, checked.base_dir, checked.location, checked.params)
+            if key not in numbers:
+                numbers[key] = len(building)
+                building.append(checked)
+            small = numbers[key]
+        needed.append(Demand(variant, own, small))
+    return building, needed
+
+
 def check_built(
     report: BuildReport,
+    needed: Sequence[Demand],
     levels: Sequence[Level],
     *,
     store: Store,
     options: Options,
     limits: BuildOptions,
-    small: Callable[[Variant], VariantResult | None] = lambda variant: None,
     events: Events | None = None,
 ) -> Report:
     """Check what a build made or found.
 
     Args:
-        report: of the build.
+        report: of the build of what `demands` named.
+        needed: what each variant needs of it.
         levels: what to run.
         store: where results are kept.
         options: how.
         limits: jobs, time and memory of the workers.
-        small: returns the result of building the variant of the spec's small sizes, None where the
-            spec names none.
         events: who listens.
 
     Raises:
@@ -304,36 +357,47 @@ def check_built(
         store, levels, options, limits=limits, context=report.context, events=events or Events()
     )
     interrupted = report.interrupted
-    built = list(_built(report))
+    asking = [_candidate(demand, report) for demand in needed]
     try:
-        for candidate, _ in built if not interrupted else ():
-            if candidate is not None:
-                own = small(candidate.variant) if candidate.variant is not None else None
-                checking.look_up(candidate, candidate_of(own) if own is not None else None)
         if not interrupted:
+            for candidate, demand in zip(asking, needed, strict=True):
+                if candidate is not None:
+                    own = None if demand.small is None else _made(report.results[demand.small])
+                    checking.look_up(candidate, own)
             checking.run()
     except KeyboardInterrupt:
         interrupted = True
     checks = tuple(
-        replace(checking.check_of(candidate), built=result)
-        if candidate is not None
-        else VariantCheck(result.variant.id, result.variant, None, None, built=result)
-        for candidate, result in built
+        _checked(checking, candidate, demand, report)
+        for candidate, demand in zip(asking, needed, strict=True)
     )
     done = _report(checks, levels, checking, began_s - report.seconds, interrupted)
     return replace(done, notes=(*report.notes, *done.notes), errors=report.errors)
 
 
-def candidate_of(result: VariantResult) -> Candidate | None:
-    """Return what a build made of a variant, None where there is nothing to check."""
+def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
+    """Return what is asked about, None where something that it needs did not compile."""
+    made = [_made(report.results[number]) for number in demand.built]
+    if not made or any(candidate is None for candidate in made):
+        return None
+    first = made[0]
+    return None if first is None else replace(first, id=demand.variant.id, variant=demand.variant)
+
+
+def _made(result: VariantResult) -> Candidate | None:
     if result.artifact is None or result.status == "failed":
         return None
     return Candidate(result.variant.id, result.artifact, result.action_key or "", result.variant)
 
 
-def _built(report: BuildReport) -> Iterator[tuple[Candidate | None, VariantResult]]:
-    for result in report.results:
-        yield candidate_of(result), result
+def _checked(
+    checking: Checking, candidate: Candidate | None, demand: Demand, report: BuildReport
+) -> VariantCheck:
+    results = [report.results[number] for number in demand.built]
+    built = next((result for result in results if result.error is not None), results[0])
+    if candidate is None:
+        return VariantCheck(demand.variant.id, demand.variant, None, None, built=built)
+    return replace(checking.check_of(candidate), built=built)
 
 
 def _report(
@@ -357,12 +421,12 @@ def _own_context(store: Store) -> Context:
     return Context({}, {}, FileDigests(store.root, trust=store.trust))
 
 
-def _task(label: int, job: _Job, options: Options) -> Task:
+def _task(label: int, job: _Job) -> Task:
     from pallasc.checks.messages import Check
     from pallasc.compiler.toolchain.environment import declared_values
     from pallasc.compiler.workers.tasks import Task
 
-    subject, level = job.subject, job.level
+    subject, level, options = job.subject, job.level, job.options
     variant = subject.variant if level.needs_source else None
     env = declared_values(variant.env) if variant is not None else {}
     devices = variant.mesh if variant is not None else ()

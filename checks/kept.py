@@ -44,25 +44,30 @@ class Kept:
 
     Args:
         store: the store.
-        context: the toolchain's identity and the digests of files; None where no variant has a
-            source.
-        options: how is checked.
+        context: the toolchain's identity and the digests of files.
     """
 
-    def __init__(self, store: Store, context: Context, options: Options) -> None:
+    def __init__(self, store: Store, context: Context) -> None:
         self._store = store
         self._context = context
-        self._options = options
         self._requests = Requests(context)
-        self._inputs = context.digests.digest(options.inputs) if options.inputs else ""
         self._own: dict[str, str] = {}
         self._changed: dict[tuple[str, Place], bool] = {}
 
-    def key(self, level: Level, action: str, artifact: str, variant: Variant | None) -> str:
+    def key(
+        self,
+        level: Level,
+        options: Options,
+        *,
+        action: str,
+        artifact: str,
+        variant: Variant | None,
+    ) -> str:
         """Return the key of a result.
 
         Args:
             level: the level.
+            options: how it runs.
             action: the action key of what is checked.
             artifact: the digest of that artifact.
             variant: what it was compiled from, None without source.
@@ -76,7 +81,7 @@ class Kept:
             "pallasc": self._own_digest(level),
             "action": action,
             "artifact": artifact,
-            **(self._execution(level) if level.executes else {}),
+            **(self._execution(level, options) if level.executes else {}),
             **(self._source(variant) if level.needs_source and variant is not None else {}),
         }
         return labelled_key(fields)
@@ -129,10 +134,10 @@ class Kept:
             self._own[level.name] = own_digest(self._context.digests.digest, level.own_parts)
         return self._own[level.name]
 
-    def _execution(self, level: Level) -> dict[str, str]:
-        options = self._options
+    def _execution(self, level: Level, options: Options) -> dict[str, str]:
         schedules = {"schedules": str(options.schedules)} if level.takes_schedules else {}
-        return {"seed": str(options.seed), "inputs": self._inputs, **schedules}
+        inputs = self._context.digests.digest(options.inputs) if options.inputs else ""
+        return {"seed": str(options.seed), "inputs": inputs, **schedules}
 
     def _source(self, variant: Variant) -> dict[str, str]:
         tolerance = variant.tolerance

@@ -47,10 +47,12 @@ class Options:
 
     Attributes:
         seed: chooses the numbers of inputs, and interleavings.
+        seed_given: the command named the seed, which replaces that of a spec.
         schedules: how many interleavings are tried, where a level has more than one.
         inputs: a .npz file with arrays by the path of the input; other inputs are random.
     """
 
     seed: int = 0
+    seed_given: bool = False
     schedules: int = 1
     inputs: Path | None = None

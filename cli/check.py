@@ -71,10 +71,8 @@ class _Asked(NamedTuple):
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
     metavar="N",
-    help="Choose the random inputs.",
+    help="Choose the random inputs; by default 0, or what the spec says.",
 )
 @count_option("--schedules", "Try N interleavings, where a level has several.", default=1)
 @selection_options
@@ -94,7 +92,7 @@ def command(
     specs: tuple[str, ...],
     level: str,
     inputs: Path | None,
-    seed: int,
+    seed: int | None,
     schedules: int,
     junit: Path | None,
     sarif: Path | None,
@@ -112,6 +110,8 @@ def command(
     your source, or "not checked" with the reason. Results are kept in the store, so that what has
     not changed is not checked again. What each level sees, and what it does not see, is in
     docs/check.md.
+
+    Where a spec names small sizes under "check", levels that execute run those, and say so.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
     --inputs, compares the results with the reference of the spec, and looks for races, accesses out
@@ -155,7 +155,12 @@ def command(
     with outputs.reporting_errors():
         asked = _Asked(
             levels,
-            Options(seed=seed, schedules=schedules, inputs=_input_file(inputs)),
+            Options(
+                seed=seed or 0,
+                seed_given=seed is not None,
+                schedules=schedules,
+                inputs=_input_file(inputs),
+            ),
             BuildOptions(
                 jobs=options["jobs"],
                 ptxas=options["ptxas"],
@@ -236,7 +241,7 @@ def _check_specs(
 ) -> Report:
     from dataclasses import replace
 
-    from pallasc.checks.check import check_built
+    from pallasc.checks.check import check_built, demands
     from pallasc.cli.render.check_progress import events
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
@@ -253,10 +258,12 @@ def _check_specs(
             broken=reading.broken,
         )
         variants = reader.select(specs, options["targets"], options["expression"]).variants
-        built = build(variants, store=store, options=asked.limits, on_event=progress)
+        building, needed = demands(variants, asked.levels)
+        built = build(building, store=store, options=asked.limits, on_event=progress)
         progress.end()
         report = check_built(
             replace(built, errors=tuple(reading.errors)),
+            needed,
             asked.levels,
             store=store,
             options=asked.options,

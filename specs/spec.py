@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pallasc.errors import Location
@@ -64,6 +64,23 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """What `pallasc check` runs in place of a variant: its spec's small sizes, filled in.
+
+    Attributes:
+        params, args, static, mesh, tolerance: as in `Variant`.
+        seed: of the inputs, None where the spec does not say.
+    """
+
+    params: tuple[tuple[str, Scalar], ...]
+    args: Args
+    static: dict[str, Value]
+    mesh: Mesh
+    tolerance: Tolerance | None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """A kernel as its author declares it; templates in it are checked but not filled.
 
@@ -85,6 +102,7 @@ class Spec:
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
         env: names of environment variables that it gets to see.
         mesh: axes of the devices that run the kernel together, with sizes, numbers or templates.
+        check: values of parameters that `pallasc check` takes instead, `$seed`, `$tolerance`.
         location: where it is declared.
         base_dir: absolute folder of the spec file; no part of any key.
         locations: places of the fields, by dotted path (`args.a`, `exclude.0`).
@@ -109,6 +127,7 @@ class Spec:
     files: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     mesh: dict[str, int | str] = field(default_factory=dict)
+    check: dict[str, Value] = field(default_factory=dict)
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
 
     def where(self, *path: str | int) -> Location:
@@ -140,6 +159,7 @@ class Variant:
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
+        check: what is checked in its place, None for the variant itself.
         locations: as in `Spec`; empty where a worker reads it.
     """
 
@@ -157,6 +177,7 @@ class Variant:
     base_dir: str
     mesh: Mesh = ()
     env: tuple[str, ...] = ()
+    check: Check | None = None
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False, repr=False)
 
     def where(self, path: str) -> Location:
@@ -170,10 +191,27 @@ class Variant:
         """Return `matmul[m=1024,n=4096]@h100-sxm`, its name for people."""
         return variant_id(self.name, self.params, self.target.name)
 
+    def for_check(self) -> Variant:
+        """Return the variant that is checked in the place of this one: it has no budget."""
+        if self.check is None:
+            return self
+        own = self.check
+        return replace(
+            self,
+            params=own.params,
+            args=own.args,
+            static=own.static,
+            mesh=own.mesh,
+            tolerance=own.tolerance,
+            budget=Budget(),
+            check=None,
+        )
+
     def request(self) -> dict[str, object]:
         """Return all that decides the compilation as plain data, mappings sorted by key.
 
-        The kernel's name, its place, the folder, reference, tolerance and budget are not in it.
+        The kernel's name, its place, the folder, reference, tolerance, budget and check are not
+        in it.
         """
         return {
             "args": plain_args(self.args),

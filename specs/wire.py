@@ -12,7 +12,7 @@ from typing import Any
 from pallasc.errors import Location
 from pallasc.specs.arrays import looks_like_array, resolve_array
 from pallasc.specs.gpus import Target
-from pallasc.specs.spec import Budget, Row, Spec, Tolerance, Variant, plain_args
+from pallasc.specs.spec import Budget, Check, Row, Spec, Tolerance, Variant, plain_args
 
 
 def spec_to_json(spec: Spec) -> dict[str, object]:
@@ -62,6 +62,7 @@ def variant_to_json(variant: Variant) -> dict[str, object]:
         "args": plain_args(variant.args, in_order=True),
         "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
         "budget": asdict(variant.budget),
+        "check": _check_to_json(variant.check) if variant.check else None,
         "location": location_to_json(variant.location),
         "locations": {},
     }
@@ -78,10 +79,33 @@ def variant_from_json(data: Mapping[str, Any]) -> Variant:
         "files": tuple(data["files"]),
         "env": tuple(data["env"]),
         "mesh": tuple((name, size) for name, size in data["mesh"]),
+        "check": _check_from_json(data["check"]) if data["check"] else None,
         "location": location_from_json(data["location"]),
     }
     make: Callable[..., Variant] = Variant
     return make(**{**data, **changed})
+
+
+def _check_to_json(check: Check) -> dict[str, object]:
+    return {
+        "params": [list(param) for param in check.params],
+        "args": plain_args(check.args, in_order=True),
+        "static": check.static,
+        "mesh": [list(axis) for axis in check.mesh],
+        "tolerance": asdict(check.tolerance) if check.tolerance else None,
+        "seed": check.seed,
+    }
+
+
+def _check_from_json(data: Mapping[str, Any]) -> Check:
+    return Check(
+        tuple((name, value) for name, value in data["params"]),
+        _args_from_json(data["args"]),
+        data["static"],
+        tuple((name, size) for name, size in data["mesh"]),
+        Tolerance(**data["tolerance"]) if data["tolerance"] else None,
+        data["seed"],
+    )
 
 
 def location_to_json(location: Location) -> list[str | int]:

@@ -22,7 +22,16 @@ from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_to_json
 
-_UNDECIDING = ("base_dir", "budget", "location", "locations", "reference", "table", "tolerance")
+_UNDECIDING = (
+    "base_dir",
+    "budget",
+    "check",
+    "location",
+    "locations",
+    "reference",
+    "table",
+    "tolerance",
+)
 """Fields of a spec that do not affect compilations."""
 
 

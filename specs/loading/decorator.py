@@ -91,6 +91,7 @@ def kernel(
     files: Sequence[str] | None = None,
     env: Sequence[str] | None = None,
     mesh: Mapping[str, int | str] | None = None,
+    check: Mapping[str, Any] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as a kernel; the fields are those of YAML.
 
@@ -108,6 +109,7 @@ def kernel(
         files: data files that the kernel reads while it is traced.
         env: names of environment variables that the kernel gets to see.
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
+        check: values of parameters that `pallasc check` takes instead, `$seed` and `$tolerance`.
 
     Raises:
         SpecError: when the function is decorated while its file is being collected, and a field

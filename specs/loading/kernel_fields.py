@@ -20,7 +20,14 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
-from pallasc.specs.loading.parameter_fields import PARAMETER, MatrixKind, ParameterKind
+from pallasc.specs.loading.parameter_fields import (
+    PARAMETER,
+    SEED_KEY,
+    TOLERANCE_KEY,
+    CheckKind,
+    MatrixKind,
+    ParameterKind,
+)
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
@@ -235,6 +242,11 @@ TOLERANCE_FIELDS = (
     Field("rtol", DIFFERENCE, "Relative difference that is allowed."),
     Field("atol", DIFFERENCE, "Absolute difference that is allowed."),
 )
+CHECK_FIELDS = (
+    Field(SEED_KEY, Number(whole=True), "The seed of the inputs."),
+    Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance of these sizes."),
+)
+CHECK_KIND = CheckKind(CHECK_FIELDS)
 AXIS_SIZE = Number(whole=True, least=1, template=True)
 MESH_KIND = MapOf(
     Text(
@@ -274,6 +286,7 @@ KERNEL_FIELDS = (
     ),
     Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
     Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
+    Field("check", CHECK_KIND, "Small values of parameters that pallasc check takes instead."),
 )
 """Every field of a kernel, in the order of the reference."""
 

@@ -12,10 +12,18 @@ from pallasc.specs.gpus import Target
 from pallasc.specs.loading.filling import Params, Trees
 from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE, LIMIT
 from pallasc.specs.loading.limits import check_expansion
+from pallasc.specs.loading.parameter_fields import SEED_KEY, TOLERANCE_KEY
 from pallasc.specs.loading.points import points_of, source_of
 from pallasc.specs.meshes import Mesh, check_devices
-from pallasc.specs.parameters import Point, contents, labels
-from pallasc.specs.spec import Budget, Spec, Tolerance, Variant, sorted_value
+from pallasc.specs.parameters import (
+    Point,
+    choice_of,
+    contents,
+    label_of,
+    labels,
+    point_text,
+)
+from pallasc.specs.spec import Budget, Check, Spec, Tolerance, Variant, sorted_value
 from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import parse_template
@@ -96,6 +104,8 @@ def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
 def _texts(spec: Spec, at: Place) -> Iterator[tuple[Place, str]]:
     for name in ("args", "static", "tolerance", "budget", "mesh"):
         yield from _texts_in(getattr(spec, name), at.child(name))
+    tolerance = spec.check.get(TOLERANCE_KEY)
+    yield from _texts_in(tolerance, at.child("check").child(TOLERANCE_KEY))
 
 
 def _texts_in(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
@@ -142,15 +152,11 @@ class _Filled:
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, which differ in the target alone."""
         spec, at, params = self._spec, self._at, contents(point)
-        tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
         limits = _numbers(spec.budget, LIMIT, params, at.child("budget"))
         made = {
-            "params": labels(point),
-            "args": self._args(params),
-            "static": self._static(params),
-            "tolerance": Tolerance(**tolerance) if tolerance else None,
+            **self._made(point),
             "budget": _budget(limits) if limits else _NO_BUDGET,
-            "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
+            "check": self._check(point) if spec.check else None,
         }
         for target in targets:
             variant = Variant(
@@ -172,6 +178,37 @@ class _Filled:
                     "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
                 )
             yield variant
+
+    def _made(self, point: Point) -> dict[str, Any]:
+        """Return the fields of a point's variants that a check has of its own, too."""
+        spec, at, params = self._spec, self._at, contents(point)
+        tolerance = _numbers(spec.tolerance, DIFFERENCE, params, at.child("tolerance"))
+        return {
+            "params": labels(point),
+            "args": self._args(params),
+            "static": self._static(params),
+            "tolerance": Tolerance(**tolerance) if tolerance else None,
+            "mesh": _mesh(spec.mesh, params, at.child("mesh")) if spec.mesh else (),
+        }
+
+    def _check(self, point: Point) -> Check:
+        """Return what is checked in the place of a point's variants."""
+        at, given = self._at.child("check"), dict(self._spec.check)
+        seed, tolerance = given.pop(SEED_KEY, None), given.pop(TOLERANCE_KEY, None)
+        for name in given:
+            if name not in point:
+                raise at.unknown("parameter", name, list(point))
+        try:
+            made = self._made({**point, **{name: choice_of(v) for name, v in given.items()}})
+        except SpecError as error:
+            sizes = point_text({name: label_of(value) for name, value in given.items()})
+            raise at.error(f"with {sizes}: {error.message}", error.hint) from None
+        if isinstance(tolerance, dict):
+            place = at.child(TOLERANCE_KEY)
+            made["tolerance"] = Tolerance(
+                **_numbers(tolerance, DIFFERENCE, contents(point), place)  # type: ignore[arg-type]
+            )
+        return Check(**made, seed=seed if isinstance(seed, int) else None)
 
 
 def _budget(limits: Mapping[str, int | float]) -> Budget:

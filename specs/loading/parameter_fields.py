@@ -188,3 +188,49 @@ class MatrixKind:
             "anyOf": [{"type": "string"}, TABLE_FIELDS.schema()],
         }
         return {**axes, "propertyNames": names, "properties": {FILE_KEY: table}}
+
+
+SEED_KEY, TOLERANCE_KEY = "$seed", "$tolerance"
+"""The keys of `check` that are no parameters."""
+
+
+class CheckKind(NamedTuple):
+    """What a check runs: values of parameters, a seed, a tolerance.
+
+    `special` has the kinds of the keys that are no parameters.
+    """
+
+    special: tuple[Field, ...]
+
+    def read(self, value: object, at: Place) -> dict[str, Value]:
+        """Return the mapping, each value checked."""
+        if not isinstance(value, dict):
+            raise expected("a mapping of parameters", value, at, "Write {m: 128, n: 128}.")
+        if not value:
+            raise at.error("the mapping of parameters is empty.", "Leave it out, or add an entry.")
+        known = {field.name: field.kind for field in self.special}
+        read = {}
+        for key, item in value.items():
+            place = at.child(key)
+            if key.startswith("$") and key not in known:
+                raise place.error(
+                    f"unknown key {show(key)}.",
+                    suggestion(key, known, otherwise="Known keys"),
+                    at_key=True,
+                )
+            if key not in known:
+                PARAMETER.read(key, place)
+            kind = known.get(key, ParameterKind())
+            read[key] = kind.read(item, place)
+        return read  # type: ignore[return-value]
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        names = "|".join(rf"\{field.name}" for field in self.special)
+        return {
+            "type": "object",
+            "properties": {f.name: {"description": f.doc, **f.kind.schema()} for f in self.special},
+            "propertyNames": {"pattern": f"^(?:{names}|{PARAMETER.pattern})$"},
+            "additionalProperties": ParameterKind().schema(),
+            "minProperties": 1,
+        }

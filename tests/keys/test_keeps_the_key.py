@@ -210,6 +210,7 @@ KEEPS: dict[str, Change] = {
     "name of the kernel": field("name", "renamed"),
     "budget": field("budget", {"registers": 32, "spill_bytes": 0}),
     "tolerance": field("tolerance", {"rtol": 0.5, "atol": 1}),
+    "check": field("check", {"$seed": 3, "$tolerance": {"atol": 1.0}}),
     "reference": lambda w: w.kernel.pop("reference"),
     "order of arrays by name": lambda w: w.kernel.update(args=turned(w.kernel["args"])),
     "order of static arguments": lambda w: w.kernel.update(static=turned(w.static)),

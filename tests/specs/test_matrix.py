@@ -107,3 +107,21 @@ def test_the_order_of_kernels_and_keys_changes_no_request() -> None:
         return {repr(v.request()) for v in expand(parse_yaml(HEAD + text))}
 
     assert requests(first + other) == requests(other + two)
+
+
+def test_a_check_takes_other_values_of_parameters_and_no_budget() -> None:
+    body = (
+        'matrix: {m: [4096, 8192], k: [2]}\ntolerance: {rtol: "{m}"}\nbudget: {registers: 8}\n'
+        "check: {m: 16, $seed: 7, $tolerance: {atol: 0.5}}"
+    )
+    found = expand(parse_yaml(HEAD + kernel(body, args='{x: "f32[{m}, {k}]"}')))
+    small = [variant.for_check() for variant in found]
+    assert [variant.id for variant in small] == ["k[m=16,k=2]@h100-sxm"] * 2
+    assert small[0] == small[1]
+    assert str(small[0].args["x"]) == "f32[16, 2]"  # type: ignore[call-overload]
+    assert (small[0].tolerance, small[0].budget.registers) == (Tolerance(atol=0.5), None)
+
+
+def test_without_sizes_a_check_is_of_the_variant_itself() -> None:
+    (variant,) = expand(parse_yaml(HEAD + kernel("matrix: {m: [4]}")))
+    assert variant.for_check() is variant

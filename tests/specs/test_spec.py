@@ -11,7 +11,7 @@ import pytest
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.gpus import MODELS
-from pallasc.specs.spec import Budget, Tolerance, Variant
+from pallasc.specs.spec import Budget, Check, Tolerance, Variant
 
 BASE = Variant(
     name="double",
@@ -48,6 +48,7 @@ KEEPS: dict[str, dict[str, Any]] = {
     "reference": {"reference": "kernels.py:slow"},
     "tolerance": {"tolerance": Tolerance(rtol=0.1)},
     "budget": {"budget": Budget(registers=1)},
+    "check": {"check": Check((("m", 4),), {}, {}, (), None, 1)},
     "order of files": {"files": ("a.json", "b.json")},
     "order of arguments": {"args": dict(reversed(dict(BASE.args).items()))},  # type: ignore[arg-type]
     "order of static": {"static": dict(reversed(BASE.static.items()))},
