@@ -1,0 +1,296 @@
+"""`pallasc check` as a command: what is kept, what is shared, how it ends, what it writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pallasc.checks.levels import LEVELS
+from pallasc.cli import check as command
+
+OWN_FILES = ("kernels.py", "spec.yaml")
+
+
+@pytest.fixture
+def again(checked: Any, tmp_path: Path) -> Path:
+    """Return a copy of the folder that was checked, with its store."""
+    return Path(shutil.copytree(checked.folder, tmp_path / "again"))
+
+
+def test_the_option_has_every_level() -> None:
+    assert (*LEVELS, "all") == command.LEVELS
+
+
+def test_what_has_not_changed_starts_no_worker_and_imports_no_jax(
+    checked: Any, checking: Any, tmp_path: Path
+) -> None:
+    modules = tmp_path / "modules"
+    ran = checking.check(checked.folder, "spec.yaml", "--json", modules=modules)
+    assert ran.code == 1
+    loaded = set(modules.read_text().splitlines())
+    heavy = {"jax", "numpy", "pallasc.compiler.workers.pool", "pallasc.checks.interpreter.level"}
+    assert not loaded & heavy
+    for name, result in checked.ran.results.items():
+        assert not result["kept"]
+        expected = {**result, "kept": True}
+        assert ran.results[name] == expected
+
+
+def test_a_changed_reference_is_checked_again_and_a_copy_of_the_folder_is_not(
+    again: Path, checking: Any
+) -> None:
+    moved = checking.check(again, "spec.yaml", "--json")
+    assert all(result["kept"] for result in moved.results.values())
+    place = moved.results["waits_twice"]["findings"][0]["location"]["file"]
+    assert Path(place) == again / "kernels.py"
+    source = again / "kernels.py"
+    source.write_text(source.read_text().replace("    return x\n", "    return x + x\n"))
+    ran = checking.check(again, "spec.yaml", "--json", "-k", "name=sound or name=doubled")
+    assert [ran.results[name]["status"] for name in ("sound", "doubled")] == ["found", "passed"]
+    assert not any(result["kept"] for result in ran.results.values())
+
+
+def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
+    again: Path, checking: Any
+) -> None:
+    only = ("-k", "name=sound", "--json")
+    seeded = checking.check(again, "spec.yaml", *only, "--seed", "3")
+    assert not seeded.results["sound"]["kept"]
+    assert checking.check(again, "spec.yaml", *only, "--seed", "3").results["sound"]["kept"]
+    import numpy as np
+
+    np.savez(again / "in.npz", **{"0": np.full(128, np.nan, np.float32)})
+    named = checking.check(again, "spec.yaml", *only, "--inputs", "in.npz")
+    assert named.code == 2
+    assert "takes no array '0'" in named.results["sound"]["reason"]
+
+
+def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
+    store = again / "store" / "v1" / "man"
+    for file in store.rglob("*"):
+        if file.is_file() and b'"check"' in file.read_bytes():
+            file.write_bytes(file.read_bytes()[:-20])
+    ran = checking.check(again, "spec.yaml", "--json", "-k", "name=sound")
+    assert (ran.code, ran.results["sound"]["kept"]) == (0, False)
+
+
+def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
+    def cache(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "pallasc", "cache", *words, "--store", again / "store"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    verified = cache("verify", "--json")
+    assert verified.returncode == 0
+    assert json.loads(verified.stdout)["findings"] == []
+    assert cache("clear").returncode == 0
+    assert not [*(again / "store" / "v1" / "man").rglob("?" * 64)]
+
+
+def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
+    project: Path, checking: Any
+) -> None:
+    source = project / "kernels.py"
+    of_any_size = "return kernel(body, n=x.shape[0])(x)"
+    source.write_text(source.read_text().replace("return kernel(body)(x)", of_any_size))
+    sized = {
+        "name": "sound",
+        "args": ["f32[{n}]"],
+        "matrix": {"n": [1 << 22, 1 << 23]},
+        "check": {"n": 128, "$seed": 5},
+    }
+    (project / "spec.yaml").write_text(checking.spec_of(sized))
+    ran = checking.check(project, "spec.yaml", "--json")
+    assert ran.code == 0, ran.err
+    checks = ran.report["variants"]
+    assert [check["id"] for check in checks] == [
+        f"sound[n={n}]@h100-sxm" for n in (1 << 22, 1 << 23)
+    ]
+    for check in checks:
+        (result,) = check["results"]
+        assert (result["status"], result["notes"]) == ("passed", ["for sound[n=128]@h100-sxm"])
+    assert "[1/1] compiled  sound[n=128]@h100-sxm" in ran.err
+
+
+def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, checking: Any) -> None:
+    source = project / "kernels.py"
+    source.write_text(
+        source.read_text()
+        + "\n\ndef hangs(x):\n    import time\n    time.sleep(600)\n"
+        + "\n\ndef dies(x):\n    import os\n    os.kill(os.getpid(), 11)\n"
+        + "\n\ndef eats(x):\n    return [bytearray(1 << 28) for _ in range(1 << 10)]\n"
+    )
+    bad = ("hangs", "dies", "eats")
+    kernels = [
+        {"name": name, "entry": "kernels.py:sound", "reference": f"kernels.py:{name}"}
+        for name in bad
+    ]
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}, *kernels))
+    began_s = time.monotonic()
+    ran = checking.check(project, "spec.yaml", "--json", "--timeout", "25", "--memory", "3GiB")
+    assert time.monotonic() - began_s < 150
+    assert ran.code == 1
+    assert ran.results["sound"]["status"] == "passed"
+    for name, words in (
+        ("hangs", "took longer than 25 s (--timeout)"),
+        ("dies", "was killed by SIGSEGV"),
+        ("eats", ""),
+    ):
+        result = ran.results[name]
+        assert (result["status"], result["stopped"]) == ("not checked", True)
+        assert words in result["reason"]
+    assert not any(ran.results[name]["kept"] for name in bad)
+
+
+def test_a_check_that_is_killed_leaves_no_half_result(project: Path, checking: Any) -> None:
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}, {"name": "doubled"}))
+    words = [sys.executable, "-P", "-m", "pallasc", "check", "spec.yaml", "--store", "store"]
+    process = subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # the first result is there, and the second may be half done
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    ran = checking.check(project, "spec.yaml", "--json")
+    statuses = {name: result["status"] for name, result in ran.results.items()}
+    assert statuses == {"sound": "passed", "doubled": "found"}
+
+
+def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> None:
+    bundle = again / "kernels.pallasc"
+    made = subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", "bundle", "create", "spec.yaml", "--output", bundle,
+         "--store", "store", "-k", "name=sound"],
+        cwd=again, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    key = checking.check(again, "spec.yaml", "--json", "-k", "name=sound").report["variants"][0]
+    for what in (bundle, key["action_key"]):
+        ran = checking.check(again, what, "--json")
+        assert ran.code == 0, ran.err
+        ((result,),) = [check["results"] for check in ran.report["variants"]]
+        assert (result["status"], result["reason"]) == (
+            "not checked",
+            "it needs the source, which is not here",
+        )
+
+
+def test_a_key_that_the_store_lacks_says_so(project: Path, checking: Any) -> None:
+    ran = checking.check(project, "0" * 64)
+    assert ran.code == 3
+    assert f"the store has no artifact {'0' * 64}" in ran.err
+
+
+def test_a_variant_that_does_not_compile_is_told_and_the_others_are_checked(
+    project: Path, checking: Any
+) -> None:
+    source = project / "kernels.py"
+    source.write_text(source.read_text() + "\n\ndef broken(x):\n    raise ValueError('no')\n")
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "broken"}, {"name": "sound"}))
+    ran = checking.check(project, "spec.yaml", "--json")
+    assert ran.code == 1
+    broken, sound = ran.report["variants"]
+    assert broken["results"] == []
+    assert "ValueError: no" in broken["error"]["message"]
+    assert sound["results"][0]["status"] == "passed"
+
+
+def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
+    ran = checking.check(checked.folder, "spec.yaml")
+    assert "passed       interpreter  sound@h100-sxm  kept" in ran.out
+    assert "found        interpreter  waits_twice@h100-sxm  kept\n  kernels.py:" in ran.out
+    assert ": error: the only thread left waits for ever: " in ran.out
+    assert "[deadlock]" in ran.out
+    assert "\ndeadlock: All threads wait" in ran.out
+    assert "5 variants in " in ran.err
+    assert "1 passed, 4 found; " in ran.err
+    assert ran.err.rstrip().endswith("5 kept")
+
+
+def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """Check the essentials of the schema, and return the results."""
+    assert data["version"] == "2.1.0"
+    assert data["$schema"].endswith("sarif-2.1.0.json")
+    (run,) = data["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "pallasc"
+    rules = driver["rules"]
+    for rule in rules:
+        assert rule["id"]
+        assert rule["shortDescription"]["text"].endswith(".")
+        assert rule["help"]["text"]
+        assert rule["fullDescription"]["text"]
+    assert run["originalUriBaseIds"]["%SRCROOT%"]["uri"] == f"{folder.as_uri()}/"
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning", "note")
+        assert result["message"]["text"]
+        for place in (*result["locations"], *result.get("relatedLocations", ())):
+            physical = place["physicalLocation"]
+            assert physical["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
+            assert not physical["artifactLocation"]["uri"].startswith(("/", "file:"))
+            assert physical["region"]["startLine"] >= 1
+        assert result["partialFingerprints"]["pallasc/v1"]
+    (invocation,) = run["invocations"]
+    assert type(invocation["executionSuccessful"]) is bool
+    results: list[dict[str, Any]] = run["results"]
+    return results
+
+
+def test_sarif_has_rules_with_help_and_places_in_the_repository(
+    checked: Any, checking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    checking.check(checked.folder, "spec.yaml", "--sarif", "out/findings.sarif")
+    data = json.loads((checked.folder / "out" / "findings.sarif").read_text())
+    results = _assert_sarif(data, checked.folder.resolve())
+    assert {result["ruleId"] for result in results} >= {"deadlock", "wrong-numbers"}
+    assert {r["id"] for r in data["runs"][0]["tool"]["driver"]["rules"]} >= {"race"}
+    dead = next(result for result in results if result["ruleId"] == "deadlock")
+    assert dead["relatedLocations"]
+    assert "Variants: waits_twice@h100-sxm" in dead["message"]["text"]
+
+
+def test_junit_has_a_suite_a_level_and_a_failure_a_finding(checked: Any, checking: Any) -> None:
+    checking.check(checked.folder, "spec.yaml", "--junit", "report.xml")
+    top = ElementTree.parse(checked.folder / "report.xml").getroot()
+    (suite,) = top.findall("testsuite")
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
+        "interpreter",
+        "5",
+        "4",
+    )
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    failure = cases["doubled@h100-sxm"].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "wrong-numbers"
+    assert cases["sound@h100-sxm"].find("failure") is None
+
+
+def test_github_gets_a_finding_at_its_line(checked: Any, checking: Any) -> None:
+    ran = checking.check(checked.folder, "spec.yaml", "--annotations", "github")
+    (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
+    assert line.startswith("::error file=kernels.py,line=")
+
+
+def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking: Any) -> None:
+    (project / "spec.yaml").write_text("schema: 1\nkernels: 3\n")
+    ran = checking.check(
+        project, "spec.yaml", "--json", "--sarif", "a.sarif", "--junit", "b.xml",
+        "--annotations", "github",
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "expected a list of kernels" in ran.report["error"]["message"]
+    run = json.loads((project / "a.sarif").read_text())["runs"][0]
+    assert run["invocations"][0]["executionSuccessful"] is False
+    assert b"expected a list of kernels" in (project / "b.xml").read_bytes()
+    assert "::error " in ran.err
