@@ -5,6 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # type checkers know the name; `typing` takes three milliseconds
 if TYPE_CHECKING:
     from pallasc.compiler.api import compile
+    from pallasc.emulator.emulate import emulate
     from pallasc.errors import (
         ArgumentError,
         BudgetError,
@@ -53,6 +54,7 @@ __all__ = [
     "__version__",
     "compile",
     "declare",
+    "emulate",
     "kernel",
     "load",
     "open_artifact",
@@ -63,6 +65,7 @@ _MODULE_OF = {
     "Artifact": "pallasc.specs.artifacts.artifact",
     "Kernel": "pallasc.runtime.kernel",
     "compile": "pallasc.compiler.api",
+    "emulate": "pallasc.emulator.emulate",
     **dict.fromkeys(("Call", "Ref", "declare", "kernel"), "pallasc.specs.loading.decorator"),
     **dict.fromkeys(("Kernels", "load", "open_artifact", "open_bundle"), "pallasc.runtime.opening"),
     **dict.fromkeys(

@@ -1,6 +1,6 @@
 """Memory by address: global allocations, a block's shared memory, local memory of lanes.
 
-Addresses are 64 bits wide and generic. The top byte tells the space, so that a generic access finds
+Addresses are 64 bits wide and generic. The top bits tell the space, so that a generic access finds
 its memory: global memory has its allocations at `GLOBAL`, shared memory its window at `SHARED`,
 where a block of rank r in its cluster begins at r << 24, as it does on NVIDIA's GPUs.
 """
@@ -20,9 +20,9 @@ Mask = npt.NDArray[np.bool_]
 Addresses = npt.NDArray[np.int64]
 
 GLOBAL = 0x10_0000_0000
-SHARED = 0x7F00_0000_0000
-LOCAL = 0x7E00_0000_0000
-PARAMETERS = 0x7D00_0000_0000
+PARAMETERS = 1 << 60
+LOCAL = 2 << 60
+SHARED = 3 << 60
 RANK_SHIFT = 24
 RESERVED = 1024
 """Bytes at the start of each block's shared memory that the system has for itself."""
