@@ -6,8 +6,12 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pallasc.cache.format import ArtifactRecord
+from pallasc.cache.format import StoredRecord
+
+if TYPE_CHECKING:
+    from pallasc.cache.manifests import AboutJson
 
 _BLOB = struct.Struct(">32sQ")
 _MOST_CHARACTERS = 10_000
@@ -21,7 +25,7 @@ class About:
     target: str = ""
     params: Mapping[str, object] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> AboutJson:
         """Return it as JSON, as manifests and the log of uses hold it."""
         return {"name": self.name, "target": self.target, "params": dict(self.params)}
 
@@ -45,7 +49,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def cubin_bytes(record: ArtifactRecord) -> int:
+def cubin_bytes(record: StoredRecord) -> int:
     """Return the size of all cubins that an artifact's kernels name."""
     kernels = record["artifact"].get("kernels")
     if not isinstance(kernels, list):
@@ -55,7 +59,7 @@ def cubin_bytes(record: ArtifactRecord) -> int:
     return sum(blob["size"] for name, blob in record["blobs"].items() if name in cubins)
 
 
-def pack_blobs(record: ArtifactRecord) -> bytes:
+def pack_blobs(record: StoredRecord) -> bytes:
     """Return digests and sizes of a record's blobs, each once, as the index holds them."""
     sizes = {blob["digest"]: blob["size"] for blob in record["blobs"].values()}
     return b"".join(_BLOB.pack(bytes.fromhex(name), size) for name, size in sorted(sizes.items()))

@@ -93,7 +93,7 @@ class StoredBlob(TypedDict):
     size: int
 
 
-class ArtifactRecord(TypedDict):
+class StoredRecord(TypedDict):
     """The body of an artifact's record; what is in `artifact` only its maker knows."""
 
     artifact: dict[str, object]
@@ -172,17 +172,17 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, object], str]:
     return body, digest
 
 
-def decode_artifact(key: str, data: bytes) -> tuple[ArtifactRecord, str]:
+def decode_artifact(key: str, data: bytes) -> tuple[StoredRecord, str]:
     """Return the record of an artifact and its digest.
 
     Raises:
         CorruptError: as of `decode`.
     """
     body, digest = decode(KINDS[ARTIFACTS], key, data)
-    return cast(ArtifactRecord, body), digest
+    return cast(StoredRecord, body), digest
 
 
-def artifact_digest(data: bytes, body: ArtifactRecord) -> str:
+def artifact_digest(data: bytes, body: StoredRecord) -> str:
     """Return the SHA-256 of the JSON of `artifact` in a record, without encoding it again.
 
     Args:
@@ -218,7 +218,7 @@ def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
 
 
 def _check_artifact(name: str, body: dict[str, object]) -> None:
-    """Check that a body is an `ArtifactRecord`; what is in `artifact` is not looked at."""
+    """Check that a body is an `StoredRecord`; what is in `artifact` is not looked at."""
     blobs = body.get("blobs")
     if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
         raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")

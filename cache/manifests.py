@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import CorruptError
 
@@ -19,6 +19,30 @@ MAX_SIGNATURES = 16
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_SIGNATURE = 200
 _MOST = 2**53
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class AboutJson(TypedDict, total=False):
+        """The variant that was compiled last, and how long that took."""
+
+        name: str
+        target: str
+        params: Mapping[str, object]
+        seconds: float
+
+    class DiagnosticJson(TypedDict):
+        """A warning of a compilation."""
+
+        stage: str
+        kind: str
+        source: str
+        text: str
+        count: int
+
+
+def _nothing() -> AboutJson:
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +52,11 @@ class Manifest:
     `body` is the JSON object that was read, including signatures; empty for a new manifest.
     """
 
-    about: Mapping[str, object] = field(default_factory=dict)
+    about: AboutJson = field(default_factory=_nothing)
     absent: Sequence[str] = ()
     action: str = ""
     check: str = ""
-    diagnostics: Sequence[Mapping[str, object]] = ()
+    diagnostics: Sequence[DiagnosticJson] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     fields: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -49,10 +73,10 @@ class Manifest:
     schema: int = 0
     signed: Sequence[Mapping[str, str]] = ()
     specs: str = ""
-    toolchains: Sequence[Mapping[str, object]] = ()
+    toolchains: Sequence[Mapping[str, str | Mapping[str, str]]] = ()
     variant: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    warnings: Sequence[Mapping[str, object]] = ()
+    warnings: Sequence[DiagnosticJson] = ()
     body: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from pallasc.cache import files, format
 from pallasc.cache.about import About, about_from_json, cubin_bytes, pack_blobs
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS, ArtifactRecord
+from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS, StoredRecord
 from pallasc.cache.manifests import seconds_of
 from pallasc.cache.scan import Scan
 from pallasc.errors import CorruptError
@@ -161,7 +161,7 @@ def _write_artifacts(database: Database, rows: list[Row]) -> None:
 def _artifact_row(
     key: str, identity: files.Identity, body: Mapping[str, object]
 ) -> tuple[object, ...]:
-    record = cast(ArtifactRecord, body)
+    record = cast(StoredRecord, body)
     sizes = {blob["digest"]: blob["size"] for blob in record["blobs"].values()}
     packed, cubins, mtime_ns = pack_blobs(record), cubin_bytes(record), identity[1]
     return key, *identity, packed, sum(sizes.values()), cubins, mtime_ns, mtime_ns

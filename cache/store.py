@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, ArtifactRecord
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
 from pallasc.cache.stored import PutResult as PutResult
 from pallasc.cache.stored import StoredArtifact as StoredArtifact
@@ -317,7 +317,7 @@ class Store:
         read = self._read_record(ARTIFACTS, key)
         if read is None:
             return None
-        record, digest, file = cast(ArtifactRecord, read[0]), *read[1:]
+        record, digest, file = cast(StoredRecord, read[0]), *read[1:]
         if not verify:
             return StoredArtifact(key, record, digest, self)
         held: dict[str, bytes] = {}

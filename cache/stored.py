@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pallasc.cache.format import ArtifactRecord
+from pallasc.cache.format import StoredRecord
 from pallasc.errors import CorruptError
 
 
@@ -55,7 +55,7 @@ class StoredArtifact:
     """
 
     key: str
-    record: ArtifactRecord
+    record: StoredRecord
     digest: str
     _store: Source = field(repr=False, compare=False)
     _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pallasc.cache import files, format, stat_digest, uses
 from pallasc.cache.about import pack_blobs
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, ArtifactRecord
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
@@ -182,7 +182,7 @@ class _Verification:
             return
         self._result.records += 1
 
-    def _other_maker(self, body: ArtifactRecord) -> str:
+    def _other_maker(self, body: StoredRecord) -> str:
         """Return which kernel another assembler made than the record names, "" if there is none.
 
         A record of another form has no such kernel: its form is checked where it is used.
@@ -197,7 +197,7 @@ class _Verification:
                     return f"it says that ptxas {ptxas} made {name}, which {maker} assembled"
         return ""
 
-    def _lacks(self, body: ArtifactRecord) -> Iterator[str]:
+    def _lacks(self, body: StoredRecord) -> Iterator[str]:
         for name, blob in sorted(body["blobs"].items()):
             digest = blob["digest"]
             if digest in self._unreadable:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from pallasc.cache.manifests import Manifest
@@ -24,6 +24,7 @@ from pallasc.errors import CheckError, Location
 from pallasc.specs.canonical import labelled_key
 
 if TYPE_CHECKING:
+    from pallasc.cache.manifests import DiagnosticJson
     from pallasc.cache.store import Store
 
 Stage = Literal["lower", "compile"]
@@ -98,9 +99,15 @@ class Diagnostic:
             return None
         return Location(path, int(line))
 
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return asdict(self)
+    def to_json(self) -> DiagnosticJson:
+        """Return it as manifests and reports hold it."""
+        return {
+            "stage": self.stage,
+            "kind": self.kind,
+            "source": self.source,
+            "text": self.text,
+            "count": self.count,
+        }
 
 
 def from_json(value: object) -> tuple[Diagnostic, ...]:
