@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.checks.kept import Kept
+from pallasc.checks.kept import Checkable, Kept
 from pallasc.checks.levels import Level
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.subject import Options
@@ -71,7 +71,7 @@ class _Job:
 
     level: Level
     subject: Candidate
-    key: str
+    kept: Checkable
     options: Options
     notes: tuple[str, ...]
     asking: list[Candidate] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Checking:
         self._events = events
         self._context = context or _own_context(store)
         self._kept = Kept(store, self._context)
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[tuple[str, str], _Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
         self.notes: list[str] = []
@@ -118,28 +118,43 @@ class Checking:
             asking: the variant that is asked about.
             small: the variant of the spec's small sizes, which levels that execute run instead.
         """
-        for level in self._levels:
-            subject, notes, options = asking, _NO_NOTES, self._options
-            if small is not None and level.executes:
-                subject, notes = small, (f"for {small.id}",) if small.id != asking.id else ()
-                options = self._seeded(asking)
-            try:
-                key = self._kept.key(
-                    level,
-                    options,
-                    action=subject.action_key,
-                    artifact=subject.artifact.digest,
-                    variant=subject.variant,
-                )
-                found = self._kept.find(key, subject.variant)
-            except PallascError as error:
+        own = [level for level in self._levels if small is None or not level.executes]
+        self._look_up(asking, asking, own, self._options, _NO_NOTES)
+        if small is not None:
+            executing = [level for level in self._levels if level.executes]
+            notes = (f"for {small.id}",) if small.id != asking.id else _NO_NOTES
+            self._look_up(asking, small, executing, self._seeded(asking), notes)
+
+    def _look_up(
+        self,
+        asking: Candidate,
+        subject: Candidate,
+        levels: Sequence[Level],
+        options: Options,
+        notes: tuple[str, ...],
+    ) -> None:
+        if not levels:
+            return
+        try:
+            kept = self._kept.subject(
+                options,
+                action=subject.action_key,
+                artifact=subject.artifact.digest,
+                variant=subject.variant,
+            )
+            found = self._kept.find(kept, levels)
+        except PallascError as error:
+            for level in levels:
                 self._settle(asking, level, _stopped(level, error), error=error)
-                continue
-            if found is not None:
-                self._settle(asking, level, replace(found, notes=(*notes, *found.notes)), kept=True)
-                continue
-            job = _Job(level, subject, key, options, notes)
-            self._jobs.setdefault(key, job).asking.append(asking)
+            return
+        for level in levels:
+            result = found.get(level.name)
+            if result is None:
+                job = _Job(level, subject, kept, options, notes)
+                self._jobs.setdefault((kept.key, level.name), job).asking.append(asking)
+            else:
+                own = replace(result, notes=(*notes, *result.notes)) if notes else result
+                self._settle(asking, level, own, kept=True)
 
     def _seeded(self, asking: Candidate) -> Options:
         """Return the options with the seed of a spec, which that of the command replaces."""
@@ -236,9 +251,7 @@ class Checking:
             self.notes.append(f"{job.subject.id} will be checked again: {reply.uncached}")
             return
         try:
-            self._kept.put(
-                job.key, job.subject.action_key, reply.result, reply.sources, job.subject.variant
-            )
+            self._kept.put(job.kept, job.level, reply.result, reply.sources)
         except PallascError as error:
             self.notes.append(f"the result of {job.subject.id} is not kept: {error.message}")
 
