@@ -59,10 +59,11 @@ OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Who listens to a check."""
+    """Who listens to a check: to each result, from time to time, and to its end."""
 
     on_result: OnResult = lambda candidate, result, kept: None
     on_tick: OnTick = lambda running, done, total: None
+    on_end: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -222,7 +223,8 @@ class Checking:
         )
 
     def finish(self) -> None:
-        """Write down the digests of files that were read meanwhile."""
+        """Tell that it is over, and write down the digests of files that were read meanwhile."""
+        self._events.on_end()
         self._context.digests.save()
 
     def _finish(self, job: _Job, answer: Answer) -> None:
