@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.checks.kept import Checkable, Kept
+from pallasc.checks.kept import Kept
 from pallasc.checks.levels import Level
+from pallasc.checks.locate import Locator
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.subject import Options
 from pallasc.errors import PallascError
@@ -59,11 +60,10 @@ OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Who listens to a check: to each result, from time to time, and to its end."""
+    """Who listens to a check."""
 
     on_result: OnResult = lambda candidate, result, kept: None
     on_tick: OnTick = lambda running, done, total: None
-    on_end: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class _Job:
 
     level: Level
     subject: Candidate
-    kept: Checkable
+    key: str
     options: Options
     notes: tuple[str, ...]
     asking: list[Candidate] = field(default_factory=list)
@@ -107,9 +107,10 @@ class Checking:
         self._events = events
         self._context = context or _own_context(store)
         self._kept = Kept(store, self._context)
-        self._jobs: dict[tuple[str, str], _Job] = {}
+        self._jobs: dict[str, _Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
+        self._locator = Locator(store, limits.timeout_s)
         self.notes: list[str] = []
 
     def look_up(self, asking: Candidate, small: Candidate | None = None) -> None:
@@ -119,43 +120,29 @@ class Checking:
             asking: the variant that is asked about.
             small: the variant of the spec's small sizes, which levels that execute run instead.
         """
-        own = [level for level in self._levels if small is None or not level.executes]
-        self._look_up(asking, asking, own, self._options, _NO_NOTES)
-        if small is not None:
-            executing = [level for level in self._levels if level.executes]
-            notes = (f"for {small.id}",) if small.id != asking.id else _NO_NOTES
-            self._look_up(asking, small, executing, self._seeded(asking), notes)
-
-    def _look_up(
-        self,
-        asking: Candidate,
-        subject: Candidate,
-        levels: Sequence[Level],
-        options: Options,
-        notes: tuple[str, ...],
-    ) -> None:
-        if not levels:
-            return
-        try:
-            kept = self._kept.subject(
-                options,
-                action=subject.action_key,
-                artifact=subject.artifact.digest,
-                variant=subject.variant,
-            )
-            found = self._kept.find(kept, levels)
-        except PallascError as error:
-            for level in levels:
+        for level in self._levels:
+            subject, notes, options = asking, _NO_NOTES, self._options
+            if small is not None and level.executes:
+                subject, notes = small, (f"for {small.id}",) if small.id != asking.id else ()
+                options = self._seeded(asking)
+            try:
+                key = self._kept.key(
+                    level,
+                    options,
+                    action=subject.action_key,
+                    artifact=subject.artifact.digest,
+                    variant=subject.variant,
+                )
+                found = self._kept.find(key, subject.variant)
+            except PallascError as error:
                 self._settle(asking, level, _stopped(level, error), error=error)
-            return
-        for level in levels:
-            result = found.get(level.name)
-            if result is None:
-                job = _Job(level, subject, kept, options, notes)
-                self._jobs.setdefault((kept.key, level.name), job).asking.append(asking)
-            else:
-                own = replace(result, notes=(*notes, *result.notes)) if notes else result
-                self._settle(asking, level, own, kept=True)
+                continue
+            if found is not None:
+                found = self._locator.located(found, subject.artifact, subject.variant)
+                self._settle(asking, level, replace(found, notes=(*notes, *found.notes)), kept=True)
+                continue
+            job = _Job(level, subject, key, options, notes)
+            self._jobs.setdefault(key, job).asking.append(asking)
 
     def _seeded(self, asking: Candidate) -> Options:
         """Return the options with the seed of a spec, which that of the command replaces."""
@@ -223,8 +210,7 @@ class Checking:
         )
 
     def finish(self) -> None:
-        """Tell that it is over, and write down the digests of files that were read meanwhile."""
-        self._events.on_end()
+        """Write down the digests of files that were read meanwhile."""
         self._context.digests.save()
 
     def _finish(self, job: _Job, answer: Answer) -> None:
@@ -243,8 +229,10 @@ class Checking:
                 self._settle(asking, job.level, _noted(result, job), error=error)
             return
         self._keep(job, reply)
+        subject = job.subject
+        located = self._locator.located(reply.result, subject.artifact, subject.variant)
         for asking in job.asking:
-            self._settle(asking, job.level, _noted(reply.result, job))
+            self._settle(asking, job.level, _noted(located, job))
 
     def _keep(self, job: _Job, reply: Checked) -> None:
         if reply.result.stopped:
@@ -253,7 +241,9 @@ class Checking:
             self.notes.append(f"{job.subject.id} will be checked again: {reply.uncached}")
             return
         try:
-            self._kept.put(job.kept, job.level, reply.result, reply.sources)
+            self._kept.put(
+                job.key, job.subject.action_key, reply.result, reply.sources, job.subject.variant
+            )
         except PallascError as error:
             self.notes.append(f"the result of {job.subject.id} is not kept: {error.message}")
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pallasc.compiler.workers.typed_json import plain, read_dataclass
 from pallasc.errors import Location
 
 Severity = Literal["error", "warning", "note"]
@@ -41,10 +42,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that takes part in a finding, and what it does there."""
+    """A place that takes part in a finding, and what it does there.
+
+    Attributes:
+        text: what it does, or what it is.
+        location: the user's line, None where it is not known.
+        ptx_line: its line of the PTX, 0 for none.
+    """
 
     text: str
     location: Location | None = None
+    ptx_line: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,8 @@ class Finding:
         instruction: the instruction, in the words of its language: `wgmma.wait_group.sync.aligned`
             with its line of the PTX, or the name of a JAX primitive; "" where there is none.
         hint: what to do about it, "" for what the rule says.
+        kernel: the kernel that it is in, where the level reads PTX.
+        ptx_line: its line of the PTX, 0 for none.
         places: other places that take part: the write that a read races with, the threads that
             wait.
     """
@@ -69,6 +79,8 @@ class Finding:
     location: Location | None = None
     instruction: str = ""
     hint: str = ""
+    kernel: str = ""
+    ptx_line: int = 0
     places: tuple[Place, ...] = ()
 
 
@@ -120,8 +132,6 @@ def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResul
 
 def to_json(result: LevelResult) -> dict[str, object]:
     """Return a result as plain data."""
-    from pallasc.compiler.workers.typed_json import plain
-
     return {name: plain(getattr(result, name)) for name in LevelResult.__slots__}
 
 
@@ -131,8 +141,6 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
     Raises:
         ValueError: it is malformed.
     """
-    from pallasc.compiler.workers.typed_json import read_dataclass
-
     try:
         result: LevelResult = read_dataclass(LevelResult, data)
     except (AttributeError, LookupError, TypeError) as error:

@@ -51,6 +51,7 @@ class Level:
 
 
 _LEVELS = (
+    Level(name="static", package="checks.static"),
     Level(name="interpreter", package="checks.interpreter", needs_source=True, executes=True),
 )
 LEVELS = {level.name: level for level in _LEVELS}

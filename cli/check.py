@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options as BuildOptions
 
 _KEY = re.compile(r"[0-9a-f]{64}")
-LEVELS = ("interpreter", "all")
+LEVELS = ("static", "interpreter", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
 
 
@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
     type=click.Choice(LEVELS),
     default="all",
     show_default=True,
-    help="What looks: JAX's interpreter of Mosaic kernels, or all that there is.",
+    help="What looks: plan and PTX alone, JAX's interpreter of Mosaic kernels, or all of it.",
 )
 @file_option("--inputs", "A .npz file with arrays by the names of inputs; others are random.")
 @click.option(
@@ -112,6 +112,10 @@ def command(
     docs/check.md.
 
     Where a spec names small sizes under "check", levels that execute run those, and say so.
+
+    The static level reads the launch plan and the PTX that ships, and runs nothing: it looks for
+    barriers whose bytes and arrivals do not add up, waits and fences that are missing, and accesses
+    outside of what they belong to.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
     --inputs, compares the results with the reference of the spec, and looks for races, accesses out

@@ -118,12 +118,14 @@ class Ran:
 
 
 def check(folder: Path, *arguments: str | Path, modules: Path | None = None) -> Ran:
-    """Run `pallasc check` in a folder, in a process of its own."""
+    """Run `pallasc check` in a folder, in a process of its own; the interpreter by default."""
     listing = (
         "import atexit, pathlib, sys; listing = pathlib.Path(sys.argv.pop(1)); "
         "atexit.register(lambda: listing.write_text('\\n'.join(sys.modules))); "
         "from pallasc.cli.main import main; sys.exit(main())"
     )
+    if "--level" not in arguments:
+        arguments = (*arguments, "--level", "interpreter")
     start = ["-m", "pallasc"] if modules is None else ["-c", listing, str(modules)]
     words = [sys.executable, "-P", *start, "check", *map(str, arguments)]
     done = subprocess.run(

@@ -1,0 +1,360 @@
+"""What a thread leaves running: products, bulk stores, and writes without a fence.
+
+One pass over the graph keeps, for each thread's path, what has been started and not been waited
+for: where paths meet, what is pending on all of them; where a loop begins, also what its last
+iteration left. Groups are counted as PTX does: what a wait for all but N groups lets go is what N
+or more commits followed (PTX ISA 9.0, 9.7.9.25.3, 9.7.15.7).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallasc.checks.static.evaluate import Step, registers_of
+from pallasc.checks.static.facts import Access, Arrival, BulkCopy, Facts, Place, Product
+from pallasc.checks.static.found import Found
+from pallasc.emulator.ptx.syntax import Address, Instruction, Operand
+
+_OPERAND_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Something that was started: `age` is how many groups were committed since."""
+
+    age: int
+    stale: bool = False  # started in an earlier iteration of a loop around
+
+
+@dataclass(slots=True)
+class _State:
+    products: dict[int, _Pending] = field(default_factory=dict)
+    stores: dict[int, _Pending] = field(default_factory=dict)
+    writes: dict[int, _Pending] = field(default_factory=dict)
+    loads: dict[int, _Pending] = field(default_factory=dict)
+
+    def tables(self) -> tuple[dict[int, _Pending], ...]:
+        return self.products, self.stores, self.writes, self.loads
+
+    def copy(self) -> _State:
+        return _State(*(dict(table) for table in self.tables()))
+
+
+def _meet(states: list[_State]) -> _State:
+    """Return what is pending on all paths."""
+    first, *others = states
+    result = first.copy()
+    for other in others:
+        for mine, theirs in zip(result.tables(), other.tables(), strict=True):
+            for number in list(mine):
+                if number not in theirs:
+                    del mine[number]
+                else:
+                    a, b = mine[number], theirs[number]
+                    mine[number] = _Pending(max(a.age, b.age), a.stale or b.stale)
+    return result
+
+
+def _with_iteration(state: _State, last: list[_State]) -> _State:
+    """Return what is pending when an iteration begins, the first or another one."""
+    result = state.copy()
+    for each in last:
+        for mine, theirs in zip(result.tables(), each.tables(), strict=True):
+            for number, pending in theirs.items():
+                mine.setdefault(number, _Pending(pending.age, stale=True))
+    return result
+
+
+def check_asynchrony(facts: Facts) -> Iterator[Found]:
+    """Yield what a kernel uses, overwrites or leaves before it has been waited for."""
+    walk = _Walk(facts)
+    found = {(each.rule, each.instruction): each for each in walk.run()}
+    yield from found.values()
+
+
+class _Walk:
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.evaluation = facts.evaluation
+        self.steps: dict[int, list[Step]] = defaultdict(list)
+        for step in self.evaluation.steps:
+            self.steps[step.block].append(step)
+        self.results: dict[int, frozenset[int]] = {
+            product.step.number: product.results for product in facts.products
+        }
+        self.all_results = frozenset().union(*self.results.values()) if self.results else None
+        self.found: list[Found] = []
+        self.released = self._released_memory()
+
+    def run(self) -> list[Found]:
+        """Walk over the graph twice, the second time with what loops leave."""
+        graph, masks = self.evaluation.graph, self.evaluation.masks
+        ends: dict[int, _State] = {}
+        for is_last in (False, True):
+            self.found = []
+            earlier, ends = ends, {}
+            for number in graph.order:
+                if masks[number] is None:
+                    continue
+                block = graph.blocks[number]
+                before = [e for e in block.before if e in ends and not graph.is_back(e, number)]
+                state = _meet([ends[each] for each in before]) if before else _State()
+                if is_last and number in graph.loops:
+                    backs = [e for e in block.before if graph.is_back(e, number) and e in earlier]
+                    state = _with_iteration(state, [earlier[each] for each in backs])
+                self._block(number, state)
+                ends[number] = state
+            if not graph.loops:
+                break
+        return self.found
+
+    def _block(self, number: int, state: _State) -> None:
+        block = self.evaluation.graph.blocks[number]
+        steps = iter(self.steps[number])
+        following = next(steps, None)
+        if self.all_results is None:
+            for step in self.steps[number]:
+                self._step(step, state)
+            return
+        for index in range(block.start, block.end):
+            if following is not None and following.number == index:
+                step, following = following, next(steps, None)
+                self._step(step, state)
+            if state.products:
+                self._accumulators(self.evaluation.kernel.instructions[index], state)
+
+    def _step(self, step: Step, state: _State) -> None:
+        base, *parts = step.instruction.parts
+        fact = self.facts.by_step.get(step.number)
+        if base == "wgmma":
+            self._wgmma(step, parts, fact, state)
+        elif base == "cp" and "bulk" in parts:
+            self._bulk(step, parts, fact, state)
+        elif base == "fence" and parts[:2] == ["proxy", "async"] and "global" not in parts[-1]:
+            state.writes.clear()
+        elif base in ("st", "stmatrix") and isinstance(fact, Access):
+            self._write(step, fact, state)
+        elif base == "tcgen05" and isinstance(fact, Product):
+            self._unfenced(step, [(p, None, _OPERAND_BYTES) for p in fact.operands], state)
+        elif base == "mbarrier" and isinstance(fact, Arrival) and not fact.announces:
+            self._release(step, fact, state)
+        elif base in ("ret", "exit"):
+            self._end(step, state)
+
+    # ---- products
+
+    def _wgmma(self, step: Step, parts: list[str], fact: Any, state: _State) -> None:
+        if isinstance(fact, Product):
+            state.products[step.number] = _Pending(0)
+            self._unfenced(step, [(p, step, _OPERAND_BYTES) for p in fact.operands], state)
+        elif parts[0] == "commit_group":
+            _commit(state.products)
+        elif parts[0] == "wait_group":
+            _wait(state.products, step.operands[0].number)
+
+    def _accumulators(self, instruction: Instruction, state: _State) -> None:
+        """Note accumulators that an instruction uses before they are waited for."""
+        if instruction.opcode.startswith("wgmma"):
+            return
+        used = {number for operand in instruction.operands for number in _numbers(operand)}
+        if self.all_results is None or not used & self.all_results:
+            return
+        for number, pending in state.products.items():
+            if used & self.results.get(number, frozenset()):
+                why = "was not committed" if pending.age == 0 else "was not waited for"
+                self._tell(
+                    "accumulator-before-wait",
+                    f"an accumulator is used before its product is complete: it {why}.",
+                    instruction,
+                    (("starts the product", number),),
+                )
+                return
+
+    def _release(self, step: Step, arrival: Arrival, state: _State) -> None:
+        """Note memory that is given back while a product still reads it."""
+        barrier = arrival.barrier
+        if not state.products or barrier is None:
+            return
+        for number, pending in state.products.items():
+            product = self.facts.by_step[number]
+            for place in product.operands:
+                load = self._refilled(place, product.step, barrier, pending.stale)
+                if load is not None:
+                    self._tell(
+                        "operand-overwritten",
+                        "memory is given back while a product that was not waited for reads it.",
+                        step.instruction,
+                        (("reads the memory", number), ("fills it again", load.step.number)),
+                    )
+                    return
+
+    def _released_memory(self) -> dict[int, list[tuple[Place, BulkCopy]]]:
+        """Return the copies that wait for a barrier first: by its array, with the barrier."""
+        graph = self.evaluation.graph
+        released: dict[int, list[tuple[Place, BulkCopy]]] = defaultdict(list)
+        if not self.facts.is_local:
+            return released
+        for wait in self.facts.waits:
+            array = self.facts.array(wait.barrier)
+            if array is None or wait.barrier is None:
+                continue
+            for load in self.facts.loads:
+                if load.place is None or load.step.number < wait.step.number:
+                    continue
+                if graph.dominates(wait.step.block, load.step.block):
+                    released[array].append((wait.barrier, load))
+        return released
+
+    def _refilled(self, place: Place, step: Step, barrier: Place, stale: bool) -> BulkCopy | None:
+        """Return a copy that fills a place once a barrier has been arrived at, for certain."""
+        array = self.facts.array(barrier)
+        for waited, load in self.released.get(array, []) if array is not None else ():
+            target = load.place
+            if target is None or load.bytes is None or target.symbol != place.symbol:
+                continue
+            start = target.exact
+            if start is None:
+                continue
+            inside = any(start <= o < start + load.bytes for o in place.starts(step.threads))
+            if not inside or not waited.rest == barrier.rest == place.rest == target.rest == ():
+                factor = _factor(waited, target)
+                if factor is None or stale or not inside:
+                    continue
+                if waited.exact != barrier.exact or not _is_multiple(place, barrier, factor):
+                    continue
+            elif waited.exact != barrier.exact:
+                continue
+            return load
+        return None
+
+    # ---- bulk copies
+
+    def _bulk(self, step: Step, parts: list[str], fact: Any, state: _State) -> None:
+        if "commit_group" in parts:
+            _commit(state.stores)
+        elif "wait_group" in parts:
+            _wait(state.stores, step.operands[0].number)
+        elif isinstance(fact, BulkCopy) and fact.barrier is None:
+            if fact.place is not None:
+                self._unfenced(step, [(fact.place, step, fact.bytes)], state)
+                if "bulk_group" in parts:
+                    state.stores[step.number] = _Pending(0)
+        elif isinstance(fact, BulkCopy):
+            self._overwrite(step, fact.place, fact.bytes or 1, state)
+
+    def _write(self, step: Step, access: Access, state: _State) -> None:
+        self._overwrite(step, access.place, access.width, state)
+        state.writes[step.number] = _Pending(0)
+
+    def _overwrite(self, step: Step, place: Place | None, width: int, state: _State) -> None:
+        """Note a write to what a bulk store still reads."""
+        if place is None:
+            return
+        for number, pending in state.stores.items():
+            store = self.facts.by_step[number]
+            if not _overlap(place, step, width, store.place, store.step, store.bytes, pending):
+                continue
+            why = "committed" if pending.age == 0 else "waited for"
+            self._tell(
+                "bulk-store-source",
+                f"memory is overwritten while a bulk store that was not {why} reads it.",
+                step.instruction,
+                (("reads the memory", number),),
+            )
+            return
+
+    def _unfenced(
+        self, step: Step, places: list[tuple[Place, Step | None, int | None]], state: _State
+    ) -> None:
+        """Note asynchronous reads of what was written without a fence since."""
+        for number, pending in state.writes.items():
+            access = self.facts.by_step[number]
+            for place, reader, size in places:
+                if _overlap(access.place, access.step, access.width, place, reader, size, pending):
+                    what = "a bulk store" if step.instruction.parts[0] == "cp" else "a product"
+                    self._tell(
+                        "missing-proxy-fence",
+                        f"{what} reads memory that was stored to without fence.proxy.async since.",
+                        step.instruction,
+                        (("stores to the memory", number),),
+                    )
+                    return
+
+    def _end(self, step: Step, state: _State) -> None:
+        for number, pending in state.stores.items():
+            why = "committed" if pending.age == 0 else "waited for"
+            self._tell(
+                "unfinished-copy",
+                f"the kernel ends while a bulk store that was not {why} reads shared memory.",
+                step.instruction,
+                (("reads the memory", number),),
+            )
+            return
+
+    def _tell(
+        self,
+        rule: str,
+        message: str,
+        instruction: Instruction,
+        others: tuple[tuple[str, int], ...],
+    ) -> None:
+        instructions = self.evaluation.kernel.instructions
+        involved = tuple((text, instructions[number]) for text, number in others)
+        self.found.append(Found(rule, message, instruction, involved))
+
+
+def _commit(table: dict[int, _Pending]) -> None:
+    for number, pending in table.items():
+        table[number] = _Pending(pending.age + 1, pending.stale)
+
+
+def _wait(table: dict[int, _Pending], but: int | None) -> None:
+    """Let go what was committed, less the last groups."""
+    for number, pending in list(table.items()):
+        if pending.age > (but or 0):
+            del table[number]
+
+
+def _numbers(operand: Operand) -> Iterator[int]:
+    if isinstance(operand, Address):
+        operand = operand.base
+    for register in registers_of(operand):
+        yield register.number
+
+
+def _overlap(
+    written: Place,
+    writer: Step,
+    width: int,
+    read: Place | None,
+    reader: Step | None,
+    size: int | None,
+    pending: _Pending,
+) -> bool:
+    """Tell whether what is written overlaps what is read, for certain."""
+    if read is None or size is None or not written.is_like(read) or (pending.stale and read.rest):
+        return False
+    starts = read.starts(None if reader is None else reader.threads)
+    places = written.starts(writer.threads)
+    return any(
+        start < place + width and place < start + size for start in starts for place in places
+    )
+
+
+def _factor(barrier: Place, target: Place) -> int | None:
+    """Return how many bytes of a buffer a byte of its barriers stands for, None if unclear."""
+    if not barrier.rest or len(barrier.rest) != len(target.rest):
+        return None
+    factors = set()
+    for (a, n), (b, m) in zip(barrier.rest, target.rest, strict=True):
+        if a != b or m % n:
+            return None
+        factors.add(m // n)
+    return factors.pop() if len(factors) == 1 else None
+
+
+def _is_multiple(place: Place, barrier: Place, factor: int) -> bool:
+    return place.rest == tuple((atom, n * factor) for atom, n in barrier.rest)

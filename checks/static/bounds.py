@@ -1,0 +1,189 @@
+"""Addresses and coordinates against what they lie in: arrays, shared memory, tensor maps.
+
+Reported is what some block reaches for certain: no condition that is not known lies before it, and
+its indices are multiples of the block's index, of threads and of iterations of counted loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pallasc.checks.static.evaluate import Step
+from pallasc.checks.static.facts import BulkCopy, Facts, access_bytes
+from pallasc.checks.static.found import Found
+from pallasc.checks.static.values import Value
+from pallasc.specs.artifacts.plan import LaunchPlan
+
+_GLOBAL = ("ld.global", "st.global", "red.global", "atom.global")
+
+
+def check_bounds(facts: Facts, plan: LaunchPlan) -> Iterator[Found]:
+    """Yield accesses of a kernel that leave what they belong to."""
+    reach = _Reach(facts)
+    yield from _shared(facts)
+    for copy in (*facts.loads, *facts.stores):
+        if copy.map is not None and copy.map.im2col is None:
+            yield from _coordinates(copy, reach)
+    for step in facts.evaluation.steps:
+        if _is_global(step):
+            yield from _pointer(step, facts, plan, reach)
+
+
+def _is_global(step: Step) -> bool:
+    base, *parts = step.instruction.parts
+    return base in ("ld", "st", "red", "atom") and "global" in parts
+
+
+def _shared(facts: Facts) -> Iterator[Found]:
+    """Yield what lies behind the end of a block's shared memory."""
+    size = facts.launch.dynamic_smem_bytes
+    accesses = [(each.step, each.place, each.width) for each in (*facts.reads, *facts.writes)]
+    accesses += [
+        (each.step, each.place, each.bytes)
+        for each in (*facts.loads, *facts.stores)
+        if each.place is not None and each.bytes is not None
+    ]
+    for step, place, width in accesses:
+        if place is None or place.rest or place.symbol != facts.dynamic_memory:
+            continue
+        starts = place.starts(step.threads)
+        if starts and (starts[-1] + width > size or starts[0] < 0):
+            end = starts[-1] + width if starts[-1] + width > size else starts[0]
+            yield Found(
+                "out-of-bounds",
+                f"it reaches byte {end} of a block's shared memory, which has {size} bytes.",
+                step.instruction,
+            )
+
+
+class _Reach:
+    """The values that atoms take for certain."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._evaluation = facts.evaluation
+        self._grid = facts.launch.grid
+        self._clustered = not facts.is_local and facts.launch.cluster is not None
+
+    def last(self, value: Value, step: Step) -> tuple[int, int] | None:
+        """Return the least and the largest number that a value takes, None if not known."""
+        if not self._is_certain(step.block) or step.threads is None:
+            return None
+        constant = value.constant
+        if isinstance(constant, int):
+            least = most = constant
+        else:
+            chosen = constant[step.threads]
+            least, most = int(chosen.min()), int(chosen.max())
+        for atom, factor in value.terms:
+            end = self._end(atom, step.block)
+            if end is None:
+                return None
+            least, most = least + min(0, factor * end), most + max(0, factor * end)
+        return least, most
+
+    def _end(self, atom: int, block: int) -> int | None:
+        """Return the largest number that an atom takes; the least is 0."""
+        description = self._evaluation.atoms.descriptions[atom]
+        if description[0] == "special" and description[1].startswith("%ctaid."):
+            return self._grid["xyz".index(description[1][-1])] - 1
+        if description[0] == "iteration":
+            return self._evaluation.last_iteration(description[1], block)
+        return None
+
+    def _is_certain(self, block: int) -> bool:
+        """Tell whether a block runs whatever the conditions that are not known."""
+        evaluation = self._evaluation
+        region = evaluation.regions[block]
+        while region != 0:
+            if region not in evaluation.graph.loops:
+                return False
+            before = [
+                each
+                for each in evaluation.graph.blocks[region].before
+                if not evaluation.graph.is_back(each, region)
+            ]
+            if len({evaluation.regions[each] for each in before}) != 1:
+                return False
+            region = evaluation.regions[before[0]]
+        return True
+
+
+def _coordinates(copy: BulkCopy, reach: _Reach) -> Iterator[Found]:
+    tensor = copy.map
+    coordinates = copy.step.coordinates
+    if tensor is None or len(coordinates) != len(tensor.dims):
+        return
+    for axis, (value, size, box) in enumerate(
+        zip(coordinates, tensor.dims, tensor.box, strict=True)
+    ):
+        found = reach.last(value, copy.step)
+        if found is None:
+            continue
+        least, most = found
+        if most >= size or least + box <= 0:
+            start = most if most >= size else least
+            yield Found(
+                "out-of-bounds",
+                f"a box begins at {start} of dimension {len(tensor.dims) - 1 - axis} of its array, "
+                f"which has {size} there: all of it lies outside.",
+                copy.step.instruction,
+            )
+            return
+
+
+def _pointer(step: Step, facts: Facts, plan: LaunchPlan, reach: _Reach) -> Iterator[Found]:
+    is_store = step.instruction.parts[0] in ("st", "red")
+    address = step.operands[0 if is_store else 1]
+    if not isinstance(address, Value):
+        return
+    pointer = facts.pointer(address)
+    if pointer is None:
+        return
+    atom, parameter = pointer
+    rest = Value(tuple(term for term in address.terms if term[0] != atom), address.constant)
+    found = reach.last(rest, step)
+    if found is None:
+        return
+    size = plan.buffers[parameter.buffer].size - parameter.offset
+    least, most = found[0], found[1] + access_bytes(step)
+    if most > size or least < 0:
+        end = most if most > size else least
+        yield Found(
+            "out-of-bounds",
+            f"it reaches byte {end} of {name_of(plan, parameter.buffer)}, which has {size} bytes.",
+            step.instruction,
+        )
+
+
+def name_of(plan: LaunchPlan, buffer: int) -> str:
+    """Return what a user calls a buffer."""
+    for arrays, kind in ((plan.inputs, "the input"), (plan.outputs, "the output")):
+        for binding in arrays:
+            if binding.buffer == buffer:
+                return f"{kind} {binding.path}".rstrip()
+    return f"buffer {buffer}"
+
+
+def written_buffers(facts: Facts) -> set[int] | None:
+    """Return the buffers that a kernel may write to, None if that is not known."""
+    written: set[int] = set()
+    for copy in facts.stores:
+        target = copy.step.operands[0]
+        if copy.map is not None:
+            written.add(copy.map.buffer)
+        elif isinstance(target, Value) and (pointer := facts.pointer(target)) is not None:
+            written.add(pointer[1].buffer)
+        else:
+            return None
+    for step in facts.evaluation.steps:
+        base, *parts = step.instruction.parts
+        if base not in ("st", "red", "atom", "multimem") or "shared" in parts or "local" in parts:
+            continue
+        if any(part.startswith("shared") for part in parts):
+            continue
+        values = [each for each in step.operands if isinstance(each, Value)]
+        pointers = [found for each in values if (found := facts.pointer(each)) is not None]
+        if not pointers:
+            return None
+        written |= {pointer.buffer for _, pointer in pointers}
+    return written

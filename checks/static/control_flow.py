@@ -1,0 +1,189 @@
+"""The control-flow graph of a kernel: blocks, dominators, loops.
+
+Sets of blocks are bits of an integer: kernels have at most some hundred blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from pallasc.emulator.ptx.syntax import Instruction, Kernel, Label, Register
+
+_ENDS = ("bra", "ret", "exit", "trap", "brx")
+
+
+@dataclass(slots=True)
+class Block:
+    """Instructions `start` to `end`, the latter not included, of which only the last branches.
+
+    `condition` is the guard of that branch: `taken` follows where it holds, `other` where not.
+    """
+
+    start: int
+    end: int
+    taken: int | None = None
+    other: int | None = None
+    condition: Register | None = None
+    before: list[int] = field(default_factory=list)
+
+    @property
+    def after(self) -> list[int]:
+        """The blocks that may follow."""
+        return [each for each in (self.taken, self.other) if each is not None]
+
+
+@dataclass(slots=True)
+class Graph:
+    """The blocks of a kernel.
+
+    Attributes:
+        blocks: in the order of the text; the first is the entry.
+        order: the blocks that can be reached, in reverse postorder.
+        dominators: for each block, those that are on every path to it, and itself.
+        post_dominators: for each block, those that are on every path from it to an end, and itself.
+        loops: header -> blocks of the loop.
+        loop_of: for each block, the header of the innermost loop around it, or None.
+    """
+
+    blocks: list[Block]
+    order: list[int]
+    dominators: list[int]
+    post_dominators: list[int]
+    loops: dict[int, int]
+    loop_of: list[int | None]
+    block_of: list[int]
+
+    def dominates(self, first: int, second: int) -> bool:
+        """Tell whether every path to the block `second` goes through `first`."""
+        return bool(self.dominators[second] >> first & 1)
+
+    def is_back(self, source: int, target: int) -> bool:
+        """Tell whether an edge closes a loop."""
+        return self.dominates(target, source)
+
+    def immediate_dominator(self, block: int) -> int | None:
+        """Return the last block before this one on every path to it."""
+        others = self.dominators[block] & ~(1 << block)
+        found = [each for each in self.order if others >> each & 1]
+        return max(found, key=lambda each: self.dominators[each].bit_count(), default=None)
+
+
+def graph_of(kernel: Kernel) -> Graph:
+    """Return the control-flow graph of a kernel."""
+    blocks, block_of = _blocks(kernel.instructions)
+    order = _order(blocks)
+    dominators = _dominators(blocks, order)
+    graph = Graph(blocks, order, dominators, _post_dominators(blocks, order), {}, [], block_of)
+    for source in order:
+        for target in blocks[source].after:
+            if graph.is_back(source, target):
+                graph.loops[target] = graph.loops.get(target, 0) | _loop(blocks, source, target)
+    graph.loop_of = [_innermost(graph.loops, block) for block in range(len(blocks))]
+    return graph
+
+
+def _target(instruction: Instruction) -> int | None:
+    for operand in instruction.operands:
+        if isinstance(operand, Label):
+            return operand.target
+    return None
+
+
+def _blocks(instructions: tuple[Instruction, ...]) -> tuple[list[Block], list[int]]:
+    count = len(instructions)
+    starts = {0, count}
+    ends: dict[int, str] = {}
+    for number, instruction in enumerate(instructions):
+        name = instruction.opcode.partition(".")[0]
+        if name in _ENDS:
+            ends[number] = name
+            starts.add(number + 1)
+            if (target := _target(instruction)) is not None:
+                starts.add(target)
+    cuts = sorted(start for start in starts if start <= count)
+    numbers = {start: number for number, start in enumerate(cuts[:-1])}
+    blocks, block_of = [], []
+    for number, (start, end) in enumerate(itertools.pairwise(cuts)):
+        block = Block(start, end)
+        block_of += [number] * (end - start)
+        last = instructions[end - 1]
+        name = ends.get(end - 1, "")
+        if name == "bra":
+            block.taken = numbers.get(_target(last) or 0)
+            block.condition = last.guard
+        if name in ("", "brx") or last.guard is not None:
+            block.other = numbers.get(end)
+            block.condition = last.guard if name else None
+        blocks.append(block)
+    for number, block in enumerate(blocks):
+        for after in block.after:
+            blocks[after].before.append(number)
+    return blocks, block_of
+
+
+def _order(blocks: list[Block]) -> list[int]:
+    """Return the reachable blocks in reverse postorder."""
+    seen, postorder = {0}, []
+    stack = [(0, iter(blocks[0].after))]
+    while stack:
+        number, rest = stack[-1]
+        following = next((each for each in rest if each not in seen), None)
+        if following is None:
+            postorder.append(number)
+            stack.pop()
+        else:
+            seen.add(following)
+            stack.append((following, iter(blocks[following].after)))
+    return postorder[::-1]
+
+
+def _dominators(blocks: list[Block], order: list[int]) -> list[int]:
+    everything = (1 << len(blocks)) - 1
+    found = [everything] * len(blocks)
+    found[0] = 1
+    changed = True
+    while changed:
+        changed = False
+        for number in order[1:]:
+            common = everything
+            for before in blocks[number].before:
+                common &= found[before]
+            common |= 1 << number
+            if common != found[number]:
+                found[number], changed = common, True
+    return found
+
+
+def _post_dominators(blocks: list[Block], order: list[int]) -> list[int]:
+    everything = (1 << len(blocks)) - 1
+    found = [everything] * len(blocks)
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(order):
+            after = blocks[number].after
+            common = everything if after else 0
+            for each in after:
+                common &= found[each]
+            common |= 1 << number
+            if common != found[number]:
+                found[number], changed = common, True
+    return found
+
+
+def _loop(blocks: list[Block], source: int, header: int) -> int:
+    """Return the blocks of the loop that an edge from `source` to `header` closes."""
+    found = 1 << header
+    stack = [source]
+    while stack:
+        number = stack.pop()
+        if not found >> number & 1:
+            found |= 1 << number
+            stack += blocks[number].before
+    return found
+
+
+def _innermost(loops: dict[int, int], block: int) -> int | None:
+    around = [header for header, members in loops.items() if members >> block & 1]
+    return min(around, key=lambda header: loops[header].bit_count(), default=None)

@@ -1,0 +1,743 @@
+"""Evaluate the integers of a kernel: addresses, predicates, and which threads reach what.
+
+Each instruction is looked at once. In a loop, a register that every iteration adds the same number
+to is a multiple of the iteration's number; others that change are atoms of the loop's first block.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallasc.checks.static.control_flow import Graph
+from pallasc.checks.static.values import (
+    Atoms,
+    Constant,
+    Value,
+    add,
+    as_mask,
+    both,
+    key_of,
+    known,
+    signed,
+    times,
+    unsigned,
+    where,
+)
+from pallasc.emulator.ptx.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Operand,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+)
+
+_FLOATS = ("f16", "f32", "f64", "f16x2", "bf16", "bf16x2", "f32x2")
+_LOW_14 = 0x3FFF
+
+
+@dataclass(slots=True)
+class Step:
+    """An instruction as it is executed.
+
+    Attributes:
+        number: of the instruction.
+        block: the block that it lies in.
+        threads: the threads of a block that execute it, None where that is not known.
+        operands: the values of its operands: of an address, its sum; of a vector, a list.
+        coordinates: of a tensor, the minor one first.
+    """
+
+    number: int
+    instruction: Instruction
+    block: int
+    threads: Any
+    operands: list[Any]
+    coordinates: list[Value] = field(default_factory=list)
+
+    @property
+    def count(self) -> int | None:
+        """How many threads execute it."""
+        return None if self.threads is None else int(self.threads.sum())
+
+    def has(self, *parts: str) -> bool:
+        """Tell whether the opcode has all these parts."""
+        found = self.instruction.parts
+        return all(part in found for part in parts)
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What is known of a kernel.
+
+    Attributes:
+        steps: the instructions that move data or wait, in the order of the text.
+        masks: for each block, the threads that may reach it; None where it is not reached.
+        regions: for each block, the first block of those that run exactly when it does, as far as
+            conditions are not known; threads aside.
+        guards: for each block that branches on a condition, its value.
+    """
+
+    kernel: Kernel
+    graph: Graph
+    atoms: Atoms
+    thread_count: int
+    steps: list[Step] = field(default_factory=list)
+    masks: list[Any] = field(default_factory=list)
+    regions: list[int] = field(default_factory=list)
+    guards: dict[int, Value] = field(default_factory=dict)
+
+    def last_iteration(self, header: int, block: int) -> int | None:
+        """Return the number of the last iteration in which a loop runs a block, from 0.
+
+        None unless the loop ends with a condition on its iteration alone.
+        """
+        members = self.graph.loops[header]
+        exits = [
+            number
+            for number in self.graph.order
+            if members >> number & 1
+            and any(not members >> each & 1 for each in self.graph.blocks[number].after)
+        ]
+        if len(exits) != 1 or self.graph.loop_of[exits[0]] != header:
+            return None
+        source = self.graph.blocks[exits[0]]
+        if exits[0] not in self.guards or source.taken is None:
+            return None
+        leaves_if = not members >> source.taken & 1
+        last = self._first(self.guards[exits[0]], header, leaves_if)
+        if last is None:
+            return None
+        is_behind = block != exits[0] and self.graph.dominates(exits[0], block)
+        return last - 1 if is_behind and last else last
+
+    def _first(self, guard: Value, header: int, held: bool) -> int | None:
+        """Return the first iteration in which a condition holds, or does not."""
+        if len(guard.terms) != 1 or guard.terms[0][1] != 1 or guard.constant != 0:
+            return None
+        atom = guard.terms[0][0]
+        if self.atoms.kind(atom) == "not":
+            return self._first(self.atoms.operands[atom][0], header, not held)
+        name = str(self.atoms.kind(atom))
+        if name not in ("setp.eq", "setp.ne"):
+            return None
+        first, second = self.atoms.operands[atom]
+        value = add(first, second, -1)
+        if (name == "setp.eq") != held or len(value.terms) != 1:
+            return None
+        atom, step = value.terms[0]
+        if self.atoms.descriptions[atom] != ("iteration", header):
+            return None
+        if not isinstance(value.constant, int) or -value.constant % step:
+            return None
+        last = -value.constant // step
+        return last if last >= 0 else None
+
+
+_WATCHED = frozenset(
+    {
+        "mbarrier", "cp", "wgmma", "tcgen05", "st", "ld", "stmatrix", "ldmatrix", "red", "atom",
+        "fence", "bar", "barrier", "multimem", "clusterlaunchcontrol", "discard", "ret", "exit",
+        "mma",
+    }
+)  # fmt: skip
+
+
+def evaluate(
+    kernel: Kernel, graph: Graph, block: tuple[int, int, int], grid: tuple[int, int, int]
+) -> Evaluation:
+    """Evaluate a kernel that is launched with blocks and a grid of these sizes."""
+    return _Evaluator(kernel, graph, block, grid).run()
+
+
+class _Evaluator:
+    def __init__(
+        self,
+        kernel: Kernel,
+        graph: Graph,
+        block: tuple[int, int, int],
+        grid: tuple[int, int, int],
+    ) -> None:
+        self.kernel, self.graph, self.block, self.grid = kernel, graph, block, grid
+        self.threads = block[0] * block[1] * block[2]
+        self.atoms = Atoms()
+        self.env: dict[int, Value] = {}
+        self.result = Evaluation(kernel, graph, self.atoms, self.threads)
+        self.everyone = np.ones(self.threads, bool)
+        self.thread_index = np.arange(self.threads, dtype=np.int64)
+        self.changing, self.definitions = self._changing()
+        self.ends: dict[int, dict[int, Value]] = {}
+
+    def run(self) -> Evaluation:
+        result, graph = self.result, self.graph
+        result.masks = [None] * len(graph.blocks)
+        result.regions = list(range(len(graph.blocks)))
+        edges: dict[tuple[int, int], Any] = {}
+        exact: dict[tuple[int, int], bool] = {}
+        for number in graph.order:
+            block = graph.blocks[number]
+            before = [each for each in block.before if (each, number) in edges]
+            masks = [edges[each, number] for each in before]
+            mask = self.everyone if number == 0 else _union(masks)
+            if mask is None or not mask.any():
+                continue
+            result.masks[number] = mask
+            result.regions[number] = self._region(number, before, exact)
+            self._enter(number, before)
+            for index in range(block.start, block.end):
+                self._step(index, number, mask)
+            if self.changing:
+                self.ends[number] = {r: self.env[r] for r in self.changing if r in self.env}
+            self._leave(number, mask, edges, exact)
+        result.steps.sort(key=lambda step: step.number)
+        return result
+
+    # ---- control flow
+
+    def _leave(self, number: int, mask: Any, edges: dict[tuple[int, int], Any], exact: Any) -> None:
+        block = self.graph.blocks[number]
+        guard = None if block.condition is None else self._read(block.condition)
+        if guard is not None:
+            self.result.guards[number] = guard
+        for target, is_taken in ((block.taken, True), (block.other, False)):
+            if target is None or self.graph.is_back(number, target):
+                continue
+            if guard is None:
+                edges[number, target], exact[number, target] = mask, True
+            elif guard.is_known:
+                held = as_mask(guard.constant, self.threads)
+                edges[number, target] = mask & (held if is_taken else ~held)
+                exact[number, target] = True
+            else:
+                earlier = edges.get((number, target))
+                edges[number, target] = mask if earlier is None else earlier | mask
+                exact[number, target] = False
+
+    def _region(self, number: int, before: list[int], exact: dict[tuple[int, int], bool]) -> int:
+        """Return the region of a block: that of a dominator, if nothing unknown lies between."""
+        graph = self.graph
+        if number in graph.loops:
+            return number
+        others = graph.dominators[number] & ~(1 << number)
+        loop = graph.loop_of[number]
+        for dominator in reversed([each for each in graph.order if others >> each & 1]):
+            if graph.loop_of[dominator] != loop:
+                continue
+            is_only_way = before == [dominator] and exact[dominator, number]
+            if is_only_way or graph.post_dominators[dominator] >> number & 1:
+                return self.result.regions[dominator]
+            return number
+        return number
+
+    # ---- registers that change
+
+    def _changing(self) -> tuple[set[int], dict[int, list[int]]]:
+        """Return the registers that are defined more than once, and where."""
+        definitions: dict[int, list[int]] = defaultdict(list)
+        accumulators: set[int] = set()
+        for number, instruction in enumerate(self.kernel.instructions):
+            if not instruction.operands:
+                continue
+            if instruction.opcode.startswith("wgmma.mma"):
+                vector = instruction.operands[0]
+                if isinstance(vector, Vector):
+                    accumulators.update(
+                        e.number for e in vector.elements if isinstance(e, Register)
+                    )
+                continue
+            if instruction.opcode.startswith(_WITHOUT_RESULT):
+                continue
+            for register in registers_of(instruction.operands[0]):
+                definitions[register.number].append(number)
+        changing = {
+            register
+            for register, places in definitions.items()
+            if len(places) > 1 and register not in accumulators
+        }
+        return changing, definitions
+
+    def _enter(self, number: int, before: list[int]) -> None:
+        """Set the changing registers to what they hold when a block begins."""
+        if not self.changing or number == 0:
+            return
+        members = self.graph.loops.get(number)
+        ends = [self.ends[each] for each in before if each in self.ends]
+        for register in self.changing:
+            values = [end[register] for end in ends if register in end]
+            if not values:
+                self.env.pop(register, None)
+                continue
+            first = values[0]
+            alike = len(values) == len(ends)
+            if alike and len(values) > 1:
+                key = key_of(first)
+                alike = all(key_of(value) == key for value in values[1:])
+            if members is not None and self._defined_in(register, members):
+                step = self._increment(register, members) if alike else None
+                if step is None:
+                    self.env[register] = self.atoms.value("phi", number, register)
+                else:
+                    self.env[register] = add(first, self.atoms.value("iteration", number), step)
+            else:
+                self.env[register] = first if alike else self.atoms.value("phi", number, register)
+
+    def _defined_in(self, register: int, members: int) -> bool:
+        block_of = self.graph.block_of
+        return any(members >> block_of[place] & 1 for place in self.definitions[register])
+
+    def _increment(self, register: int, members: int) -> int | None:
+        """Return what each iteration of a loop adds to a register, None if that is not known."""
+        block_of, instructions = self.graph.block_of, self.kernel.instructions
+        places = [p for p in self.definitions[register] if members >> block_of[p] & 1]
+        if len(places) != 1:
+            return None
+        instruction = instructions[places[0]]
+        if instruction.opcode.startswith("mov.") and isinstance(instruction.operands[1], Register):
+            inner = self.definitions.get(instruction.operands[1].number, [])
+            if len(inner) != 1 or not members >> block_of[inner[0]] & 1:
+                return None
+            places = inner
+            instruction = instructions[inner[0]]
+        if instruction.guard is not None or not instruction.opcode.startswith(("add.s", "add.u")):
+            return None
+        _, first, second = instruction.operands
+        if not (isinstance(first, Register) and first.number == register):
+            return None
+        # It must happen in each iteration, and once.
+        inside = self.graph.loop_of[block_of[places[0]]]
+        header = next(h for h, m in self.graph.loops.items() if m == members)
+        latches = [b for b in self.graph.blocks[header].before if self.graph.is_back(b, header)]
+        if inside != header or not all(
+            self.graph.dominates(block_of[places[0]], latch) for latch in latches
+        ):
+            return None
+        return self._read(second).number if isinstance(second, Immediate) else None
+
+    # ---- instructions
+
+    def _step(self, index: int, block: int, mask: Any) -> None:
+        instruction = self.kernel.instructions[index]
+        base, _, rest = instruction.opcode.partition(".")
+        if base in _WATCHED:
+            self._watch(index, instruction, block, mask)
+        handler = _HANDLERS.get(base)
+        if handler is None or rest.endswith(_FLOATS):
+            if not self.changing or instruction.opcode.startswith(_WITHOUT_RESULT):
+                return
+            for register in registers_of(instruction.operands[0]) if instruction.operands else ():
+                if register.number in self.changing:
+                    self.env[register.number] = self.atoms.value("result", index, register.number)
+            return
+        handler(self, instruction, index)
+
+    def _watch(self, index: int, instruction: Instruction, block: int, mask: Any) -> None:
+        threads = mask
+        if instruction.guard is not None:
+            guard = self._read(instruction.guard)
+            threads = None
+            if guard.is_known:
+                threads = mask & as_mask(guard.constant, self.threads)
+                if not threads.any():
+                    return
+        operands, coordinates = [], []
+        for operand in instruction.operands:
+            operands.append(self.operand(operand))
+            if isinstance(operand, Address) and operand.coordinates:
+                coordinates = [self._read(each) for each in operand.coordinates]
+        self.result.steps.append(Step(index, instruction, block, threads, operands, coordinates))
+
+    def operand(self, operand: Operand) -> Any:
+        if isinstance(operand, Address):
+            return add(self._read(operand.base), known(operand.offset))
+        if isinstance(operand, Vector):
+            return operand.elements
+        return self._read(operand)
+
+    def _read(self, operand: Operand) -> Value:
+        if isinstance(operand, Register):
+            value = self.env.get(operand.number)
+            if value is None:
+                value = self.atoms.value("register", operand.number)
+            if operand.negated:
+                value = self._not(value)
+            return value
+        if isinstance(operand, Immediate):
+            return known(operand.bits)
+        if isinstance(operand, Symbol):
+            return Value(((self.atoms.atom("symbol", operand.name), 1),), operand.offset)
+        if isinstance(operand, Special):
+            return self._special(operand.name)
+        return self.atoms.value("operand", repr(operand))
+
+    def _not(self, value: Value) -> Value:
+        if value.is_known:
+            constant = value.constant
+            return known(int(not constant) if isinstance(constant, int) else ~constant.astype(bool))
+        return self.atoms.value("not", operands=(value,))
+
+    def _special(self, name: str) -> Value:
+        x, y, _ = self.block
+        index = self.thread_index
+        kind, _, axis = name[1:].partition(".")
+        if kind == "tid":
+            parts = {"x": index % x, "y": index // x % y, "z": index // (x * y)}
+            return known(parts[axis])
+        if kind == "ntid":
+            return known(self.block["xyz".index(axis)])
+        if kind == "nctaid":
+            return known(self.grid["xyz".index(axis)])
+        if kind == "laneid":
+            return known(index % 32)
+        if kind == "ctaid" and self.grid["xyz".index(axis)] == 1:
+            return known(0)
+        return self.atoms.value("special", name)
+
+    def set(self, operand: Operand, value: Value) -> None:
+        """Set a register."""
+        if isinstance(operand, Register):
+            self.env[operand.number] = value
+
+    def unknown(self, instruction: Instruction, index: int) -> None:
+        """Make results what this instruction gives for these operands."""
+        values = [self._read(each) for each in instruction.operands[1:]]
+        name = instruction.opcode
+        if name.startswith(("and.b", "or.b", "xor.b", "shr.u", "shl.b")):
+            name = name.rstrip("0123456789")  # of any width
+        value = self.atoms.value(name, operands=tuple(values))
+        self.set(instruction.operands[0], value)
+
+
+_WITHOUT_RESULT = (
+    "st", "bar", "bra", "ret", "fence", "cp.", "wgmma", "mbarrier.init", "red", "prefetch",
+    "setmaxnreg", "tcgen05.mma", "tcgen05.commit", "tcgen05.alloc", "tcgen05.st", "call",
+)  # fmt: skip
+
+
+def registers_of(operand: Operand) -> list[Register]:
+    """Return the registers that an operand consists of."""
+    if isinstance(operand, Register):
+        return [operand]
+    if isinstance(operand, Vector):
+        return [each for each in operand.elements if isinstance(each, Register)]
+    if isinstance(operand, Pair):
+        return [*registers_of(operand.first), *registers_of(operand.second)]
+    return []
+
+
+def _union(masks: list[Any]) -> Any:
+    found = None
+    for mask in masks:
+        found = mask if found is None else found | mask
+    return found
+
+
+def _width(opcode: str) -> int:
+    digits = opcode.rpartition(".")[2].lstrip("bsu")
+    return int(digits) if digits.isdigit() else 32
+
+
+_Handler = Callable[[_Evaluator, Instruction, int], None]
+
+
+def _move(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, source = instruction.operands[:2]
+    if isinstance(source, Vector):
+        # {low, high}
+        parts = [self._read(each) for each in source.elements]
+        if len(parts) == 2 and parts[1].is_known and instruction.opcode == "mov.b64":
+            self.set(target, add(parts[0], times(parts[1], 1 << 32)))
+            return
+        self.set(target, self.atoms.value("result", index))
+        return
+    if isinstance(target, Vector):
+        value = self._read(source)
+        for place, each in enumerate(target.elements):
+            self.set(each, self.atoms.value("part", place, operands=(value,)))
+        return
+    self.set(target, self._read(source))
+
+
+def _convert(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    if any(part in _FLOATS or part[:2] in ("e4", "e5", "e2") for part in instruction.parts):
+        self.unknown(instruction, index)
+        return
+    target, source = instruction.operands
+    value = self._read(source)
+    to, of = instruction.parts[-2:]
+    if value.is_known:
+        constant = value.constant
+        bits = int(of[1:])
+        constant = signed(constant, bits) if of[0] == "s" else unsigned(constant, bits)
+        value = known(constant)
+        if to[0] == "u" and int(to[1:]) < bits:
+            value = known(unsigned(constant, int(to[1:])))
+    self.set(target, value)
+
+
+def _cvta(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    self.set(instruction.operands[0], self._read(instruction.operands[1]))
+
+
+def _add(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, a, b = instruction.operands
+    if ".cc" in instruction.opcode:
+        self.unknown(instruction, index)
+        return
+    factor = -1 if instruction.opcode.startswith("sub") else 1
+    self.set(target, add(self._read(a), self._read(b), factor))
+
+
+def _multiply(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, a, b, *rest = instruction.operands
+    first, second = self._read(a), self._read(b)
+    third = self._read(rest[0]) if rest else known(0)
+    if "hi" in instruction.parts:
+        bits = _width(instruction.opcode)
+        number = (first.number, second.number)
+        if rest or number[0] is None or number[1] is None:
+            self.unknown(instruction, index)
+            return
+        cast = signed if instruction.parts[-1][0] == "s" else unsigned
+        self.set(target, known(int(cast(number[0], bits)) * int(cast(number[1], bits)) >> bits))
+        return
+    if first.is_known and not second.is_known:
+        first, second = second, first
+    if second.is_known and isinstance(second.constant, int):
+        # Wide ones take their sign from the type; a constant of PTX is written as it is meant.
+        self.set(target, add(third, times(first, second.constant)))
+    elif first.is_known and second.is_known:
+        product = both(lambda x, y: x * y, first.constant, second.constant)
+        self.set(target, add(third, known(product)))
+    else:
+        self.unknown(instruction, index)
+
+
+def _shift_left(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, a, b = instruction.operands
+    value, by = self._read(a), self._read(b)
+    if by.is_known and isinstance(by.constant, int):
+        bits = _width(instruction.opcode)
+        shifted = times(value, 1 << by.constant) if by.constant < bits else known(0)
+        if shifted.is_known:
+            shifted = known(unsigned(shifted.constant, bits))
+        self.set(target, shifted)
+    elif value.is_known and by.is_known:
+        self.set(target, known(both(lambda x, y: x << y, value.constant, by.constant)))
+    else:
+        self.unknown(instruction, index)
+
+
+_BITWISE: dict[str, Callable[[Any, Any], Any]] = {
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+    "min": lambda x, y: (
+        min(x, y) if isinstance(x, int) and isinstance(y, int) else np.minimum(x, y)
+    ),
+    "max": lambda x, y: (
+        max(x, y) if isinstance(x, int) and isinstance(y, int) else np.maximum(x, y)
+    ),
+    "shr": lambda x, y: x >> y,
+    "div": lambda x, y: x // y,
+    "rem": lambda x, y: x % y,
+}
+
+
+def _bitwise(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, a, b = instruction.operands[:3]
+    first, second = self._read(a), self._read(b)
+    name, last = instruction.parts[0], instruction.parts[-1]
+    if last == "pred":
+        if first.is_known and second.is_known:
+            x, y = (as_mask(v.constant, self.threads) for v in (first, second))
+            self.set(target, known(_BITWISE[name](x, y)))
+        elif name == "and" and 0 in (first.number, second.number):
+            self.set(target, known(0))
+        else:
+            self.unknown(instruction, index)
+        return
+    if first.is_known and second.is_known:
+        bits = _width(instruction.opcode)
+        cast = signed if last[0] == "s" else unsigned
+        if name in ("div", "rem") and (last[0] == "s" or np.any(second.constant == 0)):
+            self.unknown(instruction, index)
+            return
+        x = cast(first.constant, bits)
+        y = second.constant if name == "shr" else cast(second.constant, bits)
+        self.set(target, known(both(_BITWISE[name], x, y)))
+        return
+    if name == "or" and _is_disjoint(self.atoms, first, second):
+        self.set(target, add(first, second))
+        return
+    self.unknown(instruction, index)
+
+
+def _is_disjoint(atoms: Atoms, a: Value, b: Value) -> bool:
+    """Tell whether `a | b` is `a + b`: b is a constant without bits below 14, a has no others."""
+    number = b.number
+    if number is None or len(a.terms) != 1 or a.terms[0][1] != 1 or not isinstance(a.constant, int):
+        return False
+    atom = a.terms[0][0]
+    if not str(atoms.kind(atom)).startswith("and."):
+        return False
+    mask = atoms.operands[atom][1].number
+    return a.constant == 0 and mask is not None and mask & number == 0
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    "lo": lambda x, y: x < y,
+    "ls": lambda x, y: x <= y,
+    "hi": lambda x, y: x > y,
+    "hs": lambda x, y: x >= y,
+}
+
+
+def _compare(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, a, b, *rest = instruction.operands
+    comparison, *_, kind = instruction.parts[1:]
+    first, second = self._read(a), self._read(b)
+    if kind[0] == "f" or comparison not in _COMPARE or isinstance(target, Pair):
+        _opaque_compare(self, instruction, target, first, second, rest)
+        return
+    if not (first.is_known and second.is_known):
+        _opaque_compare(self, instruction, target, first, second, rest)
+        return
+    bits = _width(instruction.opcode)
+    cast = signed if kind[0] == "s" else unsigned
+    if comparison in ("eq", "ne"):
+        cast = unsigned
+    held: Constant = both(
+        _COMPARE[comparison], cast(first.constant, bits), cast(second.constant, bits)
+    )
+    value = known(held)
+    if rest:
+        value = _joined(self, instruction.parts[2], value, self._read(rest[0]))
+    self.set(target, value)
+
+
+def _joined(self: _Evaluator, name: str, a: Value, b: Value) -> Value:
+    if a.is_known and b.is_known:
+        x, y = (as_mask(v.constant, self.threads) for v in (a, b))
+        return known(_BITWISE[name](x, y))
+    for one in (a, b):
+        if name == "and" and one.is_known and not np.any(one.constant):
+            return known(0)
+    return self.atoms.value("joined", name, operands=(a, b))
+
+
+def _opaque_compare(
+    self: _Evaluator,
+    instruction: Instruction,
+    target: Operand,
+    a: Value,
+    b: Value,
+    rest: list[Operand],
+) -> None:
+    value = self.atoms.value(".".join(instruction.parts[:2]), operands=(a, b))
+    if rest:
+        value = _joined(self, instruction.parts[2], value, self._read(rest[0]))
+    for register in registers_of(target):
+        self.set(register, value)
+
+
+def _select(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, a, b, condition = instruction.operands
+    held, first, second = self._read(condition), self._read(a), self._read(b)
+    if held.is_known and isinstance(held.constant, int):
+        self.set(target, first if held.constant else second)
+    elif held.is_known and first.is_known and second.is_known:
+        self.set(target, known(where(held.constant, first.constant, second.constant)))
+    else:
+        self.unknown(instruction, index)
+
+
+def _shuffle(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, source, lane, *_ = instruction.operands
+    value, from_lane = self._read(source), self._read(lane).number
+    if "idx" in instruction.parts and value.is_known and from_lane is not None:
+        constant = value.constant
+        if not isinstance(constant, int):
+            constant = constant[(self.thread_index & ~31) + from_lane % 32]
+        value = known(constant)
+        if isinstance(target, Pair):
+            self.set(target.first, value)
+            self.set(target.second, known(1))
+        else:
+            self.set(target, value)
+        return
+    for register in registers_of(target):
+        self.set(register, self.atoms.value("result", index, register.number))
+
+
+def _elect(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target = instruction.operands[0]
+    if isinstance(target, Pair):
+        self.set(target.first, self.atoms.value("result", index))
+        self.set(target.second, known(self.thread_index % 32 == 0))
+
+
+def _load(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    target, address = instruction.operands[:2]
+    if instruction.opcode.startswith("ld.param") and isinstance(address, Address):
+        place = self.operand(address)
+        self.set(target, self.atoms.value("parameter", operands=(place,)))
+        return
+    for register in registers_of(target):
+        if register.number in self.changing:
+            self.set(register, self.atoms.value("result", index, register.number))
+
+
+def _invert(self: _Evaluator, instruction: Instruction, index: int) -> None:
+    if instruction.opcode == "not.pred":
+        self.set(instruction.operands[0], self._not(self._read(instruction.operands[1])))
+    else:
+        self.unknown(instruction, index)
+
+
+_HANDLERS: dict[str, _Handler] = {
+    "mov": _move, "cvt": _convert, "cvta": _cvta, "add": _add, "sub": _add, "mul": _multiply,
+    "mad": _multiply, "shl": _shift_left, "shr": _bitwise, "and": _bitwise, "or": _bitwise,
+    "xor": _bitwise, "min": _bitwise, "max": _bitwise, "div": _bitwise, "rem": _bitwise,
+    "setp": _compare, "selp": _select, "shfl": _shuffle, "elect": _elect, "ld": _load,
+    "not": _invert,
+}  # fmt: skip
+
+
+def plain_address(evaluation: Evaluation, descriptor: Value) -> Value | None:
+    """Return the address of shared memory that a matrix descriptor holds, None if not known.
+
+    Bits 0 to 13 are the address's bits 4 to 17 (PTX ISA 9.0, 9.7.15.5.1.2 and 9.7.16.4.1).
+    """
+    atoms = evaluation.atoms
+    for atom, factor in descriptor.terms:
+        kind = str(atoms.kind(atom))
+        if factor != 1 or not kind.startswith("and."):
+            continue
+        inner, mask = atoms.operands[atom]
+        if mask.number != _LOW_14 or len(inner.terms) != 1 or inner.terms[0][1] != 1:
+            continue
+        shift = inner.terms[0][0]
+        if not str(atoms.kind(shift)).startswith("shr.") or atoms.operands[shift][1].number != 4:
+            continue
+        others = tuple(term for term in descriptor.terms if term[0] != atom)
+        constant = descriptor.constant
+        low = constant & _LOW_14 if isinstance(constant, int) else None
+        if others or low is None:
+            return None
+        return add(atoms.operands[shift][0], known(16 * low))
+    return None

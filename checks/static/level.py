@@ -1,0 +1,26 @@
+"""The static level: plan and PTX, nothing executed.
+
+What cannot be decided is not reported: `docs/check.md` has the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pallasc.checks.findings import LevelResult, from_findings, not_checked
+from pallasc.checks.static.check import check, notes_of
+from pallasc.checks.subject import Options, Subject
+from pallasc.specs.gpus import Target
+
+NAME = "static"
+
+
+def run(subject: Subject, options: Options) -> LevelResult:
+    """Check a variant."""
+    artifact = subject.artifact
+    if not subject.ptx:
+        return not_checked(NAME, "its kernels come without PTX")
+    target = Target(**artifact.target)  # type: ignore[arg-type]
+    found = check(artifact.plan, artifact.kernels, subject.ptx, target)
+    notes = notes_of(artifact.plan, artifact.kernels, target)
+    return replace(from_findings(NAME, tuple(found)), notes=notes)

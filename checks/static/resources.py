@@ -1,0 +1,129 @@
+"""What kernels ask for against what the device has; tensor maps against the driver's rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pallasc.checks.static.facts import Facts
+from pallasc.checks.static.found import Found
+from pallasc.specs.artifacts.artifact import KernelResources
+from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, TensorMap
+from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
+from pallasc.specs.gpus import ARCHITECTURES, MOST_BLOCKS_PER_SM, Target, capability
+
+_TENSOR_COLUMNS = 512
+_REGISTERS_PER_SM = 65536
+_REGISTER_UNIT = 256
+"""Registers are given to warps in units of this many (CUDA Occupancy Calculator)."""
+_RESERVED_BYTES = 1024
+"""Shared memory that each block of compute capability 8.0 and later takes for the system."""
+
+
+def check_maps(plan: LaunchPlan, launch: Launch) -> Iterator[Found]:
+    """Yield what is wrong with the tensor maps of a launch."""
+    for parameter in launch.parameters:
+        for offset, tensor in parameter.tensor_maps if isinstance(parameter, Bytes) else ():
+            if (rule := broken_rule(tensor)) is not None:
+                yield Found("tensor-map", f"the tensor map at byte {offset}: {rule}.")
+            elif tensor.peers is None and tensor.interleave == 0:
+                end, size = _end(tensor), plan.buffers[tensor.buffer].size
+                if end > size:
+                    yield Found(
+                        "tensor-map",
+                        f"the tensor map at byte {offset} reaches byte {end} of a buffer of {size} "
+                        "bytes.",
+                    )
+
+
+def _end(tensor: TensorMap) -> int:
+    element = ELEMENT_BYTES[tensor.dtype]
+    steps = (element, *tensor.strides)
+    last = sum((size - 1) * step for size, step in zip(tensor.dims, steps, strict=True))
+    return tensor.offset + last + element
+
+
+def check_memory(kernel: KernelResources, facts: Facts | None, target: Target) -> Iterator[Found]:
+    """Yield what a kernel asks for beyond what the device has."""
+    if kernel.smem_bytes > target.smem_optin_bytes:
+        yield Found(
+            "memory-limit",
+            f"a block has {kernel.smem_bytes} bytes of shared memory, and {target.name} gives it "
+            f"{target.smem_optin_bytes}.",
+        )
+    columns = 0
+    for step in facts.evaluation.steps if facts else ():
+        if not step.instruction.opcode.startswith(("tcgen05.alloc", "tcgen05.dealloc")):
+            continue
+        if (count := step.operands[-1].number) is None:
+            return
+        if "dealloc" in step.instruction.opcode:
+            columns -= count
+            continue
+        columns += count
+        is_given = 32 <= count <= _TENSOR_COLUMNS and count & (count - 1) == 0
+        if not is_given or columns > _TENSOR_COLUMNS:
+            yield Found(
+                "memory-limit",
+                f"{count if not is_given else columns} columns of tensor memory are asked for: it "
+                f"is given as 32, 64, 128, 256 or {_TENSOR_COLUMNS} columns, of "
+                f"{_TENSOR_COLUMNS}.",
+                step.instruction,
+            )
+
+
+def check_spills(kernel: KernelResources) -> Iterator[Found]:
+    """Yield what a kernel spills."""
+    if kernel.spill_bytes:
+        yield Found(
+            "spills",
+            f"each thread spills: it stores {kernel.spill_store_bytes} bytes to local memory and "
+            f"loads {kernel.spill_load_bytes}.",
+            severity="note",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How a launch fills a device.
+
+    Attributes:
+        blocks: of one multiprocessor.
+        limit: what keeps more from it: "registers", "shared memory", "threads" or "blocks".
+        waves: how often all multiprocessors are filled; the last may be part of one.
+    """
+
+    blocks: int
+    limit: str
+    waves: float
+
+    def __str__(self) -> str:
+        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
+        whole = math.ceil(self.waves)
+        waves = "1 wave" if whole == 1 else f"{whole} waves"
+        last = self.waves - (whole - 1)
+        return (
+            f"{blocks} per multiprocessor (limit: {self.limit}), {waves}, "
+            f"{'it' if whole == 1 else 'the last'} fills {last:.0%}"
+        )
+
+
+def occupancy(kernel: KernelResources, launch: Launch, target: Target) -> Occupancy | None:
+    """Return how a launch fills a device; None if a block does not fit."""
+    threads = math.prod(launch.block)
+    warps = -(-threads // 32)
+    registers = -(-kernel.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
+    smem = kernel.static_smem_bytes + launch.dynamic_smem_bytes + _RESERVED_BYTES
+    row = ARCHITECTURES.get(capability(target.arch))
+    limits = {
+        "registers": _REGISTERS_PER_SM // (registers * warps) if registers else 1 << 30,
+        "shared memory": target.smem_per_sm_bytes // smem,
+        "threads": target.threads_per_sm // (32 * warps),
+        "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    blocks = limits[limit]
+    if blocks < 1:
+        return None
+    return Occupancy(blocks, limit, math.prod(launch.grid) / (blocks * target.sm_count))
