@@ -91,7 +91,7 @@ def fill(store: Store, spec: Path, *, compiled: int = 1) -> list[Variant]:
     report = build(variants[:compiled], store=store)
     if report.failed:
         raise SystemExit(str(report.failed[0].error))
-    with prepare() as setup, _without_sync():
+    with prepare() as setup, without_sync():
         lookup = Lookup(setup.context(store), store)
         _copy(store, lookup, variants, compiled)
     return variants
@@ -129,7 +129,7 @@ def _changed(
 
 
 @contextlib.contextmanager
-def _without_sync() -> Iterator[None]:
+def without_sync() -> Iterator[None]:
     """Spare the disk: nothing here has to outlive a crash."""
     with mock.patch.object(os, "fsync", return_value=None):
         yield

@@ -32,7 +32,8 @@
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
                  says what was asked for and how long it took to compile; "signed" see
-                 `cache/signing.py`
+                 `cache/signing.py`; "check" has results of checks (`checks/kept.py`), under a key
+                 of their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     pin        = { "label": text, "created": seconds }
     uses       = { "events": [ event ] }          see `cache/uses.py`
@@ -50,7 +51,8 @@ valid. A file that is not a record of this grammar is corrupt, never "probably o
 
 History:
     1  the first version. Manifests have had "record" and "signed" since 0.2; what has neither is
-       read as before, and counts as missing where signatures are required.
+       read as before, and counts as missing where signatures are required. An older pallasc
+       takes a manifest with "check" for a damaged one and puts it away.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
 

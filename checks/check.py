@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.checks.kept import Kept
+from pallasc.checks.kept import Checkable, Kept
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import Report, VariantCheck
@@ -60,10 +60,11 @@ OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Who listens to a check."""
+    """Who listens to a check: to each result, from time to time, and to its end."""
 
     on_result: OnResult = lambda candidate, result, kept: None
     on_tick: OnTick = lambda running, done, total: None
+    on_end: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class _Job:
 
     level: Level
     subject: Candidate
-    key: str
+    kept: Checkable
     options: Options
     notes: tuple[str, ...]
     asking: list[Candidate] = field(default_factory=list)
@@ -107,7 +108,7 @@ class Checking:
         self._events = events
         self._context = context or _own_context(store)
         self._kept = Kept(store, self._context)
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[tuple[str, str], _Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
         self._locator = Locator(store, limits.timeout_s)
@@ -120,29 +121,44 @@ class Checking:
             asking: the variant that is asked about.
             small: the variant of the spec's small sizes, which levels that execute run instead.
         """
-        for level in self._levels:
-            subject, notes, options = asking, _NO_NOTES, self._options
-            if small is not None and level.executes:
-                subject, notes = small, (f"for {small.id}",) if small.id != asking.id else ()
-                options = self._seeded(asking)
-            try:
-                key = self._kept.key(
-                    level,
-                    options,
-                    action=subject.action_key,
-                    artifact=subject.artifact.digest,
-                    variant=subject.variant,
-                )
-                found = self._kept.find(key, subject.variant)
-            except PallascError as error:
+        own = [level for level in self._levels if small is None or not level.executes]
+        self._look_up(asking, asking, own, self._options, _NO_NOTES)
+        if small is not None:
+            executing = [level for level in self._levels if level.executes]
+            notes = (f"for {small.id}",) if small.id != asking.id else _NO_NOTES
+            self._look_up(asking, small, executing, self._seeded(asking), notes)
+
+    def _look_up(
+        self,
+        asking: Candidate,
+        subject: Candidate,
+        levels: Sequence[Level],
+        options: Options,
+        notes: tuple[str, ...],
+    ) -> None:
+        if not levels:
+            return
+        try:
+            kept = self._kept.subject(
+                options,
+                action=subject.action_key,
+                artifact=subject.artifact.digest,
+                variant=subject.variant,
+            )
+            found = self._kept.find(kept, levels)
+        except PallascError as error:
+            for level in levels:
                 self._settle(asking, level, _stopped(level, error), error=error)
-                continue
-            if found is not None:
-                found = self._locator.located(found, subject.artifact, subject.variant)
-                self._settle(asking, level, replace(found, notes=(*notes, *found.notes)), kept=True)
-                continue
-            job = _Job(level, subject, key, options, notes)
-            self._jobs.setdefault(key, job).asking.append(asking)
+            return
+        for level in levels:
+            result = found.get(level.name)
+            if result is None:
+                job = _Job(level, subject, kept, options, notes)
+                self._jobs.setdefault((kept.key, level.name), job).asking.append(asking)
+            else:
+                own = self._locator.located(result, subject.artifact, subject.variant)
+                own = replace(own, notes=(*notes, *own.notes)) if notes else own
+                self._settle(asking, level, own, kept=True)
 
     def _seeded(self, asking: Candidate) -> Options:
         """Return the options with the seed of a spec, which that of the command replaces."""
@@ -210,7 +226,8 @@ class Checking:
         )
 
     def finish(self) -> None:
-        """Write down the digests of files that were read meanwhile."""
+        """Tell that it is over, and write down the digests of files that were read meanwhile."""
+        self._events.on_end()
         self._context.digests.save()
 
     def _finish(self, job: _Job, answer: Answer) -> None:
@@ -241,9 +258,7 @@ class Checking:
             self.notes.append(f"{job.subject.id} will be checked again: {reply.uncached}")
             return
         try:
-            self._kept.put(
-                job.key, job.subject.action_key, reply.result, reply.sources, job.subject.variant
-            )
+            self._kept.put(job.kept, job.level, reply.result, reply.sources)
         except PallascError as error:
             self.notes.append(f"the result of {job.subject.id} is not kept: {error.message}")
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pallasc.compiler.workers.typed_json import plain, read_dataclass
 from pallasc.errors import Location
 
 Severity = Literal["error", "warning", "note"]
@@ -132,6 +131,8 @@ def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResul
 
 def to_json(result: LevelResult) -> dict[str, object]:
     """Return a result as plain data."""
+    from pallasc.compiler.workers.typed_json import plain
+
     return {name: plain(getattr(result, name)) for name in LevelResult.__slots__}
 
 
@@ -141,6 +142,8 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
     Raises:
         ValueError: it is malformed.
     """
+    from pallasc.compiler.workers.typed_json import read_dataclass
+
     try:
         result: LevelResult = read_dataclass(LevelResult, data)
     except (AttributeError, LookupError, TypeError) as error:

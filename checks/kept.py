@@ -1,42 +1,67 @@
 """Results that the store keeps: what was checked and has not changed is not checked again.
 
-A result is a manifest of the store, with these fields:
+The results of one artifact, for one choice of options, are a manifest of the store with these
+fields:
 
-* `check`: the `LevelResult` as JSON text, its files relative to the spec's folder
+* `check`: JSON text, the name of a level -> `own`, the digest of the sources of pallasc that make
+  the level up, and `result`, the `LevelResult` with files relative to the spec's folder
 * `action`: the action key of what was checked, so that it goes when that artifact goes
 * `files`, `packages`, `package_versions`, `opened`, `absent`, `hidden`, `missed`, `read`: what the
   user's code read while it was checked, as in the manifest of a compilation
 
-It lies under a key over the level and the sources of pallasc that make it up, action key and digest
-of the artifact, and what else the level depends on: options, request key, reference, tolerance.
-As every manifest, it is signed by who makes it, believed as the store's manifests are, verified
-and counted with them.
+It lies under a key over action key and digest of the artifact, seed, interleavings, inputs, request
+key, reference and tolerance. As every manifest, it is signed by who makes it, believed as the
+store's manifests are, verified and counted with them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
 from pallasc.compiler.inputs.changes import CurrentSources
-from pallasc.compiler.inputs.request import Requests, folder_key
+from pallasc.compiler.inputs.request import Request, Requests, folder_key
 from pallasc.compiler.toolchain.own_modules import own_digest
-from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_text, labelled_key
+from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pallasc.cache.store import Store
     from pallasc.checks.findings import LevelResult
     from pallasc.checks.levels import Level
     from pallasc.checks.subject import Options
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.toolchain.modules import Place
-    from pallasc.specs.spec import Variant
 
 SCHEMA = 1
+
+
+class Checkable(NamedTuple):
+    """What results are kept for.
+
+    Attributes:
+        key: the key of its manifest.
+        action: its action key, "" if unknown.
+        variant: what it was compiled from, None without source.
+        request: the request of that variant.
+    """
+
+    key: str
+    action: str
+    variant: Variant | None
+    request: Request | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that its manifest lies under: one for the folder, one for copies of it."""
+        if self.variant is None:
+            return (self.key,)
+        return folder_key(self.key, self.variant.base_dir), self.key
 
 
 class Kept:
@@ -53,107 +78,106 @@ class Kept:
         self._requests = Requests(context)
         self._own: dict[str, str] = {}
         self._changed: dict[tuple[str, Place], bool] = {}
+        self._inputs: dict[Path | None, str] = {None: ""}
 
-    def key(
-        self,
-        level: Level,
-        options: Options,
-        *,
-        action: str,
-        artifact: str,
-        variant: Variant | None,
-    ) -> str:
-        """Return the key of a result.
+    def subject(
+        self, options: Options, *, action: str, artifact: str, variant: Variant | None
+    ) -> Checkable:
+        """Return what results are kept for.
 
         Args:
-            level: the level.
-            options: how it runs.
-            action: the action key of what is checked.
+            options: how it is checked.
+            action: the action key of what is checked, "" if unknown.
             artifact: the digest of that artifact.
             variant: what it was compiled from, None without source.
 
         Raises:
-            ToolError: a data file that the spec declares cannot be read.
+            ToolError: the file of inputs, or a data file of the spec, cannot be read.
         """
+        if options.inputs not in self._inputs:
+            self._inputs[options.inputs] = self._context.digests.digest(str(options.inputs))
+        request = None if variant is None else self._requests.of(variant)
         fields = {
             "check": str(SCHEMA),
-            "level": level.name,
-            "pallasc": self._own_digest(level),
             "action": action,
             "artifact": artifact,
-            **(self._execution(level, options) if level.executes else {}),
-            **(self._source(variant) if level.needs_source and variant is not None else {}),
+            "seed": str(options.seed),
+            "schedules": str(options.schedules),
+            "inputs": self._inputs[options.inputs],
+            **({} if variant is None else self._source(variant)),
+            **({} if request is None else {"request": request.key}),
         }
-        return labelled_key(fields)
+        return Checkable(labelled_key(fields), action, variant, request)
 
-    def find(self, key: str, variant: Variant | None) -> LevelResult | None:
-        """Return a result that still holds, or None."""
-        names = (key,) if variant is None else (folder_key(key, variant.base_dir), key)
-        for name in names:
-            manifest = self._store.get_manifest(name)
-            if manifest is None or not manifest.check or self._has_changed(manifest, variant):
+    def find(self, subject: Checkable, levels: Sequence[Level]) -> dict[str, LevelResult]:
+        """Return the results that still hold, by level."""
+        manifest = self._manifest(subject)
+        if manifest is None:
+            return {}
+        fresh = not self._has_changed(manifest, subject)
+        rows = _rows(manifest)
+        results = {}
+        for level in levels:
+            row = rows.get(level.name)
+            if row is None or not (fresh or not level.needs_source):
                 continue
-            result = _read(manifest.check, variant)
-            if result is not None:
-                return result
-        return None
+            if row.get("own") == self._own_digest(level):
+                result = _result(row.get("result"), subject.variant)
+                if result is not None:
+                    results[level.name] = result
+        return results
 
     def put(
-        self,
-        key: str,
-        action: str,
-        result: LevelResult,
-        sources: Mapping[str, Any],
-        variant: Variant | None,
+        self, subject: Checkable, level: Level, result: LevelResult, sources: Mapping[str, Any]
     ) -> None:
-        """Keep a result.
+        """Keep a result beside those of other levels that hold for the same sources.
 
         Args:
-            key: its key.
-            action: the action key of what was checked.
+            subject: what was checked.
+            level: the level.
             result: the result.
-            sources: what the user's code read, from the worker.
-            variant: what it was compiled from, None without source.
+            sources: what the user's code read, from the worker; empty for a level without source.
 
         Raises:
             CorruptError: a worker sent sources that are no part of a manifest.
         """
         from pallasc.checks.findings import moved_from, to_json
 
-        check_manifest(key, sources)
-        kept = result if variant is None else moved_from(result, variant.base_dir)
-        manifest = replace(
-            manifest_from_json(sources), action=action, check=canonical_text(to_json(kept))
-        )
-        self._store.put_manifest(key, manifest)
-        if variant is not None:
-            self._store.put_manifest(folder_key(key, variant.base_dir), manifest)
+        check_manifest(subject.key, sources)
+        before = self._manifest(subject) or Manifest()
+        read = manifest_from_json(sources) if sources else before
+        rows = _rows(before)
+        if read.read != before.read:
+            rows = {name: row for name, row in rows.items() if name not in _with_source()}
+        kept = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
+        rows[level.name] = {"own": self._own_digest(level), "result": to_json(kept)}
+        manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())
+        for name in subject.names:
+            self._store.put_manifest(name, manifest)
+
+    def _manifest(self, subject: Checkable) -> Manifest | None:
+        manifests = map(self._store.get_manifest, subject.names)
+        return next((held for held in manifests if held is not None and held.check), None)
 
     def _own_digest(self, level: Level) -> str:
         if level.name not in self._own:
             self._own[level.name] = own_digest(self._context.digests.digest, level.own_parts)
         return self._own[level.name]
 
-    def _execution(self, level: Level, options: Options) -> dict[str, str]:
-        schedules = {"schedules": str(options.schedules)} if level.takes_schedules else {}
-        inputs = self._context.digests.digest(options.inputs) if options.inputs else ""
-        return {"seed": str(options.seed), "inputs": inputs, **schedules}
-
     def _source(self, variant: Variant) -> dict[str, str]:
         tolerance = variant.tolerance
         limits = None if tolerance is None else [tolerance.rtol, tolerance.atol]
         return {
-            "request": self._requests.of(variant).key,
             "reference": variant.reference or "",
             "tolerance": canonical_text(limits),
             "place": f"{variant.location.line}:{variant.location.column}",
         }
 
-    def _has_changed(self, manifest: Manifest, variant: Variant | None) -> bool:
+    def _has_changed(self, manifest: Manifest, subject: Checkable) -> bool:
         """Tell whether something that the user's code read has changed."""
-        if variant is None:
+        if subject.request is None:
             return False
-        place = self._requests.of(variant).place
+        place = subject.request.place
         known = (manifest.read, place)
         if known not in self._changed:
             current = CurrentSources(place, self._context.digests, self._context.unchecked)
@@ -161,15 +185,31 @@ class Kept:
         return self._changed[known]
 
 
-def _read(text: str, variant: Variant | None) -> LevelResult | None:
+def _with_source() -> set[str]:
+    from pallasc.checks.levels import LEVELS
+
+    return {level.name for level in LEVELS.values() if level.needs_source}
+
+
+def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return what a manifest keeps, by level; what is malformed is left out."""
+    try:
+        rows = json.loads(manifest.check or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(rows, dict):
+        return {}
+    return {name: row for name, row in rows.items() if isinstance(row, dict)}
+
+
+def _result(data: object, variant: Variant | None) -> LevelResult | None:
     """Return a kept result, None where it is not one."""
     from pallasc.checks.findings import moved_to, result_from_json
 
     try:
-        data = json.loads(text)
-        if not isinstance(data, dict):
-            raise CorruptError("not an object")
-        result = result_from_json(data)
-    except (ValueError, RecursionError, CorruptError):
+        result = result_from_json(data) if isinstance(data, dict) else None
+    except ValueError:
         return None
-    return result if variant is None else moved_to(result, variant.base_dir)
+    if result is None or variant is None or not result.findings:
+        return result
+    return moved_to(result, variant.base_dir)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 3
 _FIRST_SILENCE_S = 5.0
+_HELD_LINES = 512
+"""Lines of kept results that are written at a time: there may be thousands."""
 
 
 def events(progress: Progress, *, quiet: bool) -> Events:
@@ -28,17 +30,27 @@ def events(progress: Progress, *, quiet: bool) -> Events:
         quiet: results go to another output.
     """
     heartbeat = [Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)]
+    held: list[str] = []
+
+    def write() -> None:
+        if held:
+            echo("\n".join(held))
+            held.clear()
 
     def on_result(candidate: Candidate, result: LevelResult, kept: bool) -> None:
-        heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
-        if not quiet:
-            echo("\n".join(result_lines(candidate.id, result, kept=kept)))
+        if quiet:
+            return
+        held.extend(result_lines(candidate.id, result, kept=kept))
+        if not kept or len(held) >= _HELD_LINES:
+            heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
+            write()
 
     def on_tick(running: Sequence[tuple[str, float]], done: int, total: int) -> None:
+        write()
         if running and heartbeat[0].is_due(time.monotonic()):
             names = [f"{one_line(name)} {elapsed(s)}" for name, s in running[:_MOST_NAMED]]
             more = len(running) - len(names)
             names += [f"{more:,} more"] if more else []
             progress.say(f"[{done}/{total}] checking {len(running)}: {', '.join(names)}")
 
-    return Events(on_result, on_tick)
+    return Events(on_result, on_tick, write)

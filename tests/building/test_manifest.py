@@ -27,7 +27,6 @@ from pallasc.compiler.inputs.request import (
 )
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.errors import ToolError
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Variant
 
@@ -180,14 +179,6 @@ def test_a_missing_record_is_named_as_the_reason(built: Any) -> None:
         "compiled",
         "the store no longer has its record",
     )
-
-
-def test_a_data_file_that_is_gone_fails_its_variant_at_its_place(built: Any) -> None:
-    variants = built.variants()
-    (built.folder / "table.txt").unlink()
-    context = built.context()
-    with pytest.raises(ToolError, match=r"table\.txt: no digest"):
-        Requests(context).of(variants[0])
 
 
 # ---- keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -132,14 +131,6 @@ def test_safe_names_are_distinct_whatever_the_case(tmp_path: Path) -> None:
     assert len({name.lower() for name in safe.values()}) == len(names)
     assert all(0 < len(name.encode()) < 200 and "/" not in name for name in safe.values())
     assert safe_names(reversed(names)) == safe
-
-
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
-    bundle = _open(make_items(1))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match="cannot be written"):
-        unpack(bundle, bundle.entries(), tmp_path / "file")
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_more_than_the_limit_is_not_begun(tmp_path: Path) -> None:

@@ -14,8 +14,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.checks.levels import LEVELS
+from pallasc.checks.findings import Finding, Place, from_findings, not_checked
+from pallasc.checks.levels import LEVELS, rules_of
+from pallasc.checks.report import Report, VariantCheck
 from pallasc.cli import check as command
+from pallasc.cli.render.check_annotations import check_commands
+from pallasc.cli.render.check_junit import check_junit
+from pallasc.cli.render.check_text import result_lines
+from pallasc.cli.render.sarif import sarif
+from pallasc.errors import Location
 
 OWN_FILES = ("kernels.py", "spec.yaml")
 
@@ -294,3 +301,50 @@ def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking
     assert run["invocations"][0]["executionSuccessful"] is False
     assert b"expected a list of kernels" in (project / "b.xml").read_bytes()
     assert "::error " in ran.err
+
+
+HOSTILE = "\x1b[31m\n::error::x\u202e%0A<&\"'>\ud800]]>"
+
+
+def _hostile_report() -> Any:
+    place = Location("a b/k,1:2.py", 3, 4)
+    finding = Finding(
+        rule="race",
+        message=HOSTILE,
+        location=place,
+        instruction=HOSTILE,
+        hint=HOSTILE,
+        places=(Place(HOSTILE, place), Place(HOSTILE)),
+    )
+    results = (
+        from_findings("interpreter", (finding,)),
+        not_checked("interpreter", HOSTILE, stopped=True),
+    )
+    return Report((VariantCheck(HOSTILE, None, None, None, results),), 1.0, ("interpreter",))
+
+
+def _assert_harmless(text: str) -> None:
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert not any(line.startswith("::error::x") for line in text.splitlines())
+
+
+def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
+    report = _hostile_report()
+    lines = [
+        line for r in report.checks[0].results for line in result_lines(HOSTILE, r, kept=False)
+    ]
+    _assert_harmless("\n".join(lines))
+    assert all("\n" not in line for line in lines)
+    junit = check_junit(report, tmp_path)
+    _assert_harmless(junit.decode())
+    assert ElementTree.fromstring(junit).find(".//failure") is not None
+    data = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1.2.3"))
+    _assert_harmless(json.dumps(data, ensure_ascii=False))
+    (result,) = data["runs"][0]["results"]
+    uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert "a%20b/k%2C1%3A2.py" in uri
+    for command_line in check_commands(report, {}):
+        assert command_line.startswith("::error ")
+        assert len(command_line.splitlines()) == 1
+        _assert_harmless(command_line)

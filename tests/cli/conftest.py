@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.store import Store
 from pallasc.cli.main import main
 
 SPEC = """\
@@ -100,12 +102,12 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
     """Build the spec once, with real JAX and a real assembler."""
     folder = tmp_path_factory.mktemp("built")
     spec = folder / "kernels.yaml"
     spec.write_text(SPEC)
-    store = folder / "store"
+    store = Path(shutil.copytree(warm_store.root, folder / "store"))
     modules = folder / "modules"
     first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
     return Built(spec, store, first, frozenset(modules.read_text().splitlines()))

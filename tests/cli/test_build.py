@@ -78,7 +78,7 @@ def test_a_store_that_cannot_be_written_fails_a_build_in_ci(
         assert "--no-require-store" in result.err
     else:
         assert error is None
-        assert "warning: store " in result.err
+        assert "warning: the store " in result.err
 
 
 def test_options_say_whether_the_store_is_required(

@@ -244,8 +244,3 @@ def test_inspect_shows_what_tracing_printed_of_a_hit(run: Callable[..., Any], ke
         r'  "the sum is %f\n"',
     ]
     assert run(*arguments, "-k", "profiled").out == "nothing was printed\n"
-
-
-def test_a_kernel_that_prints_calls_printf(run: Callable[..., Any], kernels: Any) -> None:
-    text = run("inspect", kernels.spec, "--store", kernels.store, "-k", "printing", "--ptx").out
-    assert "vprintf" in text

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.arguments.selection import open_store
-from pallasc.compiler.builds.collect import SpecReader
-from pallasc.errors import NotCachedError, SpecError
-
 STARTERS = {
     "pallasc.compiler.workers.pool",
     "pallasc.compiler.workers.warden",
@@ -53,31 +49,6 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     assert built.modules >= STARTERS, "the names are those of the modules that do"
 
 
-def test_a_spec_that_exits_leaves_the_other_specs(spec: Path, tmp_path: Path) -> None:
-    exits = tmp_path / "exits.py"
-    exits.write_text("import os\nos._exit(0)\n")
-    told: list[SpecError] = []
-    reader = SpecReader(store=open_store(tmp_path / "store"), broken=told.append)
-    variants = reader.select([str(exits), str(spec)], expression="dtype=f32").variants
-    assert [variant.name for variant in variants] == ["add"]
-    assert [str(error) for error in told] == [
-        f"{exits}: the process that executes this file ended with exit code 0"
-    ]
-
-
-def test_limits_and_ticks_reach_the_process(tmp_path: Path) -> None:
-    loops = tmp_path / "loops.py"
-    loops.write_text("import time\ntime.sleep(600)\n")
-    ticks: list[str] = []
-    with pytest.raises(SpecError, match=r"took longer than 1\.5 s \(--timeout\)"):
-        SpecReader(
-            store=open_store(tmp_path / "store"),
-            timeout_s=1.5,
-            on_tick=lambda path, _: ticks.append(path),
-        ).specs([str(loops)])
-    assert {*ticks} == {str(loops)}
-
-
 @pytest.mark.parametrize(
     "command", ["list", "inspect", "lock", "lock --update", "cache why", "cache audit"]
 )
@@ -91,13 +62,6 @@ def test_every_command_stops_a_spec_that_takes_too_long(
     assert result.code == 2
     assert f"error: {loops}" in result.err
     assert "took longer than 0.5 s (--timeout)" in result.err
-
-
-def test_frozen_reaches_python_specs(tmp_path: Path) -> None:
-    path = tmp_path / "spec.py"
-    path.write_text(KERNEL)
-    with pytest.raises(NotCachedError, match="--frozen does not execute it"):
-        SpecReader(store=open_store(tmp_path / "store"), frozen=True).specs([str(path)])
 
 
 def test_what_a_spec_prints_is_told_beside_json(run: Callable[..., Any], tmp_path: Path) -> None:

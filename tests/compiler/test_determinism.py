@@ -13,48 +13,30 @@ NAMES = ("around", "zeros_and_constant", "matmul", "nested", "all_dtypes")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, run_build: Any) -> list[dict[str, Any]]:
-    """Compile the same functions from two folders, in processes that differ as they can."""
-    results = []
-    for seed, lines in (("0", 0), ("4242", 37)):
-        folder = tmp_path_factory.mktemp(f"folder{seed}") / ("deep" * (lines > 0))
-        folder.mkdir(exist_ok=True)
-        text = (PROGRAMS / "functions.py").read_text()
-        docstring, rest = text.split("\n\n", 1)
-        moved = docstring + "\n\n" + "# A comment more.\n" * lines + rest
-        moved = moved.replace(
-            "from constants", f"import sys\n\nsys.path[:0] = [{str(PROGRAMS)!r}]\nfrom constants"
-        )
-        file = folder / f"copy_{seed}.py"
-        file.write_text(moved)
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "HOME": str(folder)}
-        results.append(
-            run_build(folder / "out.json", file, "h100-sxm", *NAMES, cwd=folder, env=environment)
-        )
-    return results
+def moved(tmp_path_factory: pytest.TempPathFactory, run_build: Any) -> dict[str, Any]:
+    """Compile copies of some functions alone: in another folder, further down, another seed."""
+    folder = tmp_path_factory.mktemp("folder") / "deep"
+    folder.mkdir()
+    docstring, rest = (PROGRAMS / "functions.py").read_text().split("\n\n", 1)
+    rest = rest.replace(
+        "from constants", f"import sys\n\nsys.path[:0] = [{str(PROGRAMS)!r}]\nfrom constants"
+    )
+    file = folder / "functions_copied.py"
+    file.write_text(f"{docstring}\n\n" + "# A comment more.\n" * 37 + rest)
+    environment = {**os.environ, "PYTHONHASHSEED": "4242", "HOME": str(folder)}
+    found: dict[str, Any] = run_build(
+        folder / "out.json", file, "h100-sxm", *NAMES, cwd=folder, env=environment
+    )
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_artifacts_are_equal(pair: list[dict[str, Any]], name: str) -> None:
-    first, other = (results[name] for results in pair)
+def test_artifacts_and_keys_are_equal(build: Any, moved: dict[str, Any], name: str) -> None:
+    first, other = build("functions")[name], moved[name]  # the first after many others
     assert first.record == other.record
     assert first.artifact.digest == other.artifact.digest
     assert first.blobs == other.blobs
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_action_keys_are_equal(pair: list[dict[str, Any]], name: str) -> None:
-    first, other = (results[name] for results in pair)
     assert first.key == other.key
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_kernels_compiled_before_in_the_same_process_change_nothing(
-    build: Any, pair: list[dict[str, Any]], name: str
-) -> None:
-    among_many = build("functions")[name]
-    assert among_many.artifact.digest == pair[0][name].artifact.digest
-    assert among_many.key == pair[0][name].key
 
 
 def test_errors_that_were_explained_before_change_nothing(build: Any, build_alone: Any) -> None:
@@ -63,13 +45,13 @@ def test_errors_that_were_explained_before_change_nothing(build: Any, build_alon
     assert after.artifact.digest == alone.artifact.digest
 
 
-def test_different_functions_have_different_keys(pair: list[dict[str, Any]]) -> None:
-    assert len({pair[0][name].key for name in NAMES}) == len(NAMES)
+def test_different_functions_have_different_keys(moved: dict[str, Any]) -> None:
+    assert len({moved[name].key for name in NAMES}) == len(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_in_an_artifact_names_a_folder(pair: list[dict[str, Any]], name: str) -> None:
-    result = pair[0][name]
+def test_nothing_in_an_artifact_names_a_folder(moved: dict[str, Any], name: str) -> None:
+    result = moved[name]
     text = repr(result.record).encode() + b"".join(result.blobs.values())
-    for word in (b"copy_0", b"site-packages", str(PROGRAMS).encode(), b"/folder0"):
+    for word in (b"functions_copied", b"site-packages", str(PROGRAMS).encode(), b"/deep"):
         assert word not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ import standin as control
 import standin_torch as torch_control
 
 from pallasc import errors
+from pallasc.cache.store import Store
 
 pytestmark = pytest.mark.once
 
@@ -59,11 +61,12 @@ def _run(commands: Iterable[list[str]], folder: Path, environment: dict[str, str
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
 
 
-def test_every_command_and_program_of_the_page_runs(tmp_path: Path) -> None:
+def test_every_command_and_program_of_the_page_runs(tmp_path: Path, warm_store: Store) -> None:
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     commands = [command for command in _commands() if not _needs_torch(command)]
-    assert len(commands) == 7
+    assert len(commands) == 8
+    shutil.copytree(warm_store.root, tmp_path / "store")
     _run(commands, tmp_path, _environment(control.environment(devices="9.0"), tmp_path))
 
 

@@ -18,6 +18,7 @@ import pytest
 import standin as control
 
 import pallasc
+from pallasc.cache.store import Store
 
 pytestmark = pytest.mark.once
 
@@ -80,11 +81,12 @@ def _pack(folder: Path, store: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     """Pack a kernel in two types, two tunings and a few cases."""
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     place = tmp_path_factory.mktemp("gpu")
+    shutil.copytree(warm_store.root, place / "store")
     _pack(place / "packed", place / "store")
     return place / "packed"
 

@@ -66,17 +66,12 @@ def test_nbytes_packs_elements_under_a_byte(text: str, nbytes: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("f32", "'f32' is not an array."),
         ("f32[8", "'f32[8' is not an array."),
         ("f32[8]]", "'f32[8]]' is not an array."),
         ("[8]", "'[8]' is not an array."),
         ("", "'' is not an array."),
-        ("f33[8]", "unknown dtype 'f33'."),
-        ("f32[8,]", "'f32[8,]': '' is not a dimension."),
         ("f32[,8]", "'f32[,8]': '' is not a dimension."),
-        ("f32[-1]", "'f32[-1]': '-1' is not a dimension."),
         ("f32[1.5]", "'f32[1.5]': '1.5' is not a dimension."),
-        ("f32[m]", "'f32[m]': 'm' is not a dimension."),
         ("f32[{m}0]", "'f32[{m}0]': '{m}0' is not a dimension."),
         ("f32[²]", "'f32[²]': '²' is not a dimension."),
     ],
@@ -90,12 +85,10 @@ def test_parse_array_refuses_what_is_no_array(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "params", "message"),
     [
-        ("f32[{m - 8}]", {"m": 4}, "'f32[{m - 8}]': dimension 0 is -4 with m=4."),
         ("f32[8, {m}]", {"m": True}, "'f32[8, {m}]': dimension 1 is true with m=true."),
         ("f32[{m}]", {"m": "8"}, "'f32[{m}]': dimension 0 is '8' with m=8."),
         ("f32[{m}]", {"m": 8.0}, "'f32[{m}]': dimension 0 is 8.0 with m=8.0."),
         ("f32[9223372036854775808]", {}, "'f32[9223372036854775808]': dimension 0 is 92233"),
-        ("{t}[8]", {"t": "f33"}, "unknown dtype 'f33'."),
         ("{t}[8]", {"t": 32}, "unknown dtype '32'."),
     ],
 )

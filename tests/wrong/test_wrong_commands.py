@@ -1,8 +1,8 @@
 """Specs and commands that are wrong: each gives exactly the text and the exit code beside it.
 
 Every text in `specs/` is a transcript: the command, what it prints on the standard error output,
-and its exit code. After a change of messages, `python tests/wrong/test_wrong_commands.py` writes
-them again.
+and its exit code; `tests/specs/wrong` has more that can be wrong inside a spec. After a change of
+messages, `python tests/wrong/test_wrong_commands.py` writes them again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_every_spec_is_used_and_there_are_many() -> None:
     for path in FOLDER.iterdir():
         if path.suffix == ".yaml" or path.name.startswith("python_"):
             assert path.name in commands or path.stem in commands
-    assert len(CASES) >= 25
+    assert len(CASES) >= 15
 
 
 def write_transcripts(store: str) -> None:

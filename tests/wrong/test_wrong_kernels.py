@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pallasc.cache.store import Store
 
 FOLDER = Path(__file__).parent / "kernels"
 CASES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -134,9 +137,10 @@ def rows(text: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
     """Compile every case once."""
-    return build(tmp_path_factory.mktemp("wrong") / "store")
+    folder = tmp_path_factory.mktemp("wrong")
+    return build(Path(shutil.copytree(warm_store.root, folder / "store")))
 
 
 @pytest.mark.parametrize("case", CASES)
