@@ -80,12 +80,19 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
             Finding(
                 rule=RACE.name,
                 message=f"the {first.act} of {first.space} by {first.thread} races with the "
-                f"{second.act} by {second.thread}",
+                f"{second.act} by {_other(first, second)}",
                 location=first.location,
                 places=(Place(f"the {second.act} by {second.thread}", second.location),),
             ),
         )
     return [found[key] for key in sorted(found, key=str)]
+
+
+def _other(first: _Access, second: _Access) -> str:
+    """Return who makes the second access; the interpreter names neither copies nor blocks."""
+    if first.thread != second.thread:
+        return second.thread
+    return f"a copy of {second.thread}, or by another block"
 
 
 def failure_finding(text: str, location: Location | None) -> Finding | None:
