@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.builds.report import Report as BuildReport
     from pallasc.compiler.builds.report import VariantResult
+    from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.workers.tasks import Answer, Task
     from pallasc.specs.artifacts.artifact import Artifact
@@ -43,12 +44,14 @@ class Candidate:
         artifact: what was compiled.
         action_key: its action key, "" if unknown.
         variant: what it was compiled from, None without source.
+        request: the look-up keys of that variant, None if they are not known yet.
     """
 
     id: str
     artifact: Artifact
     action_key: str = ""
     variant: Variant | None = None
+    request: Request | None = None
 
 
 OnResult = Callable[["Candidate", "LevelResult", bool], None]
@@ -144,6 +147,7 @@ class Checking:
                 action=subject.action_key,
                 artifact=subject.artifact.digest,
                 variant=subject.variant,
+                request=subject.request,
             )
             found = self._kept.find(kept, levels)
         except PallascError as error:
@@ -407,7 +411,13 @@ def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
 def _made(result: VariantResult) -> Candidate | None:
     if result.artifact is None or result.status == "failed":
         return None
-    return Candidate(result.variant.id, result.artifact, result.action_key or "", result.variant)
+    return Candidate(
+        result.variant.id,
+        result.artifact,
+        result.action_key or "",
+        result.variant,
+        result.request,
+    )
 
 
 def _checked(

@@ -81,7 +81,13 @@ class Kept:
         self._inputs: dict[Path | None, str] = {None: ""}
 
     def subject(
-        self, options: Options, *, action: str, artifact: str, variant: Variant | None
+        self,
+        options: Options,
+        *,
+        action: str,
+        artifact: str,
+        variant: Variant | None,
+        request: Request | None = None,
     ) -> Checkable:
         """Return what results are kept for.
 
@@ -90,13 +96,15 @@ class Kept:
             action: the action key of what is checked, "" if unknown.
             artifact: the digest of that artifact.
             variant: what it was compiled from, None without source.
+            request: the request of that variant, where it is known already.
 
         Raises:
             ToolError: the file of inputs, or a data file of the spec, cannot be read.
         """
         if options.inputs not in self._inputs:
             self._inputs[options.inputs] = self._context.digests.digest(str(options.inputs))
-        request = None if variant is None else self._requests.of(variant)
+        if request is None and variant is not None:
+            request = self._requests.of(variant)
         fields = {
             "check": str(SCHEMA),
             "action": action,

@@ -277,6 +277,7 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
                 diagnostics=_diagnostics(manifest),
                 manifest_key=cached.manifest_key,
                 missed=manifest.missed,
+                request=request,
             ),
         )
 

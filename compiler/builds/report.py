@@ -11,6 +11,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
+    from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.workers.diagnostics import Diagnostic
@@ -42,6 +43,7 @@ class VariantResult:
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_inputs`).
+        request: its look-up keys, None if it has none or is no hit.
     """
 
     variant: Variant
@@ -60,6 +62,7 @@ class VariantResult:
     manifest_key: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
     missed: Mapping[str, str] = field(default_factory=dict)
+    request: Request | None = None
 
 
 class Event(NamedTuple):
