@@ -1,15 +1,14 @@
-"""Find the user's lines behind the PTX of compiled variants, in workers of the build's kind."""
+"""Find the user's lines behind the PTX of compiled variants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.once_more import answers
 from pallasc.compiler.lowering.line_table import LineTable
-from pallasc.compiler.toolchain.environment import declared_values
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.messages import FindLines, Introduction, LinesFound
-from pallasc.compiler.workers.pool import Pool, Task
+from pallasc.compiler.workers.messages import FindLines, LinesFound
 from pallasc.specs.spec import Variant
 
 Tables = Mapping[str, LineTable]
@@ -32,18 +31,17 @@ def find_lines(
     Raises:
         ToolError: a compiling process cannot be started.
     """
+
+    def request(number: int, env: Mapping[str, str | None]) -> FindLines:
+        variant, ptx = kernels[number]
+        return FindLines(variant=variant, ptx=ptx, env=env)
+
     tables: list[Tables] = [{} for _ in kernels]
-    tasks = [_task(number, variant, ptx) for number, (variant, ptx) in enumerate(kernels)]
-    introduction = Introduction.of(setup, setup.context(store), store)
-    with Pool(jobs, setup.environment, introduction, timeout_s=timeout_s, tick_s=None) as pool:
-        for _, task, answer in pool.run(tasks):
-            if task is not None and answer is not None and isinstance(answer.reply, LinesFound):
-                tables[task.label] = answer.reply.tables
+    variants = [variant for variant, _ in kernels]
+    purpose = "finds the lines of"
+    for number, answer in answers(
+        variants, request, setup, store, purpose=purpose, jobs=jobs, timeout_s=timeout_s
+    ):
+        if isinstance(answer.reply, LinesFound):
+            tables[number] = answer.reply.tables
     return tables
-
-
-def _task(number: int, variant: Variant, ptx: Mapping[str, str]) -> Task:
-    declared = declared_values(variant.env)
-    group = (variant.target.arch, variant.base_dir, tuple(declared.items()))
-    request = FindLines(variant=variant, ptx=ptx, env=declared)
-    return Task(number, group, request, f"the process that finds the lines of {variant.id}")

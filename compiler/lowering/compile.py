@@ -171,7 +171,7 @@ def compile_job(
         ToolError: another assembler than that of the toolchain's record made a kernel.
     """
     try:
-        translation = _compile(lowered, job, tools)
+        translation = compile_lowered(lowered, job, tools)
     except Exception as error:
         raise _explain_again(job, tools, error) from error
     check_makers(translation, tools.ptxas, tools.record)
@@ -201,12 +201,25 @@ def compile_job(
     return record, translation.blobs
 
 
-def _compile(lowered: Lowered, job: Job, tools: Tools) -> Translation:
+def compile_lowered(
+    lowered: Lowered, job: Job, tools: Tools, *, ptx_folder: Path | None = None
+) -> Translation:
+    """Compile a lowered job; return its steps, buffers and cubins.
+
+    Args:
+        lowered: what `lower_job` returned.
+        job: what was lowered.
+        tools: the compiler.
+        ptx_folder: see `compile_module`.
+
+    Raises:
+        Exception: whatever XLA raises, or the executable has what no plan can have.
+    """
     ranks = math.prod(size for _, size in job.mesh)
     process = tools.process
     elsewhere = partial(process.compile, target=job.target, count=ranks) if process else None
-    executable = parse_executable(compile_module(lowered.stage, tools.toolkit, elsewhere))
-    return translate(executable, ranks=ranks, regions=lowered.regions)
+    serialized = compile_module(lowered.stage, tools.toolkit, elsewhere, ptx_folder=ptx_folder)
+    return translate(parse_executable(serialized), ranks=ranks, regions=lowered.regions)
 
 
 def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
@@ -214,7 +227,7 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
     place = definition(job.function)
     with captured_output() as output:
         try:
-            _compile(job.lower(locations=True), job, tools)
+            compile_lowered(job.lower(locations=True), job, tools)
         except UnsupportedStepError as again:
             place = user_place(again.frames) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised

@@ -37,7 +37,11 @@ class _Prepared(BaseException):
 
 
 def compile_module(
-    stage: Any, toolkit: Path | None, elsewhere: Callable[[Any], bytes] | None = None
+    stage: Any,
+    toolkit: Path | None,
+    elsewhere: Callable[[Any], bytes] | None = None,
+    *,
+    ptx_folder: Path | None = None,
 ) -> bytes:
     """Compile what `jax.jit(…).trace(…).lower(…)` returned; return the serialised executable.
 
@@ -45,6 +49,7 @@ def compile_module(
         stage: the lowered function.
         toolkit: the CUDA toolkit whose assembler and device library XLA takes; None for JAX's.
         elsewhere: compiles a prepared call; by default this process does.
+        ptx_folder: where XLA writes the PTX of its own kernels, None for nowhere.
 
     Raises:
         Exception: whatever XLA raises.
@@ -52,6 +57,8 @@ def compile_module(
     options: dict[str, str] = dict(_NO_LIBRARY)
     if toolkit is not None:
         options["xla_gpu_cuda_data_dir"] = str(toolkit)
+    if ptx_folder is not None:
+        options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
     call = _prepare(stage, options)
     if elsewhere is not None:
         return elsewhere(call)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,9 @@ from pallasc.compiler.workers.messages import (
     Compiled,
     Failed,
     FindLines,
+    FindPtx,
     LinesFound,
+    PtxFound,
 )
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
@@ -107,6 +110,23 @@ class Session:
         """
         from pallasc.compiler.lowering.line_tables import line_tables
 
+        with self._again(request) as job:
+            return LinesFound(tables=line_tables(job, self.tools, request.ptx))
+
+    def find_ptx(self, request: FindPtx) -> PtxFound:
+        """Find the PTX of the kernels that XLA made for a variant.
+
+        Raises:
+            PallascError: it is compiled to other cubins now, or not at all.
+        """
+        from pallasc.compiler.lowering.xla_ptx import xla_ptx
+
+        with self._again(request) as job:
+            return PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))
+
+    @contextmanager
+    def _again(self, request: FindLines | FindPtx) -> Iterator[Job]:
+        """Yield the job of a variant that was compiled before."""
         if request.env and not self.traced:
             self.before.expose_variables(request.env)
         self.traced += 1
@@ -114,7 +134,7 @@ class Session:
         with tracing_anew(self.traced):
             with within():
                 job = replace(_job(request.variant), within=within)
-            return LinesFound(tables=line_tables(job, self.tools, request.ptx))
+            yield job
 
 
 @dataclass(frozen=True, slots=True)

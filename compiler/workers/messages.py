@@ -1,9 +1,9 @@
 """Messages between the command line process and its workers: JSON objects; `channel` frames them.
 
-A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile` and
-`lines`; or `listen` once and then `collect`. To `context` and `listen` it says `{"ready": true}`.
-Everything else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`. The fields are
-those of the classes here; bytes travel as base64.
+A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile`, `lines`
+and `ptx`; or `listen` once and then `collect`. To `context` and `listen` it says
+`{"ready": true}`. Everything else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`.
+The fields are those of the classes here; bytes travel as base64.
 
 The user's code runs in the process that replies, so a reply is read with every type checked.
 """
@@ -194,6 +194,13 @@ class LinesFound(Reply):
     tables: Mapping[str, LineTable]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PtxFound(Reply):
+    """The PTX of XLA's kernels, by the digest of their cubin."""
+
+    ptx: Mapping[str, str]
+
+
 # ---- requests
 
 
@@ -337,8 +344,25 @@ class FindLines(Request):
     env: Mapping[str, str | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindPtx(Request):
+    """Find the PTX of the kernels that XLA made for a variant.
+
+    Attributes:
+        variant: the variant.
+        cubins: the digests of their cubins, by kernel.
+        env: the values of the variables that it declares, None if not set.
+    """
+
+    op: ClassVar[str] = "ptx"
+    reply: ClassVar[type[Reply]] = PtxFound
+    variant: Variant
+    cubins: Mapping[str, str]
+    env: Mapping[str, str | None]
+
+
 _REQUESTS: Mapping[object, type[Request]] = {
-    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile, FindLines)
+    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile, FindLines, FindPtx)
 }
 
 

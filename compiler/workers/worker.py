@@ -35,6 +35,7 @@ from pallasc.compiler.workers.messages import (
     Compile,
     Failed,
     FindLines,
+    FindPtx,
     Introduction,
     Listen,
     Reply,
@@ -121,6 +122,8 @@ def _reply(request: Request, session: Session | None) -> Reply:
         return _collect(request.path, request.env)
     if session is not None and isinstance(request, FindLines):
         return session.find_lines(request)
+    if session is not None and isinstance(request, FindPtx):
+        return session.find_ptx(request)
     if session is None or not isinstance(request, Compile):
         raise CompileError("a worker was asked to compile before it had its context")
     return session.compile(request)

@@ -1,0 +1,66 @@
+"""Find the PTX of the kernels that XLA makes beside Mosaic's.
+
+Their cubins come without it. So the function is compiled once more, and XLA writes the PTX that it
+gives to the assembler into a folder, one file for each kernel. That changes no cubin, which is
+checked: PTX is returned only for cubins that are those of the artifact, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pallasc.compiler.lowering.compile import Job, Tools, compile_lowered
+from pallasc.compiler.lowering.diagnose import definition
+from pallasc.errors import CompileError
+from pallasc.specs.artifacts.plan import Launch
+
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+
+
+def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, str]) -> dict[str, str]:
+    """Return the PTX of XLA's kernels by the digest of their cubin, by compiling a job once more.
+
+    Args:
+        job: what the kernels were compiled from.
+        tools: as it was compiled with; XLA has to compile in this process.
+        cubins: the digests of the kernels' cubins, by the kernel's name.
+
+    Raises:
+        CompileError: it is compiled to another cubin now, or not at all, or XLA wrote no PTX.
+    """
+    with tempfile.TemporaryDirectory(prefix="pallasc-ptx-") as folder:
+        try:
+            translation = compile_lowered(job.lower(), job, tools, ptx_folder=Path(folder))
+        except Exception as error:
+            raise _not_found(
+                job, f"it compiled before, and now does not: {type(error).__name__}: {error}"
+            ) from error
+        texts = written_kernels(Path(folder))
+    now = {(s.kernel, s.cubin) for s in translation.steps if isinstance(s, Launch)}
+    found = {}
+    for name, cubin in cubins.items():
+        if (name, cubin) not in now:
+            raise _not_found(job, f"{name} is compiled to another cubin now")
+        if len(texts.get(name, ())) != 1:
+            raise _not_found(job, f"XLA wrote {len(texts.get(name, ()))} texts for {name}")
+        (found[cubin],) = texts[name]
+    return found
+
+
+def written_kernels(folder: Path) -> dict[str, set[str]]:
+    """Return the different PTX texts in a folder by the names of their kernels."""
+    texts: dict[str, set[str]] = {}
+    for place in sorted(folder.glob("*.ptx")):
+        text = place.read_text(encoding="utf-8")
+        for name in _ENTRY.findall(text):
+            texts.setdefault(name, set()).add(text)
+    return texts
+
+
+def _not_found(job: Job, why: str) -> CompileError:
+    return CompileError(
+        f"the PTX of XLA's kernels cannot be had: {why}.", location=definition(job.function)
+    )
