@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -98,12 +98,13 @@ def assemble(module: Module, name: str) -> Program:
     builder = Builder(kernel)
     code = [_step(instruction, builder) for instruction in kernel.instructions]
     code.append(lambda w, place: EXITED)
+    kernel = _with_shared(kernel, module, {symbol for symbol, _ in builder.symbols})
     offsets, shared, local = _layout(kernel)
     template: list[np.ndarray] = [_zero(r.type) for r in kernel.registers]
     template += [np.zeros(LANES, "u4")] * (builder.slots - len(template))
     for (bits, dtype), slot in builder.constants.items():
         template[slot] = broadcast(bits, np.dtype(dtype))
-    module_variables = {variable.name: variable for variable in module.variables}
+    module_variables = {v.name: v for v in module.variables if v.space != "shared"}
     for symbol, _ in builder.symbols:
         if symbol not in offsets and symbol not in module_variables:
             raise UnsupportedError(f"{name} uses {symbol}, which is declared nowhere")
@@ -118,6 +119,13 @@ def assemble(module: Module, name: str) -> Program:
         local,
         module_variables,
     )
+
+
+def _with_shared(kernel: Kernel, module: Module, used: set[str]) -> Kernel:
+    """Return a kernel with those shared variables of its module that it uses."""
+    own = {variable.name for variable in kernel.variables}
+    shared = [v for v in module.variables if v.space == "shared" and v.name in used - own]
+    return replace(kernel, variables=(*kernel.variables, *shared))
 
 
 def _zero(register_type: str) -> np.ndarray:

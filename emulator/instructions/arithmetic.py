@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pallasc.emulator.instructions.builder import Builder, refusal
 from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.numbers.carry import reads_carry, writes_carry
 from pallasc.emulator.numbers.table import Arithmetic, find
 from pallasc.emulator.ptx.syntax import Instruction, Operand, Pair
 
@@ -13,7 +14,7 @@ def build(instruction: Instruction, builder: Builder) -> Step | None:
     operation = _found(instruction)
     if operation is None:
         return None
-    results, sources = _split(instruction, operation)
+    results, sources = _split(instruction, operation, builder)
     reads = [builder.read(o, d) for o, d in zip(sources, operation.sources, strict=True)]
     writes = [builder.write(o, d) for o, d in zip(results, operation.results, strict=False)]
     apply = operation.apply
@@ -39,13 +40,17 @@ def _found(instruction: Instruction) -> Arithmetic | None:
 
 
 def _split(
-    instruction: Instruction, operation: Arithmetic
+    instruction: Instruction, operation: Arithmetic, builder: Builder
 ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     destination, *sources = instruction.operands
     if isinstance(destination, Pair):
         results: tuple[Operand, ...] = (destination.first, destination.second)
     else:
         results = (destination,)
+    if reads_carry(instruction.opcode):
+        sources.append(builder.carry())
+    if writes_carry(instruction.opcode):
+        results += (builder.carry(),)
     if len(sources) != len(operation.sources) or len(results) > len(operation.results):
         raise refusal(instruction, f"{len(sources)} operands")
     return results, tuple(sources)

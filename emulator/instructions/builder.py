@@ -78,6 +78,7 @@ class Builder:
     symbols: dict[tuple[str, int], int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
     slots: int = 0
+    flag: Register | None = None
 
     def __post_init__(self) -> None:
         """Count the kernel's own registers."""
@@ -86,6 +87,12 @@ class Builder:
     def _new(self) -> int:
         self.slots += 1
         return self.slots - 1
+
+    def carry(self) -> Register:
+        """Return the carry flag of each lane, which no operand names; it is 0 at first."""
+        if self.flag is None:
+            self.flag = Register(self._new(), "b32", "CC.CF")
+        return self.flag
 
     def constant(self, bits: int, dtype: DType) -> int:
         """Return the slot of a constant in every lane."""

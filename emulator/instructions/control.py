@@ -14,6 +14,7 @@ from pallasc.emulator.instructions.builder import (
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, SHARED
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
+from pallasc.emulator.numbers.table import find
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Label, Pair, Register, Vector
 
 _U4 = np.dtype("u4")
@@ -266,14 +267,16 @@ def vote(instruction: Instruction, builder: Builder) -> Step:
 
 
 def redux(instruction: Instruction, builder: Builder) -> Step:
-    """`redux.sync.op.type` on integers (9.7.13.12)."""
+    """`redux.sync` (9.7.13.12)."""
     operation, kind = instruction.parts[2], instruction.parts[-1]
+    if kind == "f32":
+        return _redux_of_floats(instruction, builder)
     dtype = dtype_of(kind)
     function = {
         "add": np.add, "min": np.minimum, "max": np.maximum,
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     }.get(operation)  # fmt: skip
-    if function is None or len(instruction.parts) != 4 or kind[0] == "f":
+    if function is None or len(instruction.parts) != 4:
         raise refusal(instruction)
     target, source, _ = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
@@ -283,6 +286,34 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
             return BLOCKED
         result = function.reduce(read(w)[w.mask], dtype=dtype)
         write(w, np.full(LANES, result, dtype))
+        return place + 1
+
+    return run
+
+
+def _redux_of_floats(instruction: Instruction, builder: Builder) -> Step:
+    """`redux.sync.{min,max}[.abs][.NaN].f32`: min and max of two, again and again."""
+    operation, parts = instruction.parts[2], list(instruction.parts[3:-1])
+    absolute = parts[:1] == ["abs"]
+    rest = parts[absolute:]
+    if operation not in ("min", "max") or rest not in ([], ["NaN"]):
+        raise refusal(instruction)
+    two = find(".".join([operation, *rest, "f32"]))
+    if two is None:
+        raise refusal(instruction)
+    of_two, dtype = two.apply, np.dtype("f4")
+    target, source, _ = instruction.operands
+    read, write = builder.read(source, dtype), builder.write(target, dtype)
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("redux.sync"):
+            return BLOCKED
+        values = read(w)
+        values = np.where(w.mask, values, values[np.argmax(w.mask)])
+        values = np.abs(values) if absolute else values
+        while len(values) > 1:
+            values = of_two(values[::2].copy(), values[1::2].copy())
+        write(w, np.repeat(values, LANES))
         return place + 1
 
     return run

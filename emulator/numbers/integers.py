@@ -104,6 +104,11 @@ def _low_product(_: Any) -> Function:
 _PRODUCTS = {"lo": _low_product, "hi": _high_product, "wide": _wide_product}
 
 
+def low_or_high_product(dtype: Any, part: str) -> Function:
+    """Return what multiplies two integers and keeps the `lo` or the `hi` half."""
+    return _PRODUCTS[part](dtype)
+
+
 def build_product(mnemonic: Mnemonic) -> Arithmetic:
     """Build `mul` and `mad` of integers."""
     name = mnemonic.type(*_WIDE)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pallasc.emulator.numbers import (
     approximations,
     bits,
+    carry,
     comparisons,
     conversions,
     floats,
@@ -21,8 +22,6 @@ __all__ = ["Arithmetic", "find", "known_opcodes"]
 
 Builder = Callable[[Mnemonic], Arithmetic]
 
-# The carry flag is a register that no operand names (PTX ISA 9.0, 9.7.2).
-_CARRIES = ("addc", "subc", "madc")
 _INTEGER_PACKED = ("u16x2", "s16x2")
 
 
@@ -108,10 +107,10 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
         UnsupportedError: the base is known, but another part of the mnemonic is not.
     """
     mnemonic = Mnemonic(opcode, destinations=destinations, sources=sources)
-    if mnemonic.base in _CARRIES or (
+    if mnemonic.base in carry.READERS or (
         mnemonic.base in ("add", "sub", "mad") and "cc" in mnemonic.parts
     ):
-        raise mnemonic.refused("it needs the carry flag")
+        return carry.build(mnemonic)
     build = _BUILDERS.get(mnemonic.base)
     return None if build is None else build(mnemonic)
 
@@ -121,5 +120,6 @@ def known_opcodes() -> list[tuple[str, str]]:
 
     In a pattern `[...]` may be absent and `(a|b)` is one of several.
     """
-    modules = (floats, approximations, integers, bits, comparisons, conversions, narrow_formats)
+    exact = (floats, approximations, integers, carry, bits)
+    modules = (*exact, comparisons, conversions, narrow_formats)
     return [line for module in modules for line in module.KNOWN]

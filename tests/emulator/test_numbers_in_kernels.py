@@ -84,5 +84,47 @@ def test_narrow_floats_in_registers_of_sixteen_bits():
 
 
 def test_what_is_not_known_is_refused_with_its_line():
-    with pytest.raises(UnsupportedError, match=r"add\.cc\.u32"):
-        run("add.cc.u32 %r2, %r1, %r1;")
+    with pytest.raises(UnsupportedError, match=r"add\.sat\.u32"):
+        run("add.sat.u32 %r2, %r1, %r1;")
+
+
+def test_the_flag_goes_from_one_instruction_to_the_next() -> None:
+    body = """
+      add.u32 %r3, %r1, 4294967280;
+      add.cc.u32 %r4, %r3, 8;
+      addc.u32 %r2, %r1, 100;
+    """
+    lanes = np.arange(32, dtype=np.uint64)
+    carries = ((lanes + 4294967280) % 2**32 + 8) >> np.uint64(32)
+    np.testing.assert_array_equal(run(body), lanes + 100 + carries)
+
+
+def test_lanes_that_are_not_at_work_keep_their_flag() -> None:
+    body = """
+      setp.lt.u32 %p1, %r1, 5;
+      @%p1 add.cc.u32 %r4, 4294967295, 1;
+      addc.u32 %r2, %r1, 0;
+    """
+    lanes = np.arange(32)
+    np.testing.assert_array_equal(run(body), lanes + (lanes < 5))
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [("max", 20.0), ("min", -11.0), ("min.abs", 0.0), ("max.abs", 20.0), ("max.NaN", np.nan)],
+)
+def test_a_reduction_of_floats_over_a_warp(operation: str, expected: float) -> None:
+    body = f"""
+      cvt.rn.f32.u32 %r3, %r1;
+      sub.f32 %r3, %r3, 0f41300000;
+      setp.eq.u32 %p1, %r1, 7;
+      @%p1 mov.b32 %r3, 0f7FC00000;
+      redux.sync.{operation}.f32 %r2, %r3, -1;
+    """
+    np.testing.assert_array_equal(run(body).view(np.float32), np.full(32, expected, np.float32))
+
+
+@pytest.mark.parametrize("operation", ["add", "max.NaN.abs", "max.ftz", "and"])
+def test_another_reduction_of_floats_is_refused(operation: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"redux\.sync\.{operation}\.f32"):
+        run(f"redux.sync.{operation}.f32 %r2, %r1, -1;")

@@ -1,0 +1,119 @@
+"""The PTX of XLA's kernels, found by a worker that compiles once more."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pallasc.compiler.builds.find_ptx import Texts, find_ptx, without_ptx
+from pallasc.compiler.builds.report import VariantResult
+from pallasc.compiler.lowering.xla_ptx import written_kernels
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.run_plan import PlanRun
+from pallasc.errors import PallascError
+
+AROUND = """
+from pallasc.specs.library.elementwise import add
+
+def run(x):
+    doubled = add(x * 2, x, block_size=1024)
+    return doubled.reshape(64, 16).T + 1, doubled.sum()
+
+def alone(x):
+    return add(x, x, block_size=1024)
+"""
+
+
+@pytest.fixture(scope="module")
+def found(make_project: Any) -> dict[str, tuple[VariantResult, Texts | PallascError]]:
+    """Return what kernels were compiled to and the PTX; `changed` was changed in between."""
+    project = make_project()
+    project.write("around.py", AROUND)
+    project.write("changed.py", AROUND)
+    vector = {"x": "f32[1024]"}
+    project.spec(
+        {"name": "around", "entry": "around.py:run", "args": vector},
+        {"name": "alone", "entry": "around.py:alone", "args": vector},
+        {"name": "changed", "entry": "changed.py:run", "args": vector},
+    )
+    results = project.build().results
+    project.write("changed.py", AROUND.replace("x * 2", "x * 3"))
+    with prepare() as setup:
+        texts = find_ptx([(r.variant, r.artifact) for r in results], setup, project.store)
+    return {r.variant.name: (r, text) for r, text in zip(results, texts, strict=True)}
+
+
+def test_each_kernel_of_xla_has_its_ptx(found: dict[str, Any]) -> None:
+    result, texts = found["around"]
+    lacking = without_ptx(result.artifact)
+    assert len(lacking) > 1
+    assert texts.keys() == set(lacking.values())
+    for name, cubin in lacking.items():
+        assert re.search(rf"\.entry {name}\(", texts[cubin])
+
+
+def test_the_ptx_is_what_the_cubin_was_assembled_from(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    """The code of the artifact's cubin is what the assembler makes of the text."""
+    result, texts = found["around"]
+    with prepare() as setup:
+        ptxas = setup.toolchain.ptxas
+    for cubin, text in texts.items():
+        source, made = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
+        source.write_text(text)
+        command = [ptxas, "-arch=sm_90a", "-O3", "-o", made, source]
+        subprocess.run(command, check=True, capture_output=True)
+        assert _code(made.read_bytes()) == _code(result.artifact.blob(cubin))
+
+
+def _code(cubin: bytes) -> dict[str, bytes]:
+    """Return the sections of a cubin with machine code by their names."""
+    word = np.frombuffer
+    start = int(word(cubin, np.uint64, 1, 40)[0])
+    size, count, names = (int(n) for n in word(cubin, np.uint16, 3, 58))
+    headers = [cubin[start + size * n :][:size] for n in range(count)]
+    places = [tuple(int(v) for v in word(header, np.uint64, 2, 24)) for header in headers]
+    labels = cubin[places[names][0] :]
+    found = {}
+    for header, (offset, length) in zip(headers, places, strict=True):
+        name = labels[int(word(header, np.uint32, 1)[0]) :].partition(b"\0")[0].decode()
+        if name.startswith(".text."):
+            found[name] = cubin[offset : offset + length]
+    return found
+
+
+def test_the_artifact_runs_with_it(found: dict[str, Any]) -> None:
+    result, texts = found["around"]
+    x = np.arange(1024, dtype=np.float32)
+    ((table, total),) = PlanRun(result.artifact, Machine(), texts).run([[x]])
+    np.testing.assert_array_equal(table, (3 * x).reshape(64, 16).T + 1)
+    assert total == 3 * x.sum()
+
+
+def test_nothing_is_compiled_for_mosaics_own_kernels(found: dict[str, Any]) -> None:
+    assert found["alone"][1] == {}
+
+
+def test_what_was_changed_since_has_none(found: dict[str, Any]) -> None:
+    error = found["changed"][1]
+    assert isinstance(error, PallascError)
+    assert "is compiled to another cubin now" in str(error)
+    assert error.location is not None
+    assert error.location.file.endswith("changed.py")
+
+
+def test_two_texts_for_one_name_are_told_apart(tmp_path: Path) -> None:
+    for number, body in enumerate(["ret;", "ret;", "trap;"]):
+        text = f".visible .entry fusion_{number // 2}()\n{{\n{body}\n}}\n"
+        (tmp_path / f"module.{number}.ptx").write_text(text)
+    (tmp_path / "module.3.ptx").write_text(".entry fusion_0()\n{\ntrap;\n}\n")
+    texts: Mapping[str, set[str]] = written_kernels(tmp_path)
+    assert {name: len(each) for name, each in texts.items()} == {"fusion_0": 2, "fusion_1": 1}
