@@ -45,7 +45,7 @@ class Locator:
         return replace(result, findings=tuple(with_lines(f, tables) for f in result.findings))
 
     def _find(self, artifact: Artifact, variant: Variant) -> Mapping[str, LineTable]:
-        from pallasc.compiler.builds.find_lines import find_lines
+        from pallasc.compiler.again.find_lines import find_lines
         from pallasc.compiler.toolchain.setup import prepare
 
         ptx = {k.name: artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx}

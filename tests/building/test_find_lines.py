@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.builds.find_lines import Tables, find_lines
+from pallasc.compiler.again.find_lines import Tables, find_lines
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs import library
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.builds.find_ptx import Texts, find_ptx, without_ptx
+from pallasc.compiler.again.find_ptx import Texts, find_ptx, without_ptx
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.xla_ptx import written_kernels
 from pallasc.compiler.toolchain.setup import prepare

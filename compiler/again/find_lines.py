@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.once_more import answers
+from pallasc.compiler.again.once_more import answers
 from pallasc.compiler.lowering.line_table import LineTable
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.messages import FindLines, LinesFound
