@@ -18,12 +18,13 @@ _ACCESS = (
     r"(?P<{0}act>read|write) of " + _KEY + r"\[(?P<{0}range>.*)\] from "
     r"(?P<{0}thread>\w+\([^)]*\)|\d+, \d+|[^\n]*?)"
     r"(?:,? (?P<{0}file>[^\s,()][^\n()]*?):(?P<{0}line>\d+)(?::(?P<{0}column>\d+))?"
-    r"(?: \([^\n]*\))?|,? pallas_call)"
+    r"(?: \([^\n]*\))?|,? ?(?:pallas_call)?)"
 )
 _RACE = re.compile(
     "RACE DETECTED\n  " + _ACCESS.format("a") + r"\n  clock: (?:.|\n)*?\n  "
     + _ACCESS.format("b") + r"\n  clock: "
 )  # fmt: skip
+_CLOCK = re.compile(r"\n  clock: (?:.|\n)*?(?=\n  (?:read|write) |\Z)")
 _SPACE = re.compile(r"memory_space_id=(\d+)")
 _THREAD = re.compile(r"block_id=(\d+), warpgroup_id=(\d+)(?:,? warp_id=(\d+))?")
 _NUMBERS = re.compile(r"^(\d+), (\d+)")
@@ -71,7 +72,8 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
     for text in texts:
         match = _RACE.search(text)
         if match is None:
-            found.setdefault("", Finding(rule=RACE.name, message=_plain(text)))
+            plain = _plain(_CLOCK.sub("", text))
+            found.setdefault("", Finding(rule=RACE.name, message=plain))
             continue
         first, second = sorted(_access(match, name) for name in "ab")
         key = (first[:5], second[:5])

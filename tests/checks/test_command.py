@@ -348,3 +348,15 @@ def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
         assert command_line.startswith("::error ")
         assert len(command_line.splitlines()) == 1
         _assert_harmless(command_line)
+
+
+def test_a_store_that_demands_signatures_believes_only_signed_results(
+    project: Path, checking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}))
+    only = ("spec.yaml", "--level", "interpreter", "--json")
+    assert not checking.check(project, *only).results["sound"]["kept"]
+    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
+    unsigned, signed = (checking.check(project, *only).results["sound"] for _ in range(2))
+    assert [unsigned["kept"], signed["kept"]] == [False, True]

@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from pallasc.checks.interpreter.messages import failure_finding, race_findings
+from pallasc.errors import Location
 
 NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 needs_new = pytest.mark.skipif(not NEW, reason="the interpreter of JAX 0.12 sees more")
@@ -229,9 +230,15 @@ def test_a_race_of_an_older_jax_is_understood() -> None:
     assert "by warpgroup 0 races with the write by warpgroup 1" in finding.message
 
 
+def test_the_place_that_is_known_is_told() -> None:
+    (finding,) = race_findings([RACE.replace("/a b/k.py:8:4 (body)", "")])
+    assert finding.location == Location("/a b/k.py", 5, 4)
+    assert finding.places[0].location is None
+
+
 def test_a_race_that_is_not_understood_is_still_a_finding() -> None:
-    (finding,) = race_findings(["RACE DETECTED in words that nobody knows"])
-    assert finding.rule == "race"
+    (finding,) = race_findings(["RACE DETECTED in words\n  clock: <at 0x7fb1>\n"])
+    assert (finding.rule, finding.message) == ("race", "RACE DETECTED in words")
 
 
 @pytest.mark.parametrize(
