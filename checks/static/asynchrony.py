@@ -43,21 +43,6 @@ class _State:
         return _State(*(dict(table) for table in self.tables()))
 
 
-def _meet(states: list[_State]) -> _State:
-    """Return what is pending on all paths."""
-    first, *others = states
-    result = first.copy()
-    for other in others:
-        for mine, theirs in zip(result.tables(), other.tables(), strict=True):
-            for number in list(mine):
-                if number not in theirs:
-                    del mine[number]
-                else:
-                    a, b = mine[number], theirs[number]
-                    mine[number] = _Pending(max(a.age, b.age), a.stale or b.stale)
-    return result
-
-
 def _with_iteration(state: _State, last: list[_State]) -> _State:
     """Return what is pending when an iteration begins, the first or another one."""
     result = state.copy()
@@ -86,6 +71,8 @@ class _Walk:
             product.step.number: product.results for product in facts.products
         }
         self.all_results = frozenset().union(*self.results.values()) if self.results else None
+        masks = self.evaluation.masks
+        self.masks_of = {step.number: masks[step.block] for step in self.evaluation.steps}
         self.found: list[Found] = []
         self.released = self._released_memory()
 
@@ -101,7 +88,7 @@ class _Walk:
                     continue
                 block = graph.blocks[number]
                 before = [e for e in block.before if e in ends and not graph.is_back(e, number)]
-                state = _meet([ends[each] for each in before]) if before else _State()
+                state = self._meet([(ends[each], masks[each]) for each in before])
                 if is_last and number in graph.loops:
                     backs = [e for e in block.before if graph.is_back(e, number) and e in earlier]
                     state = _with_iteration(state, [earlier[each] for each in backs])
@@ -109,7 +96,55 @@ class _Walk:
                 ends[number] = state
             if not graph.loops:
                 break
+        self._never_waited()
         return self.found
+
+    def _never_waited(self) -> None:
+        """Note loops that fill what their products read, and wait for none of them."""
+        graph = self.evaluation.graph
+        for members in graph.loops.values():
+            inside = [s for s in self.evaluation.steps if members >> s.block & 1]
+            if any(s.instruction.opcode.startswith("wgmma.wait_group") for s in inside):
+                continue
+            numbers = {step.number for step in inside}
+            products = [p for p in self.facts.products if p.results and p.step.number in numbers]
+            for load in self.facts.loads:
+                if load.step.number not in numbers:
+                    continue
+                reader = next((p for p in products if _fills(load, p, self.masks_of)), None)
+                if reader is not None:
+                    self._tell(
+                        "operand-overwritten",
+                        "a loop fills memory again that its products read, and waits for none of "
+                        "them.",
+                        load.step.instruction,
+                        (("reads the memory", reader.step.number),),
+                    )
+                    break
+
+    def _meet(self, states: list[tuple[_State, Any]]) -> _State:
+        """Return what is pending on all paths that its threads may have come by."""
+        if not states:
+            return _State()
+        result = states[0][0].copy()
+        if len(states) == 1:
+            return result
+        tables = [state.tables() for state, _ in states]
+        for place, mine in enumerate(result.tables()):
+            for number in {n for each in tables for n in each[place]}:
+                threads = self.masks_of[number]
+                there = [
+                    each[place].get(number)
+                    for each, (_, mask) in zip(tables, states, strict=True)
+                    if (threads & mask).any()
+                ]
+                mine.pop(number, None)
+                pending = [each for each in there if each is not None]
+                if pending and len(pending) == len(there):
+                    mine[number] = _Pending(
+                        max(each.age for each in pending), any(each.stale for each in pending)
+                    )
+        return result
 
     def _block(self, number: int, state: _State) -> None:
         block = self.evaluation.graph.blocks[number]
@@ -244,9 +279,11 @@ class _Walk:
                     state.stores[step.number] = _Pending(0)
         elif isinstance(fact, BulkCopy):
             self._overwrite(step, fact.place, fact.bytes or 1, state)
+            self._operands(step, fact.place, fact.bytes or 1, state)
 
     def _write(self, step: Step, access: Access, state: _State) -> None:
         self._overwrite(step, access.place, access.width, state)
+        self._operands(step, access.place, access.width, state)
         state.writes[step.number] = _Pending(0)
 
     def _overwrite(self, step: Step, place: Place | None, width: int, state: _State) -> None:
@@ -265,6 +302,22 @@ class _Walk:
                 (("reads the memory", number),),
             )
             return
+
+    def _operands(self, step: Step, place: Place | None, width: int, state: _State) -> None:
+        """Note a write to what a product that was not waited for reads."""
+        if place is None:
+            return
+        for number, pending in state.products.items():
+            product = self.facts.by_step[number]
+            for read in product.operands:
+                if _overlap(place, step, width, read, product.step, _OPERAND_BYTES, pending):
+                    self._tell(
+                        "operand-overwritten",
+                        "memory is overwritten while a product that was not waited for reads it.",
+                        step.instruction,
+                        (("reads the memory", number),),
+                    )
+                    return
 
     def _unfenced(
         self, step: Step, places: list[tuple[Place, Step | None, int | None]], state: _State
@@ -304,6 +357,21 @@ class _Walk:
         instructions = self.evaluation.kernel.instructions
         involved = tuple((text, instructions[number]) for text, number in others)
         self.found.append(Found(rule, message, instruction, involved))
+
+
+def _fills(load: BulkCopy, product: Product, masks: dict[int, Any]) -> bool:
+    """Tell whether a copy fills what a product of the same threads reads, some slot of it."""
+    place, size = load.place, load.bytes
+    if place is None or size is None or not place.rest or (start := place.exact) is None:
+        return False
+    if not (masks[load.step.number] & masks[product.step.number]).any():
+        return False
+    return any(
+        read.rest
+        and read.symbol == place.symbol
+        and any(start <= offset < start + size for offset in read.starts(product.step.threads))
+        for read in product.operands
+    )
 
 
 def _commit(table: dict[int, _Pending]) -> None:

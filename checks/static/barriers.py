@@ -93,17 +93,16 @@ def _total(parts: list[tuple[int | None, int | None]]) -> int | None:
 def _arrivals(facts: Facts) -> Iterator[Found]:
     by_array: dict[int, list[Arrival]] = defaultdict(list)
     for arrival in facts.arrivals:
-        array = facts.array(arrival.barrier)
-        if array is None:
+        if (place := arrival.barrier) is None or place.exact not in facts.inits:
             return
-        if arrival.count != 0:
+        if (array := facts.array(place)) is not None and arrival.count != 0:
             by_array[array].append(arrival)
     waits: dict[int, list[Wait]] = defaultdict(list)
     for wait in facts.waits:
-        array = facts.array(wait.barrier)
-        if array is None:
+        if (place := wait.barrier) is None or place.exact not in facts.inits:
             return
-        waits[array].append(wait)
+        if (array := facts.array(place)) is not None:
+            waits[array].append(wait)
     for array, waiting in waits.items():
         yield from _array(facts, facts.inits[array], by_array[array], waiting)
 
@@ -210,10 +209,9 @@ class _Awaited:
         self._waits: dict[int, list[Wait]] = defaultdict(list)
         self._unknown = False
         for wait in facts.waits:
-            array = facts.array(wait.barrier)
-            if array is None:
+            if wait.barrier is None or wait.barrier.exact not in facts.inits:
                 self._unknown = True
-            else:
+            elif (array := facts.array(wait.barrier)) is not None:
                 self._waits[array].append(wait)
         self._before = [0] * len(graph.blocks)
         for number in graph.order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -158,19 +158,29 @@ class Facts:
     def array(self, barrier: Place | None) -> int | None:
         """Return the offset of the first barrier of the array that a barrier belongs to.
 
-        None if that is not clear: in a loop that was unrolled, some offsets are not those of an
-        array but of its later slots, a slot apart.
+        None if that is not clear. In a loop that was unrolled, some offsets are not those of an
+        array but of its next slot; arrays whose slots are computed have two slots at least.
         """
         offset = barrier.exact if barrier else None
         if barrier is None or offset not in self.inits:
             return None
         before = bisect.bisect_right(self._bases, offset) - 1
-        base = self._bases[before] if before >= 0 else offset
+        if before < 0:
+            return None if self._follows(offset, offset + _SLOT_BYTES) else offset
+        base = self._bases[before]
         slots = range(base, offset + 1, _SLOT_BYTES)
         if not all(self.inits.get(each) == self.inits[offset] for each in slots):
             return offset
-        near = {base - _SLOT_BYTES, base + _SLOT_BYTES}
-        return None if near & set(self._bases) else base
+        chain = [base]
+        while self._follows(chain[0], chain[0] - _SLOT_BYTES):
+            chain.insert(0, chain[0] - _SLOT_BYTES)
+        while self._follows(chain[-1], chain[-1] + _SLOT_BYTES):
+            chain.append(chain[-1] + _SLOT_BYTES)
+        return chain[0] if len(chain) < 3 else None
+
+    def _follows(self, one: int, other: int) -> bool:
+        """Tell whether a barrier is one that arrays seem to begin at, with another one's count."""
+        return other in self._bases and self.inits[other] == self.inits[one]
 
 
 def facts_of(evaluation: Evaluation, launch: Launch) -> Facts:
@@ -232,9 +242,23 @@ class _Reader:
     def barrier(self, value: Any) -> Place | None:
         """Return the place of a barrier."""
         found = self.place(value)
-        if found is None or found.exact is None:
+        if found is None:
             self.facts.is_local = False
         return found
+
+    def _apart(self, step: Step, barrier: Place | None) -> list[tuple[Step, Place | None]]:
+        """Return an instruction for each barrier that it is executed on by some threads."""
+        if barrier is None or barrier.exact is not None:
+            return [(step, barrier)]
+        threads = self.facts.evaluation.masks[step.block] if step.threads is None else step.threads
+        return [
+            (
+                replace(step, threads=None if step.threads is None else at),
+                barrier._replace(offset=start),
+            )
+            for start in barrier.starts(threads)
+            if (at := threads & (barrier.offset == start)).any()
+        ]
 
     def _mbarrier(self, step: Step, parts: list[str]) -> Any:
         facts, operands = self.facts, step.operands
@@ -245,18 +269,21 @@ class _Reader:
                 return None
             facts.inits[place.exact] = count
         elif parts[0] in ("try_wait", "test_wait"):
-            wait = Wait(step, self.barrier(operands[1]), operands[2].number)
-            facts.waits.append(wait)
-            return wait
+            parity = operands[2].number
+            waits = [Wait(s, b, parity) for s, b in self._apart(step, self.barrier(operands[1]))]
+            facts.waits += waits
+            return waits[0]
         elif parts[0] in ("arrive", "arrive_drop"):
             if "shared::cluster" in parts:
                 facts.is_local = False
             barrier, announces = self.barrier(operands[1]), "expect_tx" in parts
             count = operands[2].number if len(operands) > 2 and not announces else 1
             size = operands[2].number if announces else None
-            arrival = Arrival(step, barrier, count, size, announces)
-            facts.arrivals.append(arrival)
-            return arrival
+            arrivals = [
+                Arrival(s, b, count, size, announces) for s, b in self._apart(step, barrier)
+            ]
+            facts.arrivals += arrivals
+            return arrivals[0] if len(arrivals) == 1 else None
         elif parts[0] in ("expect_tx", "complete_tx"):
             arrival = Arrival(step, self.barrier(operands[0]), 0, operands[1].number, True)
             facts.arrivals.append(arrival)
