@@ -92,10 +92,14 @@ def _total(parts: list[tuple[int | None, int | None]]) -> int | None:
 
 def _arrivals(facts: Facts) -> Iterator[Found]:
     by_array: dict[int, list[Arrival]] = defaultdict(list)
+    by_count: dict[int, list[Arrival]] = defaultdict(list)
     for arrival in facts.arrivals:
         if (place := arrival.barrier) is None or place.exact not in facts.inits:
             return
-        if (array := facts.array(place)) is not None and arrival.count != 0:
+        array = facts.array(place)
+        if arrival.count != 0 and array is None:
+            by_count[facts.inits[place.exact]].append(arrival)
+        elif arrival.count != 0 and array is not None:
             by_array[array].append(arrival)
     waits: dict[int, list[Wait]] = defaultdict(list)
     for wait in facts.waits:
@@ -105,6 +109,9 @@ def _arrivals(facts: Facts) -> Iterator[Found]:
             waits[array].append(wait)
     for array, waiting in waits.items():
         yield from _array(facts, facts.inits[array], by_array[array], waiting)
+    # Which array they belong to is not clear, but its number is.
+    for number, arrivals in by_count.items():
+        yield from _array(facts, number, arrivals, [])
 
 
 def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait]) -> Iterator[Found]:
@@ -131,7 +138,7 @@ def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait])
     together = math.gcd(*sums.values())
     is_once = all(graph.loop_of[each.step.block] is None for each in arrivals)
     total = sum(sums.values())
-    if is_once and total < count:
+    if waits and is_once and total < count:
         yield Found(
             "arrivals",
             f"the barrier takes {count} arrivals, and {total} ever come: who waits for it waits "

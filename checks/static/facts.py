@@ -17,6 +17,8 @@ from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 _CANCEL_BYTES = 16
 _ROW_BYTES = 16
 _SLOT_BYTES = 8
+_MASKS = (0xFF, 0xFFFF)
+"""Of a whole register, that leave a number as it is."""
 _DYNAMIC = "__dynamic_shmem__0"
 """Mosaic's name for a block's dynamic shared memory."""
 
@@ -148,12 +150,18 @@ class Facts:
         return (found[0], parameter) if isinstance(parameter, Pointer) else None
 
     @cached_property
-    def _bases(self) -> list[int]:
-        """The offsets that arrays of barriers begin at, as far as slots are not known."""
+    def _sizes(self) -> dict[int, int | None]:
+        """The offsets that arrays of barriers seem to begin at, and their slots where known."""
         events: list[Any] = [*self.arrivals, *self.waits, *self.loads]
-        places = [event.barrier for event in events]
-        found = {p.exact for p in places if p is not None and p.rest and p.exact is not None}
-        return sorted(each for each in found if each in self.inits)
+        sizes: dict[int, int | None] = {}
+        for place in (event.barrier for event in events):
+            if place is not None and place.rest and (offset := place.exact) in self.inits:
+                sizes[offset] = sizes.get(offset) or slot_count(self.evaluation, place.rest)
+        return dict(sorted(sizes.items()))
+
+    @cached_property
+    def _bases(self) -> list[int]:
+        return list(self._sizes)
 
     def array(self, barrier: Place | None) -> int | None:
         """Return the offset of the first barrier of the array that a barrier belongs to.
@@ -164,10 +172,13 @@ class Facts:
         offset = barrier.exact if barrier else None
         if barrier is None or offset not in self.inits:
             return None
-        before = bisect.bisect_right(self._bases, offset) - 1
-        if before < 0:
-            return None if self._follows(offset, offset + _SLOT_BYTES) else offset
-        base = self._bases[before]
+        before = bisect.bisect_right(self._bases, offset)
+        for base in self._bases[:before]:
+            if (size := self._sizes[base]) and offset < base + size * _SLOT_BYTES:
+                return base
+        if not before or (self._sizes[self._bases[before - 1]] and not barrier.rest):
+            return offset
+        base = self._bases[before - 1]
         slots = range(base, offset + 1, _SLOT_BYTES)
         if not all(self.inits.get(each) == self.inits[offset] for each in slots):
             return offset
@@ -181,6 +192,39 @@ class Facts:
     def _follows(self, one: int, other: int) -> bool:
         """Tell whether a barrier is one that arrays seem to begin at, with another one's count."""
         return other in self._bases and self.inits[other] == self.inits[one]
+
+
+def slot_count(evaluation: Evaluation, rest: Terms) -> int | None:
+    """Return the number of slots in an array of barriers, from how a slot is computed.
+
+    That is `x % n`: as a mask, as a remainder, or as `x - n * (x / n)`.
+    """
+    atoms = evaluation.atoms
+    if len(rest) == 2:
+        return _ratio(rest)
+    if len(rest) != 1 or rest[0][1] != _SLOT_BYTES:
+        return None
+    atom = rest[0][0]
+    kind = str(atoms.kind(atom)).partition(".")[0]
+    if kind not in ("and", "rem"):
+        return None
+    value, number = atoms.operands[atom][0], atoms.operands[atom][1].number
+    if number is None or number <= 0:
+        return None
+    if kind == "rem":
+        return number
+    if number in _MASKS:
+        return _ratio(value.terms) if len(value.terms) == 2 else None
+    return number + 1 if number & (number + 1) == 0 else None
+
+
+def _ratio(terms: Terms) -> int | None:
+    """Return n of a multiple of `x - n * y`."""
+    (_, first), (_, second) = terms
+    small, large = sorted((first, second), key=abs)
+    if small <= 0 or large >= 0 or -large % small or -large // small < 2:
+        return None
+    return -large // small
 
 
 def facts_of(evaluation: Evaluation, launch: Launch) -> Facts:

@@ -34,7 +34,19 @@ _TOKEN = re.compile(
     |(?P<mark>[\[\]{}()<>,;:|@!+=-])""",
     re.VERBOSE | re.DOTALL,
 )
-_RANGE = re.compile(r"(?P<prefix>.*[^\d])$")
+_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_PLAIN = re.compile(
+    r"""(?:@(?P<negated>!)?(?P<guard>[%$_A-Za-z][\w$]*)\s+)?
+    (?P<opcode>[a-z][\w.:]*\w)
+    (?:\s+(?P<operands>[^;:"/]*))?;""",
+    re.VERBOSE,
+)
+"""An instruction that is a line: without strings, comments and what `::` is in operands."""
+_OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\s\[{(][^,]*")
+_DECLARATION = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)")
+_NAME = re.compile(r"[%$_A-Za-z][\w$]*(?:\.[\w$]+)*")
+_DECIMAL = re.compile(r"-?(?:0|[1-9]\d*)")
+_SIMPLE_ADDRESS = re.compile(r"\[(?P<base>%\w+)(?:\+(?P<offset>-?(?:0|[1-9]\d*)))?\]")
 _SPECIAL = re.compile(
     r"%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]"
     r"|%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock_hi|clock64|globaltimer"
@@ -59,6 +71,7 @@ class _Scope:
     ranges: dict[str, str] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     parameters: set[str] = field(default_factory=set)
+    operands: dict[str, Operand] = field(default_factory=dict)
 
 
 def parse(text: str) -> Module:
@@ -70,8 +83,8 @@ def parse(text: str) -> Module:
     return _Parser(text).module()
 
 
-def _tokens(text: str) -> list[_Token]:
-    tokens, position, line = [], 0, 1
+def _tokens(text: str, line: int) -> list[_Token]:
+    tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
@@ -79,17 +92,28 @@ def _tokens(text: str) -> list[_Token]:
         kind = match.lastgroup or ""
         if kind != "space":
             tokens.append(_Token(kind, match.group(), position, line))
-        line += match.group().count("\n")
         position = match.end()
     return tokens
 
 
+def _without_blocks(text: str) -> str:
+    """Return a text without comments of several lines; its lines keep their numbers."""
+    if "/*" not in text:
+        return text
+    return _BLOCK_COMMENT.sub(lambda comment: " " + "\n" * comment.group().count("\n"), text)
+
+
 class _Parser:
-    """Reads tokens from the first to the last; one file, used once."""
+    """Reads tokens from the first to the last; one file, used once.
+
+    A line is taken apart when its first token is asked for. `next_line` and `skip_line` are for
+    what reads whole lines instead.
+    """
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = _tokens(text)
+        self._lines = _without_blocks(text).split("\n")
+        self._line = 0
+        self._tokens: list[_Token] = []
         self._at = 0
         self._files: dict[int, str] = {}
         self._variables: list[Variable] = []
@@ -98,7 +122,7 @@ class _Parser:
         """Read the whole file."""
         version = target = ""
         kernels: list[Kernel] = []
-        while self._at < len(self._tokens):
+        while self._has_more():
             token = self._next()
             if token.text == ".version":
                 version = self._next_on_line()
@@ -124,8 +148,28 @@ class _Parser:
 
     # Tokens.
 
+    def _has_more(self) -> bool:
+        """Tell whether there is another token, which is taken from the lines if necessary."""
+        while self._at >= len(self._tokens):
+            if self._line >= len(self._lines):
+                return False
+            self._line += 1
+            self._tokens += _tokens(self._lines[self._line - 1], self._line)
+        return True
+
+    def next_line(self) -> str | None:
+        """Return the next line, None in the middle of one."""
+        if self._at < len(self._tokens) or self._line >= len(self._lines):
+            return None
+        return self._lines[self._line]
+
+    def skip_line(self) -> int:
+        """Go on behind the next line; return its number."""
+        self._line += 1
+        return self._line
+
     def _peek(self) -> _Token:
-        if self._at >= len(self._tokens):
+        if not self._has_more():
             raise UnsupportedError("the PTX ends in the middle of a statement")
         return self._tokens[self._at]
 
@@ -135,10 +179,15 @@ class _Parser:
         return token
 
     def _accept(self, text: str) -> bool:
-        if self._at < len(self._tokens) and self._tokens[self._at].text == text:
+        if self._has_more() and self._tokens[self._at].text == text:
             self._at += 1
             return True
         return False
+
+    def _follows(self, text: str) -> bool:
+        """Tell whether a token stands behind the next one, in its line."""
+        behind = self._at + 1
+        return behind < len(self._tokens) and self._tokens[behind].text == text
 
     def _expect(self, text: str) -> None:
         if not self._accept(text):
@@ -146,6 +195,17 @@ class _Parser:
 
     def _refusal(self, token: _Token) -> UnsupportedError:
         return UnsupportedError(f"PTX line {token.line}: {token.text!r} is not understood here")
+
+    def text_since(self, first: int) -> str:
+        """Return the statement that begins with a token and ends with the last one, a semicolon."""
+        tokens = self._tokens[first : self._at]
+        start, end = tokens[0], tokens[-1]
+        if start.line == end.line:
+            return " ".join(self._lines[start.line - 1][start.start : end.start].split())
+        whole = [self._lines[start.line - 1][start.start :]]
+        whole += self._lines[start.line : end.line - 1]
+        whole.append(self._lines[end.line - 1][: end.start])
+        return " ".join(" ".join(whole).split())
 
     def _next_on_line(self) -> str:
         return self._rest_of_line(self._tokens[self._at - 1].line)[0]
@@ -259,7 +319,11 @@ class _Body:
 
     def _scope(self, scope: _Scope) -> None:
         parser = self._parser
-        while not parser._accept("}"):
+        while True:
+            while (line := parser.next_line()) is not None and self._line(line.strip(), scope):
+                pass
+            if parser._accept("}"):
+                return
             if parser._accept("{"):
                 self._scope(_Scope(scope))
                 continue
@@ -267,11 +331,91 @@ class _Body:
             if token.text.startswith("."):
                 parser._at += 1
                 self._directive(token, scope)
-            elif parser._tokens[parser._at + 1].text == ":":
+            elif parser._follows(":"):
                 parser._at += 2
                 scope.labels[token.text] = len(self._instructions)
             elif not parser._accept(";"):
                 self._instruction(scope)
+
+    def _line(self, line: str, scope: _Scope) -> bool:
+        """Read a line that is a whole instruction, or a block of them; return False for others."""
+        if not line:
+            self._parser.skip_line()
+            return True
+        if line.startswith("{ ") and line.endswith("; }") and line.count("{") == line.count("}"):
+            return self._block(line[2:-3].split(";"), scope)
+        match = _PLAIN.fullmatch(line)
+        if match is None:
+            return False
+        self._plain(match, line[:-1].rstrip(), scope, self._parser.skip_line())
+        return True
+
+    def _block(self, statements: list[str], scope: _Scope) -> bool:
+        """Read a block in a line: declarations of single registers, and instructions."""
+        texts = [statement.strip() for statement in statements]
+        declared = [_DECLARATION.fullmatch(text) for text in texts]
+        matches = [_PLAIN.fullmatch(f"{text};") for text in texts]
+        if not all(a or b for a, b in zip(declared, matches, strict=True)):
+            return False
+        inner, number = _Scope(scope), self._parser.skip_line()
+        for text, declaration, match in zip(texts, declared, matches, strict=True):
+            if declaration is not None:
+                name = declaration["name"]
+                inner.names[name] = self._new(name, declaration["type"])
+            elif match is not None:
+                self._plain(match, text, inner, number)
+        return True
+
+    def _plain(self, match: re.Match[str], text: str, scope: _Scope, number: int) -> None:
+        """Take in an instruction that stands in a line."""
+        guard = None
+        if (name := match["guard"]) is not None:
+            operand = self._named(name, scope)
+            if not isinstance(operand, Register):
+                raise UnsupportedError(f"PTX line {number}: {name!r} is not understood here")
+            guard = replace(operand, negated=match["negated"] is not None)
+        opcode = match["opcode"]
+        operands = tuple(
+            self._known(each, scope, number) for each in _OPERANDS.findall(match["operands"] or "")
+        )
+        if opcode.startswith(("bra", "brx")):
+            self._branches.append((len(self._instructions), scope))
+        joined = " ".join(text.split())
+        self._instructions.append(Instruction(opcode, operands, guard, number, joined, self._place))
+
+    def _known(self, text: str, scope: _Scope, number: int) -> Operand:
+        """Return an operand by its text; each is read once in a scope."""
+        text = text.rstrip()
+        operand = scope.operands.get(text)
+        if operand is None:
+            operand = scope.operands[text] = self._from_text(text, scope, number)
+        return operand
+
+    def _from_text(self, text: str, scope: _Scope, number: int) -> Operand:
+        if _NAME.fullmatch(text):
+            return self._named(text, scope)
+        if _DECIMAL.fullmatch(text):
+            return Immediate(int(text))
+        if (address := _SIMPLE_ADDRESS.fullmatch(text)) is not None:
+            base = self._known(address["base"], scope, number)
+            if isinstance(base, Register):
+                return Address(base, int(address["offset"] or 0))
+        if text[0] == "{":
+            parts = text[1:-1].split(",")
+            if all(map(_NAME.fullmatch, map(str.strip, parts))):
+                return Vector(tuple(self._known(part.strip(), scope, number) for part in parts))
+        return self._of_tokens(text, scope, number)
+
+    def _of_tokens(self, text: str, scope: _Scope, number: int) -> Operand:
+        """Return an operand that is read token by token."""
+        parser = self._parser
+        before = parser._tokens, parser._at
+        parser._tokens, parser._at = [*_tokens(text, number), _Token("mark", ";", 0, number)], 0
+        operand = self._operand(scope)
+        if parser._at != len(parser._tokens) - 1:
+            raise parser._refusal(parser._tokens[parser._at])
+        parser._tokens, parser._at = before
+        return operand
 
     def _directive(self, token: _Token, scope: _Scope) -> None:
         parser = self._parser
@@ -319,6 +463,7 @@ class _Body:
     def _instruction(self, scope: _Scope) -> None:
         parser = self._parser
         start = parser._peek()
+        first = parser._at
         guard = None
         if parser._accept("@"):
             negated = parser._accept("!")
@@ -334,8 +479,7 @@ class _Body:
             if operands:
                 parser._expect(",")
             operands.append(self._operand(scope))
-        end = parser._tokens[parser._at - 1].start
-        text = " ".join(parser._text[start.start : end].split())
+        text = parser.text_since(first)
         if opcode.text.split(".")[0] in ("bra", "brx"):
             self._branches.append((len(self._instructions), scope))
         self._instructions.append(
