@@ -17,6 +17,9 @@ from pallasc.checks.static.found import Found
 from pallasc.checks.static.values import Value as _Value
 from pallasc.checks.static.values import key_of
 
+_MOST_SHOWN = 4
+"""Arrivals that are shown with a finding: an unrolled loop has many."""
+
 
 def check_barriers(facts: Facts) -> Iterator[Found]:
     """Yield what is wrong with the barriers of a kernel."""
@@ -134,7 +137,8 @@ def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait])
         # Between two waits, arrivals are those of one phase.
         phase = bisect.bisect(waits_before, arrival.step.number)
         sums[region, phase, _key(arrival.barrier)] += arrival.step.count * arrival.count
-    others = tuple((_arrival_text(each), each.step.instruction) for each in arrivals)
+    shown = arrivals[:_MOST_SHOWN]
+    others = tuple((_arrival_text(each), each.step.instruction) for each in shown)
     together = math.gcd(*sums.values())
     is_once = all(graph.loop_of[each.step.block] is None for each in arrivals)
     total = sum(sums.values())
