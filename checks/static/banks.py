@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 
 from pallasc.checks.static.facts import Access, Facts
 from pallasc.checks.static.found import Found
@@ -43,11 +44,19 @@ def conflict_degree(access: Access) -> int:
     lanes = [int(each) - warp for each in executing if each < warp + 32]
     if access.is_matrix:
         lanes = [lane for lane in lanes if lane < 8 * _matrices(access)]
-    turn = max(1, 32 * _BANK_BYTES // max(_BANK_BYTES, access.width))
-    starts = [int(offset[warp + lane]) for lane in lanes]
+    starts = tuple((offset[warp:][lanes] - offset[warp + lanes[0]]).tolist())
+    first = int(offset[warp + lanes[0]]) % (_BANKS * _BANK_BYTES)
+    return _turns(tuple(lanes), starts, first, access.width)
+
+
+@lru_cache(4096)
+def _turns(lanes: tuple[int, ...], starts: tuple[int, ...], first: int, width: int) -> int:
+    """Return the turns of an access at `first + starts` by lanes of a warp."""
+    turn = max(1, 32 * _BANK_BYTES // max(_BANK_BYTES, width))
     by_turn: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for lane, start in zip(lanes, starts, strict=True):
-        for word in range(start // _BANK_BYTES, -(-(start + access.width) // _BANK_BYTES)):
+        begin = first + start
+        for word in range(begin // _BANK_BYTES, -(-(begin + width) // _BANK_BYTES)):
             by_turn[lane // turn][word % _BANKS].add(word)
     return max(len(words) for banks in by_turn.values() for words in banks.values())
 

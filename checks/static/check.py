@@ -17,9 +17,9 @@ from pallasc.checks.static.found import Found
 from pallasc.checks.static.resources import check_maps, check_memory, check_spills, occupancy
 from pallasc.emulator.ptx.parse import parse
 from pallasc.emulator.ptx.syntax import Instruction, Kernel, Module
-from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan
+from pallasc.specs.garbage import collector_paused
 from pallasc.specs.gpus import Target
 
 _MOST_MODULES = 256
@@ -38,7 +38,20 @@ def check(
         kernels: the resources of its kernels.
         ptx: the PTX of kernels by name; others are left out.
         target: the device.
+
+    Raises:
+        UnsupportedError: something in the PTX is not understood.
     """
+    with collector_paused():
+        return _found_in(plan, kernels, ptx, target)
+
+
+def _found_in(
+    plan: LaunchPlan,
+    kernels: Sequence[KernelResources],
+    ptx: Mapping[str, str],
+    target: Target,
+) -> list[Finding]:
     by_name = {kernel.name: kernel for kernel in kernels}
     found: dict[Finding, None] = {}
     written: set[int] | None = set()
@@ -71,10 +84,7 @@ def _facts(launch: Launch, ptx: Mapping[str, str]) -> Facts | None:
     text = ptx.get(launch.kernel)
     if text is None:
         return None
-    try:
-        module = _parsed(text)
-    except UnsupportedError:
-        return None
+    module = _parsed(text)
     kernel = next((k for k in module.kernels if k.name == launch.kernel), None)
     if kernel is None or not kernel.instructions:
         return None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pallasc.checks.static.evaluate import Evaluation, Step, plain_address
 from pallasc.checks.static.values import Terms, Value, signed
 from pallasc.emulator.ptx.syntax import Register
@@ -46,7 +48,8 @@ class Place(NamedTuple):
         if isinstance(self.offset, int):
             return [self.offset]
         chosen = self.offset if threads is None else self.offset[threads]
-        return sorted({int(each) for each in chosen})
+        found: list[int] = np.unique(chosen).tolist()
+        return found
 
     def is_like(self, other: Place) -> bool:
         """Tell whether two places differ by a known number of bytes."""

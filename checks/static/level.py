@@ -10,6 +10,7 @@ from dataclasses import replace
 from pallasc.checks.findings import LevelResult, from_findings, not_checked
 from pallasc.checks.static.check import check, notes_of
 from pallasc.checks.subject import Options, Subject
+from pallasc.errors import UnsupportedError
 from pallasc.specs.gpus import Target
 
 NAME = "static"
@@ -21,6 +22,9 @@ def run(subject: Subject, options: Options) -> LevelResult:
     if not subject.ptx:
         return not_checked(NAME, "its kernels come without PTX")
     target = Target(**artifact.target)  # type: ignore[arg-type]
-    found = check(artifact.plan, artifact.kernels, subject.ptx, target)
+    try:
+        found = check(artifact.plan, artifact.kernels, subject.ptx, target)
+    except UnsupportedError as error:
+        return not_checked(NAME, error.message.rstrip("."))
     notes = notes_of(artifact.plan, artifact.kernels, target)
     return replace(from_findings(NAME, tuple(found)), notes=notes)

@@ -375,9 +375,8 @@ class _Body:
                 raise UnsupportedError(f"PTX line {number}: {name!r} is not understood here")
             guard = replace(operand, negated=match["negated"] is not None)
         opcode = match["opcode"]
-        operands = tuple(
-            self._known(each, scope, number) for each in _OPERANDS.findall(match["operands"] or "")
-        )
+        texts = _OPERANDS.findall(match["operands"] or "")
+        operands = tuple([self._known(each, scope, number) for each in texts])
         if opcode.startswith(("bra", "brx")):
             self._branches.append((len(self._instructions), scope))
         joined = " ".join(text.split())
@@ -385,13 +384,14 @@ class _Body:
 
     def _known(self, text: str, scope: _Scope, number: int) -> Operand:
         """Return an operand by its text; each is read once in a scope."""
-        text = text.rstrip()
         operand = scope.operands.get(text)
         if operand is None:
-            operand = scope.operands[text] = self._from_text(text, scope, number)
+            operand = scope.operands[text] = self._from_text(text.rstrip(), scope, number)
         return operand
 
     def _from_text(self, text: str, scope: _Scope, number: int) -> Operand:
+        if text.isidentifier() or (text[0] == "%" and text[1:].isidentifier()):
+            return self._named(text, scope)
         if _NAME.fullmatch(text):
             return self._named(text, scope)
         if _DECIMAL.fullmatch(text):
@@ -403,7 +403,7 @@ class _Body:
         if text[0] == "{":
             parts = text[1:-1].split(",")
             if all(map(_NAME.fullmatch, map(str.strip, parts))):
-                return Vector(tuple(self._known(part.strip(), scope, number) for part in parts))
+                return Vector(tuple([self._known(part.strip(), scope, number) for part in parts]))
         return self._of_tokens(text, scope, number)
 
     def _of_tokens(self, text: str, scope: _Scope, number: int) -> Operand:

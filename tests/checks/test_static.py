@@ -6,15 +6,18 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pallasc.checks.findings import Finding
+from pallasc.checks.findings import Finding, LevelResult
 from pallasc.checks.static.check import check, notes_of
+from pallasc.checks.static.level import run
 from pallasc.checks.static.resources import occupancy
 from pallasc.checks.static.rules import RULES
+from pallasc.checks.subject import Options, Subject
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import (
     Binding,
@@ -147,6 +150,32 @@ def test_a_finding_names_the_instruction_and_who_takes_part() -> None:
     (place,) = finding.places
     assert place.text.startswith("copies a box of 64 × 64 bfloat16: 8192 bytes: cp.async.bulk")
     assert place.ptx_line > finding.ptx_line
+
+
+def result_of(body: str) -> LevelResult:
+    """Return the result of the level for a kernel with a body."""
+    artifact: Any = SimpleNamespace(
+        plan=plan_of(body),
+        kernels=(RESOURCES,),
+        target=dataclasses.asdict(H100),
+        blob=lambda key: ptx_of(body)["kernel"].encode(),
+    )
+    return run(Subject("kernel@h100-sxm", artifact), Options())
+
+
+def test_a_result_tells_how_the_launch_fills_the_device() -> None:
+    result = result_of("st.global.b32 [%y], %thread;")
+    assert (result.status, result.findings) == ("passed", ())
+    (note,) = result.notes
+    assert note.startswith("3 blocks per multiprocessor (limit: shared memory), 1 wave")
+    assert result_of(EXAMPLES["arrivals"][0][1]).fails
+    assert not result_of(EXAMPLES["bank-conflict"][0][1]).fails
+
+
+def test_ptx_that_is_not_understood_is_not_checked() -> None:
+    result = result_of("mov.u32 %r1, %nonsense;")
+    assert result.status == "not checked"
+    assert "%nonsense" in result.reason
 
 
 # ---- what is not decided is not reported
