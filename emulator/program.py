@@ -18,6 +18,8 @@ from pallasc.emulator.ptx.syntax import (
     Kernel,
     Module,
     Operand,
+    Pair,
+    Register,
     Special,
     Variable,
     Vector,
@@ -26,6 +28,7 @@ from pallasc.errors import UnsupportedError
 
 _LANES = np.arange(LANES, dtype=np.uint32)
 _LOCAL_START = 16  # no variable has the address 0
+_WITHOUT_RESULT = {"st", "red", "stmatrix", "bar", "barrier", "cp", "call", "multimem"}
 _TICKS = 32  # how much the clocks go on with each instruction
 
 
@@ -96,7 +99,8 @@ def assemble(module: Module, name: str) -> Program:
     """
     kernel = module.kernel(name)
     builder = Builder(kernel)
-    code = [_step(instruction, builder) for instruction in kernel.instructions]
+    products = _product_registers(kernel)
+    code = [_step(instruction, builder, products) for instruction in kernel.instructions]
     code.append(lambda w, place: EXITED)
     kernel = _with_shared(kernel, module, {symbol for symbol, _ in builder.symbols})
     offsets, shared, local = _layout(kernel)
@@ -155,14 +159,59 @@ def _layout(kernel: Kernel) -> tuple[dict[str, int], int, int]:
     return offsets, sizes["shared"] - RESERVED, -(-sizes["local"] // 16) * 16
 
 
-def _step(instruction: Instruction, builder: Builder) -> Step:
+def _step(instruction: Instruction, builder: Builder, products: frozenset[int]) -> Step:
     run = build(instruction, builder)
+    if products and instruction.parts[0] != "wgmma":
+        run = _watched(run, instruction, products)
     clocks = [name for name in CLOCKS if _mentions(instruction.operands, name)]
     if clocks:
         run = _with_clocks(run, [(builder.slot(Special(n), np.dtype("u4"))[0], n) for n in clocks])
     if instruction.guard is None or instruction.parts[0] in ("bra", "ret", "exit"):
         return run
     return _guarded(run, instruction.guard.number, instruction.guard.negated)
+
+
+def _product_registers(kernel: Kernel) -> frozenset[int]:
+    """Return the registers that wgmma reads or writes."""
+    return frozenset(
+        number
+        for instruction in kernel.instructions
+        if instruction.parts[:2] == ("wgmma", "mma_async")
+        for operand in instruction.operands
+        if isinstance(operand, Vector)
+        for number in _numbers(operand)
+    )
+
+
+def _numbers(operand: Operand) -> list[int]:
+    if isinstance(operand, Register):
+        return [operand.number]
+    inner: tuple[Operand, ...] = ()
+    if isinstance(operand, Vector):
+        inner = operand.elements
+    elif isinstance(operand, Pair):
+        inner = (operand.first, operand.second)
+    elif isinstance(operand, Address):
+        inner = (operand.base, *operand.coordinates)
+    return [number for element in inner for number in _numbers(element)]
+
+
+def _watched(run: Step, instruction: Instruction, products: frozenset[int]) -> Step:
+    """Tell the observer when an instruction uses registers that wgmma works with."""
+    results = instruction.operands[: instruction.parts[0] not in _WITHOUT_RESULT]
+    writes = [n for o in results for n in _numbers(o) if n in products]
+    sources = instruction.operands[len(results) :]
+    reads = [n for o in sources for n in _numbers(o) if n in products]
+    if not reads and not writes:
+        return run
+
+    def watched(w: Warp, place: int) -> int:
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.registers_used(w, place, reads, writes)
+        return run(w, place)
+
+    return watched
 
 
 def _mentions(operands: tuple[Operand, ...], name: str) -> bool:

@@ -53,7 +53,7 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
 
             text: Instruction = w.block.launch.program.kernel.instructions[place]
             operation = Asynchronous(complete, "an answer to try_cancel", text, w.actor, lane)
-            operation.writes = [(block, at, _ANSWER_BYTES) for block in blocks]
+            operation.writes = [(block.shared, at, _ANSWER_BYTES) for block in blocks]
             operation.signals = [(block, signal) for block in blocks]
             if w.block.machine.observer is not None:
                 w.block.machine.observer.issued(w, place, operation)

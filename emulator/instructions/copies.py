@@ -15,7 +15,7 @@ from pallasc.emulator.instructions.builder import Builder, Read, dtype_of, refus
 from pallasc.emulator.instructions.memory import lanes, places
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.machine import Asynchronous, Range
 from pallasc.emulator.machine.memory import RANK_SHIFT, SHARED, Region, load, store
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
@@ -77,7 +77,8 @@ def _wait(instruction: Instruction, *, reads_only: bool) -> Step:
 
     def run(w: Warp, place: int) -> int:
         groups: list[Group] = [g for g in w.bulk_groups if (g.mask & w.mask).any()]
-        for group in groups[: len(groups) - left] if left else groups:
+        done = groups[: len(groups) - left] if left else groups
+        for group in done:
             for operation in group.operations:
                 if reads_only and operation.read is not None:
                     operation.read()
@@ -85,6 +86,10 @@ def _wait(instruction: Instruction, *, reads_only: bool) -> Step:
                     w.block.machine.finish(operation)
             if not reads_only:
                 w.bulk_groups.remove(group)
+        observer = w.block.machine.observer
+        if observer is not None:
+            operations = [operation for group in done for operation in group.operations]
+            observer.waited(w, place, operations, reads_only=reads_only)
         return place + 1
 
     return run
@@ -189,9 +194,23 @@ def _load_operation(
             owner.mbarrier(owner.base + offset).complete(box.bytes)
 
     operation = Asynchronous(complete, "a tensor load", _at(w, place), w.actor, int(lane))
-    operation.writes = [(block, box.shared_address, box.bytes) for block in blocks]
     operation.signals = list(barriers)
+    if machine.observer is not None:
+        operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
+        operation.reads = _rows(w, box, base)
     return operation
+
+
+def _rows(w: Warp, box: Box, base: int) -> list[Range]:
+    """Return the rows of a box in global memory, for the observer."""
+    starts = box.global_rows
+    if not box.global_row_bytes or not len(starts):
+        return []
+    memory = w.block.machine.memory
+    found = [(memory.find(target), target) for target in memory.targets(base)]
+    return [
+        (region, starts + (target - region.base), box.global_row_bytes) for region, target in found
+    ]
 
 
 def _put(shared: Region, offset: int, data: np.ndarray) -> None:
@@ -244,6 +263,8 @@ def _tensor_store(
             block = w.block.cluster.blocks_by_rank(at >> RANK_SHIFT)
             write = _writer(w, tensor_map, base, box, operation)
             found = _store_operation(w, place, lane, block, box.shared_address, box.bytes, write)
+            if w.block.machine.observer is not None:
+                found.writes = _rows(w, box, base)
             _group(w, place, found)
         return place + 1
 
@@ -303,7 +324,7 @@ def _store_operation(
         write(kept[0])
 
     operation = Asynchronous(complete, "a bulk store", _at(w, place), w.actor, int(lane), read=read)
-    operation.reads = [(block, offset, size)]
+    operation.reads = [(block.shared, offset, size)]
     return operation
 
 
@@ -355,12 +376,21 @@ def _bulk(
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
                 write = _byte_writer(w, at, length)
                 offset = begin & _LOW
-                _group(w, place, _store_operation(w, place, lane, block, offset, length, write))
+                found = _store_operation(w, place, lane, block, offset, length, write)
+                found.writes = _bytes(w, at, length)
+                _group(w, place, found)
             else:
                 _bulk_load(w, place, lane, spaces, at, begin, length, int(signal(w)[lane]))
         return place + 1
 
     return run
+
+
+def _bytes(w: Warp, address: int, size: int) -> list[Range]:
+    """Return bytes of global memory, for the observer."""
+    memory = w.block.machine.memory
+    found = [(memory.find(target, size), target) for target in memory.targets(address)]
+    return [(region, target - region.base, size) for region, target in found]
 
 
 def _byte_writer(w: Warp, address: int, size: int) -> Callable[[np.ndarray], None]:
@@ -399,8 +429,12 @@ def _bulk_load(
         owner.mbarrier(signal).complete(size)
 
     operation = Asynchronous(complete, "a bulk copy", _at(w, place), w.actor, int(lane))
-    operation.writes = [(target, at & _LOW, size)]
+    operation.writes = [(target.shared, at & _LOW, size)]
     operation.signals = [(owner, offset)]
+    if spaces[1] == "shared":
+        operation.reads = [(cluster.blocks_by_rank(begin >> RANK_SHIFT).shared, begin & _LOW, size)]
+    else:
+        operation.reads = _bytes(w, begin, size)
     _announce(w, place, operation)
     machine.issue(operation)
 
@@ -457,6 +491,11 @@ def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
         if (lengths[mask] != size).any() and (lengths[mask] % size).any():
             raise Fault("cp-async-size", "cp.async with a part of its size is not modelled")
         operation = Asynchronous(complete, "cp.async", _at(w, place), w.actor)
+        if w.block.machine.observer is not None:
+            operation.writes = [
+                (region, offsets if some is None else offsets[some], size)
+                for region, offsets, some in targets
+            ]
         _announce(w, place, operation)
         w.copies_open.append(operation)
         return place + 1
@@ -479,6 +518,9 @@ def _wait_lanes(left: int, *, everything: bool) -> Step:
             for operation in group:
                 w.block.machine.finish(operation)
         w.copies = w.copies[len(done) :]
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.waited(w, place, [operation for group in done for operation in group])
         return place + 1
 
     return run
@@ -540,7 +582,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
 
             what = "red.async" if reduces else "st.async"
             operation_found = Asynchronous(complete, what, _at(w, place), w.actor, int(lane))
-            operation_found.writes = [(block, at & _LOW, width * len(content))]
+            operation_found.writes = [(block.shared, at & _LOW, width * len(content))]
             operation_found.signals = [(owner, bar & _LOW)]
             _announce(w, place, operation_found)
             machine.issue(operation_found)

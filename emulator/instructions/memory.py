@@ -251,6 +251,9 @@ def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Re
 
     def run(w: Warp, place: int) -> int:
         for region, offsets, mask in places(w, space, address(w), 16):
+            observer = w.block.machine.observer
+            if observer is not None:
+                observer.read(w, place, region, offsets, mask, 16)
             low, high = load(region, offsets, mask, 8, 2)
             value = np.stack([low, high], axis=1)
             old = w.registers[number]

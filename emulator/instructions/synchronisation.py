@@ -7,6 +7,7 @@ import numpy as np
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
 from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.deadlocks import MbarrierWait
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
@@ -188,10 +189,10 @@ def _init(instruction: Instruction, builder: Builder) -> Step:
             raise Fault("mbarrier-count", f"an mbarrier cannot expect {expected} arrivals")
         if offset % 8 or offset + 8 > block.shared.size:
             raise Fault("misaligned", f"an mbarrier cannot lie at shared {offset:#x}")
-        block.mbarriers[offset] = Mbarrier(expected, expected)
         observer = w.block.machine.observer
         if observer is not None:
             observer.initialised(w, place, block, offset)
+        block.mbarriers[offset] = Mbarrier(expected, expected)
         return place + 1
 
     return run
@@ -285,10 +286,7 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
         found = w.block.mbarrier(where)
         passed = found.has_passed(which)
         if not passed and tries:
-            w.split.waits = (
-                f"the phase of parity {which & 1} of the mbarrier at shared {where & _LOW:#x} "
-                f"({found})"
-            )
+            w.split.waits = MbarrierWait(found, where & _LOW, which & 1)
             return BLOCKED
         write(w, np.full(LANES, passed))
         if passed:
@@ -298,7 +296,7 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
                 observer.passed(w, place, ("mbarrier", block, where & _LOW))
             return place + 1
         w.split.place = place + 1
-        w.split.waits = f"the mbarrier at shared {where & _LOW:#x} ({found})"
+        w.split.waits = MbarrierWait(found, where & _LOW, which & 1)
         return YIELDED
 
     return run
@@ -314,12 +312,11 @@ def fence(instruction: Instruction, builder: Builder) -> Step:
     }  # fmt: skip
     if set(parts) - known:
         raise refusal(instruction)
-    proxy = "proxy" in parts and parts[parts.index("proxy") + 1].startswith("async")
 
     def run(w: Warp, place: int) -> int:
         observer = w.block.machine.observer
         if observer is not None:
-            observer.fenced(w, place, proxy=proxy)
+            observer.fenced(w, place)
         return place + 1
 
     return run

@@ -14,7 +14,7 @@ import numpy as np
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
 from pallasc.emulator.instructions.synchronisation import one_value
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.machine import Asynchronous, Cells, Range
 from pallasc.emulator.machine.memory import RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import (
@@ -32,6 +32,7 @@ from pallasc.emulator.tensors.tensor_memory import TensorMemory
 _LOW = (1 << RANK_SHIFT) - 1
 _U2, _U4, _U8 = np.dtype("u2"), np.dtype("u4"), np.dtype("u8")
 _WARPS = 4  # of a warpgroup
+_CHUNK_BYTES = 16
 
 
 def build(instruction: Instruction, builder: Builder) -> Step:
@@ -162,12 +163,33 @@ def _load(instruction: Instruction, builder: Builder) -> Step:
             return BLOCKED
         where = one_value(w, address(w), "an address in tensor memory")
         memory = memory_of(w.block)
+        observer = w.block.machine.observer
+        if observer is not None:
+            operation = Asynchronous(_nothing, "tcgen05.ld", _at(w, place), w.actor)
+            operation.cells_read = _cells(memory, move, where, w.index, split)
+            observer.issued(w, place, operation)
+            w.tensor_loads.append(operation)
         found = tcgen05_moves.load(memory, where, w.index % _WARPS, move, split)
         for slot, value in zip(slots, found, strict=True):
             w.registers[slot] = value
         return place + 1
 
     return run
+
+
+def _nothing() -> None:
+    """Complete a load, which has taken place."""
+
+
+def _cells(
+    memory: TensorMemory, move: tcgen05_moves.Move, address: int, warp: int, split: int
+) -> list[Cells]:
+    """Return the cells that a load or store touches, for the observer."""
+    lanes, columns = tcgen05_moves.accessed_cells(move, address, warp % _WARPS, split)
+    found: list[Cells] = [(memory, lanes, columns)]
+    if move.halves:
+        found.append((memory, lanes, columns + 1))
+    return found
 
 
 def _store(instruction: Instruction, builder: Builder) -> Step:
@@ -186,17 +208,17 @@ def _store(instruction: Instruction, builder: Builder) -> Step:
             memory = memory_of(w.block)
             tcgen05_moves.store(memory, where, w.index % _WARPS, move, values, split)
 
-        _later(w, place, complete, "tcgen05.st")
+        operation = Asynchronous(complete, "tcgen05.st", _at(w, place), w.actor)
+        observer = w.block.machine.observer
+        if observer is not None:
+            operation.cells_written = _cells(memory_of(w.block), move, where, w.index, split)
+            observer.issued(w, place, operation)
+        if w.block.machine.policy.eagerness >= 1:
+            w.block.machine.finish(operation)
+        w.tensor_loads.append(operation)
         return place + 1
 
     return run
-
-
-def _later(w: Warp, place: int, complete: Callable[[], None], what: str) -> None:
-    operation = Asynchronous(complete, what, _at(w, place), w.actor)
-    if w.block.machine.policy.eagerness >= 1:
-        w.block.machine.finish(operation)
-    w.tensor_loads.append(operation)
 
 
 def _at(w: Warp, place: int) -> Instruction:
@@ -214,20 +236,28 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
         w.tensor_loads = [o for o in w.tensor_loads if o.what != what]
         for operation in mine:
             w.block.machine.finish(operation)
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.waited(w, place, mine)
         return place + 1
 
     return run
 
 
 def _fence(instruction: Instruction, builder: Builder) -> Step:
-    return lambda w, place: place + 1
+    def run(w: Warp, place: int) -> int:
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.fenced(w, place)
+        return place + 1
+
+    return run
 
 
 # What the tensor core does.
 
 
-def _issue(w: Warp, place: int, complete: Callable[[], None], what: str) -> Asynchronous:
-    operation = Asynchronous(complete, what, _at(w, place), w.actor)
+def _issue(w: Warp, place: int, operation: Asynchronous) -> None:
     observer = w.block.machine.observer
     if observer is not None:
         observer.issued(w, place, operation)
@@ -235,7 +265,6 @@ def _issue(w: Warp, place: int, complete: Callable[[], None], what: str) -> Asyn
         w.block.machine.finish(operation)
     else:
         w.block.tensor_work.append(operation)
-    return operation
 
 
 def _cp(instruction: Instruction, builder: Builder) -> Step:
@@ -253,7 +282,13 @@ def _cp(instruction: Instruction, builder: Builder) -> Step:
                 copy, where, descriptor, _shared(blocks), [memory_of(b) for b in blocks]
             )
 
-        _issue(w, place, complete, "tcgen05.cp")
+        operation = Asynchronous(complete, "tcgen05.cp", _at(w, place), w.actor)
+        if w.block.machine.observer is not None:
+            chunks = tcgen05_copies.copied_chunks(copy, descriptor)
+            operation.reads = _chunks(blocks, chunks)
+            cells = tcgen05_copies.written_cells(copy, where)
+            operation.cells_written = [(memory_of(b), *c) for b in blocks for c in cells]
+        _issue(w, place, operation)
         return place + 1
 
     return run
@@ -285,8 +320,9 @@ def _commit(instruction: Instruction, builder: Builder) -> Step:
             for owner in owners:
                 owner.mbarrier(owner.base + (where & _LOW)).arrive()
 
-        operation = _issue(w, place, complete, "tcgen05.commit")
+        operation = Asynchronous(complete, "tcgen05.commit", _at(w, place), w.actor)
         operation.signals = [(owner, where & _LOW) for owner in owners]
+        _issue(w, place, operation)
         return place + 1
 
     return run
@@ -320,10 +356,10 @@ def _mma(instruction: Instruction, builder: Builder) -> Step:
         values = {name: one_value(w, read(w), name) for name, read in reads.items()}
         lanes = [] if disabled is None else [one_value(w, r(w), "a mask") for r in disabled]
         product = _Product(kind, _blocks(w, kind.group), values, lanes, in_memory)
-        operation = _issue(w, place, product.finish, "tcgen05.mma")
-        observer = w.block.machine.observer
-        if observer is not None:
-            operation.operands = product.operands()
+        operation = Asynchronous(product.finish, "tcgen05.mma", _at(w, place), w.actor)
+        if w.block.machine.observer is not None:
+            product.tell(operation)
+        _issue(w, place, operation)
         return place + 1
 
     return run
@@ -365,10 +401,30 @@ class _Product:
             scale_input_d=values.get("scale", 0),
         )
 
-    def operands(self) -> list[tuple[np.ndarray, int]]:
-        """Return the addresses in shared memory that are read, and the bytes at each."""
+    def tell(self, operation: Asynchronous) -> None:
+        """Note for the observer what is read and written."""
         values = self.values
         chunks = tcgen05.operand_chunks(
             self.kind, values["idesc"], values["a"], self.in_memory, values["b"]
         )
-        return [(chunks, 16)]
+        operation.reads = _chunks(self.blocks, chunks)
+        results, operands = tcgen05.tensor_memory_cells(
+            self.kind,
+            values["idesc"],
+            values["d"],
+            a_address=values["a"] if self.in_memory else None,
+            metadata_address=values.get("metadata"),
+            a_scales_address=values.get("a_scales"),
+            b_scales_address=values.get("b_scales"),
+        )
+        memories = [memory_of(block) for block in self.blocks]
+        operation.cells_read = [
+            (m, lanes, columns) for m in memories for lanes, columns in operands
+        ]
+        operation.cells_written = [
+            (m, lanes, columns) for m in memories for lanes, columns in results
+        ]
+
+
+def _chunks(blocks: list[Block], chunks: np.ndarray) -> list[Range]:
+    return [(block.shared, np.asarray(chunks).ravel(), _CHUNK_BYTES) for block in blocks]

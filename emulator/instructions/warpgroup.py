@@ -8,6 +8,7 @@ and until then the accumulators hold NaN: what is overwritten or read too early 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from pallasc.emulator.tensors.wgmma import Wgmma
 
 _U8 = np.dtype("u8")
 _ROWS = 16  # of a warp
+_CHUNK_BYTES = 16  # that lie together in shared memory
 _POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
 
 
@@ -51,7 +53,12 @@ def build(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _fence(w: Warp, place: int) -> int:
-    return place + 1 if w.together("wgmma.fence") else BLOCKED
+    if not w.together("wgmma.fence"):
+        return BLOCKED
+    observer = w.block.machine.observer
+    if observer is not None:
+        observer.registers_fenced(w, place)
+    return place + 1
 
 
 def _commit(w: Warp, place: int) -> int:
@@ -71,6 +78,9 @@ def _wait(left: int) -> Step:
         for group in done:
             for operation in group:
                 w.block.machine.finish(operation)
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.waited(w, place, [operation for group in done for operation in group])
         return place + 1
 
     return run
@@ -111,9 +121,9 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
             product.a = one_value(w, a_at(w), "the descriptor of A")
         product.b = one_value(w, b_at(w), "the descriptor of B")
         product.keep = bool(one_value(w, keep(w), "the predicate of wgmma"))
-        product.start()
         operation = Asynchronous(product.finish, "wgmma", _at(w, place), w.actor)
         product.tell(operation, place)
+        product.start()
         w.wgmma_open.append(operation)
         return place + 1
 
@@ -205,20 +215,23 @@ class _Product:
         """Tell the observer what will be read."""
         observer = self.warp.block.machine.observer
         if observer is not None:
-            operation.operands = self.addresses()
+            shared = self.warp.block.shared
+            b = _chunks(self.form, self.b, "b", self.b_transposed, None)
+            operation.reads = [(shared, b, _CHUNK_BYTES)]
+            if not self.a_slots:
+                row = self.warp.index % 4 * _ROWS
+                a = _chunks(self.form, self.a, "a", self.a_transposed, row)
+                operation.reads.append((shared, a, _CHUNK_BYTES))
+            operation.registers = (self.slots, self.a_slots)
             observer.issued(self.warp, place, operation)
 
-    def addresses(self) -> list[tuple[np.ndarray, int]]:
-        """Return the addresses of both operands in shared memory, and their elements' sizes."""
-        form = self.form
-        found = [
-            (
-                wgmma.operand_addresses(form, self.b, "b", transposed=self.b_transposed),
-                ELEMENT_BYTES[form.b],
-            )
-        ]
-        if not self.a_slots:
-            row = self.warp.index % 4 * _ROWS
-            rows = wgmma.operand_addresses(form, self.a, "a", transposed=self.a_transposed)
-            found.append((rows[row : row + _ROWS], ELEMENT_BYTES[form.a]))
-        return found
+
+@lru_cache(maxsize=4096)
+def _chunks(
+    form: Wgmma, descriptor: int, which: str, transposed: bool, row: int | None
+) -> np.ndarray:
+    """Return where the 16-byte chunks start that an operand consists of: all, or 16 rows' of A."""
+    addresses = wgmma.operand_addresses(form, descriptor, which, transposed=transposed)
+    if row is not None:
+        addresses = addresses[row : row + _ROWS]
+    return np.unique(addresses // _CHUNK_BYTES) * _CHUNK_BYTES

@@ -16,11 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from pallasc.emulator.machine.block import Block, Cluster, Dim3
+from pallasc.emulator.machine.deadlocks import explain
 from pallasc.emulator.machine.faults import Actor, Fault
 from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
+from pallasc.emulator.tensors.tensor_memory import TensorMemory
 from pallasc.errors import CheckError
 
 _TURN = 20_000  # instructions that a warp runs before another has its turn
@@ -82,17 +84,45 @@ class Observer(Protocol):
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
         """Take note of an asynchronous operation that begins."""
 
+    def completing(self, operation: Asynchronous) -> None:
+        """Take note that an asynchronous operation is about to complete."""
+
+    def waited(
+        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
+    ) -> None:
+        """Take note that a warp has waited for what it issued, or for what that reads."""
+
+    def registers_fenced(self, w: Warp, place: int) -> None:
+        """Take note of wgmma.fence."""
+
+    def registers_used(
+        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
+    ) -> None:
+        """Take note that an instruction uses registers that wgmma works with."""
+
     def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
-        """Take note of a new mbarrier."""
+        """Take note that an mbarrier is about to be initialised."""
 
-    def arrived(self, w: Warp, place: int, barrier: object, *, releases: bool = True) -> None:
-        """Take note of an arrival at a barrier."""
+    def leaving(self, w: Warp) -> None:
+        """Take note that a warp has ended; what it left under way is not complete yet."""
 
-    def passed(self, w: Warp, place: int, barrier: object) -> None:
+    def arrived(
+        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
+    ) -> None:
+        """Take note that a warp is about to arrive at a barrier."""
+
+    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
         """Take note that a wait for a barrier is over."""
 
-    def fenced(self, w: Warp, place: int, *, proxy: bool) -> None:
-        """Take note of a fence; `proxy` where it is one between proxies."""
+    def fenced(self, w: Warp, place: int) -> None:
+        """Take note of a fence."""
+
+
+Range = tuple[Region, "np.ndarray | int", int]
+"""Bytes of a region: where they start, and how many from each start."""
+
+Cells = tuple[TensorMemory, np.ndarray, "np.ndarray | range"]
+"""Cells of tensor memory: lanes and columns, which numpy broadcasts if both are arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +156,13 @@ class Asynchronous:
     lane: int = 0
     read: Callable[[], None] | None = None  # the part that reads its source, where that is apart
     done: bool = False
-    reads: Sequence[tuple[Block, int, int]] = ()  # of shared memory: offset, bytes
-    writes: Sequence[tuple[Block, int, int]] = ()
-    operands: Sequence[tuple[np.ndarray, int]] = ()  # addresses in shared memory, bytes of each
+    reads: Sequence[Range] = ()  # these four are for the observer
+    writes: Sequence[Range] = ()
+    cells_read: Sequence[Cells] = ()
+    cells_written: Sequence[Cells] = ()
+    registers: tuple[Sequence[int], Sequence[int]] = ((), ())  # that wgmma writes, and reads
     signals: Sequence[tuple[Block, int]] = ()  # mbarriers, by their offsets
+    tag: Any = None  # the observer's
 
 
 @dataclass(slots=True, eq=False)
@@ -196,18 +229,6 @@ class Launch:
         return a, b, c
 
 
-class Deadlock(Fault):
-    """No warp can go on. `waiting` tells of each what it waits for."""
-
-    def __init__(self, message: str, waiting: Sequence[tuple[Warp, int, str]]) -> None:
-        first = waiting[0]
-        instructions = first[0].block.launch.program.kernel.instructions
-        super().__init__(
-            "deadlock", message, instruction=instructions[first[1]], actor=first[0].actor
-        )
-        self.waiting = tuple(waiting)
-
-
 @dataclass(slots=True)
 class Machine:
     """Devices that share an address space, and what runs on them."""
@@ -261,7 +282,7 @@ class Machine:
             self._start(launch)
         while self.clusters:
             if not (self._turn() or self._complete_one() or self._start_another()):
-                raise _deadlock(self.clusters)
+                raise explain(self.clusters)
         for operation in tuple(self.pending):
             self.finish(operation)
         self.pending.clear()
@@ -278,6 +299,8 @@ class Machine:
         if operation.done:
             return
         operation.done = True
+        if self.observer is not None:
+            self.observer.completing(operation)
         try:
             operation.complete()
         except Fault as fault:
@@ -349,6 +372,8 @@ class Machine:
 
     def _end(self, cluster: Cluster) -> None:
         for warp in cluster.warps:
+            if self.observer is not None:
+                self.observer.leaving(warp)
             warp.block.launch.program.drain(warp)
         for block in cluster.blocks:
             if self.observer is not None:
@@ -381,16 +406,3 @@ class Machine:
                         warp.idle = 0
                     return True
         return False
-
-
-def _deadlock(clusters: Sequence[Cluster]) -> Deadlock:
-    waiting = [
-        (warp, split.place, split.waits or "a change in memory")
-        for cluster in clusters
-        for warp in cluster.warps
-        if not warp.ended
-        for split in warp.splits
-    ]
-    reasons = list(dict.fromkeys(reason for _, _, reason in waiting))
-    shown = "; ".join(reasons[:4])
-    return Deadlock(f"no warp can go on: {len(waiting)} wait for {shown}", waiting)

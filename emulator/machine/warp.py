@@ -37,7 +37,7 @@ class Split:
         self.full = bool(mask.all())
         self.stuck = False
         self.token: Any = None  # what the waiting instruction remembers
-        self.waits = ""  # for whom it waits, in words
+        self.waits: object = ""  # for whom it waits, which str() puts into words
 
 
 class Warp:

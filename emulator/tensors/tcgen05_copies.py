@@ -84,6 +84,13 @@ def copied_chunks(copy: Copy, descriptor: int) -> NDArray[np.intp]:
     return k_major_chunks(parse_shared(descriptor), copy.rows, copy.row_bytes)
 
 
+def written_cells(copy: Copy, address: int) -> list[tuple[NDArray[np.intp], range]]:
+    """Return lanes and columns of tensor memory that are written in each block."""
+    lane, column = split_address(address)
+    columns = range(column, column + copy.row_bytes // 4)
+    return [(lanes, columns) for lanes in _lanes(copy.shape) + lane]
+
+
 def execute_copy(
     copy: Copy,
     address: int,
@@ -104,9 +111,8 @@ def execute_copy(
         TensorCoreError: source or destination lie outside of what the block has.
     """
     chunks = copied_chunks(copy, descriptor)
-    lane, column = split_address(address)
-    columns = range(column, column + copy.row_bytes // 4)
+    cells = written_cells(copy, address)
     for source, memory in zip(shared, memories, strict=True):
         words = read_chunks(source, chunks, copy.opcode).reshape(copy.rows, -1).view(np.uint32)
-        for lanes in _lanes(copy.shape) + lane:
+        for lanes, columns in cells:
             memory.write_block(lanes, columns, words, copy.opcode)

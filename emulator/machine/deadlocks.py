@@ -1,0 +1,160 @@
+"""Why no warp can go on: told on one screen, warps that wait alike together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pallasc.emulator.machine.barriers import Mbarrier
+from pallasc.emulator.machine.block import Cluster
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.warp import LANES, Warp
+from pallasc.emulator.ptx.syntax import Instruction
+
+_MOST_GROUPS = 8
+_MOST_BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MbarrierWait:
+    """What a wait for an mbarrier waits for."""
+
+    barrier: Mbarrier
+    offset: int
+    parity: int
+
+    def __str__(self) -> str:
+        return (
+            f"the phase of parity {self.parity} of the mbarrier at shared {self.offset:#x} "
+            f"({self.barrier})"
+        )
+
+
+class Deadlock(Fault):
+    """No warp can go on. `waiting` tells of each what it waits for."""
+
+    def __init__(self, message: str, waiting: Sequence[tuple[Warp, int, str]]) -> None:
+        first = waiting[0]
+        super().__init__(
+            "deadlock", message, instruction=_instruction(first[0], first[1]), actor=first[0].actor
+        )
+        self.waiting = tuple(waiting)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Warps that wait at one instruction for the same."""
+
+    instruction: Instruction
+    reason: str
+    waits: object
+    warps: dict[tuple[int, tuple[int, int, int]], list[int]] = field(default_factory=dict)
+
+
+def explain(clusters: Sequence[Cluster]) -> Deadlock:
+    """Return the error that tells what every warp waits for."""
+    waiting: list[tuple[Warp, int, str]] = []
+    groups: dict[tuple[int, str], _Group] = {}
+    for cluster in clusters:
+        for warp in cluster.warps:
+            for split in [] if warp.ended else warp.splits:
+                reason = str(split.waits or "a change in memory")
+                waiting.append((warp, split.place, reason))
+                instruction = _instruction(warp, split.place)
+                group = groups.setdefault(
+                    (split.place, reason), _Group(instruction, reason, split.waits)
+                )
+                block = (warp.block.device, warp.block.index)
+                group.warps.setdefault(block, []).append(warp.index)
+    lines = ["no warp can go on:"]
+    for group in list(groups.values())[:_MOST_GROUPS]:
+        lines += _told(group, clusters)
+    if len(groups) > _MOST_GROUPS:
+        lines.append(f"  … and {len(groups) - _MOST_GROUPS} more such groups")
+    return Deadlock("\n".join(lines), waiting)
+
+
+def _instruction(warp: Warp, place: int) -> Instruction:
+    code: Sequence[Instruction] = warp.block.launch.program.kernel.instructions
+    return code[min(place, len(code) - 1)]
+
+
+def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
+    instruction = group.instruction
+    at = f"line {instruction.line} of the PTX"
+    if instruction.place is not None:
+        at = f"{instruction.place.file}:{instruction.place.line}, {at}"
+    lines = [
+        f"  {_names(group)} at {at}: {instruction.text}",
+        f"    for {group.reason}",
+    ]
+    if isinstance(group.waits, MbarrierWait):
+        lines += [f"    {line}" for line in _prospects(group, group.waits, clusters)]
+    return lines
+
+
+def _names(group: _Group) -> str:
+    """Return which warps of which blocks: "warps 0-3 of block (0, 0, 0)"."""
+    by_warps: dict[str, list[str]] = {}
+    for (device, (x, y, z)), numbers in group.warps.items():
+        on = f" on device {device}" if device else ""
+        by_warps.setdefault(_ranges(sorted(set(numbers))), []).append(f"({x}, {y}, {z}){on}")
+    named = []
+    for warps, blocks in by_warps.items():
+        shown = ", ".join(blocks[:_MOST_BLOCKS])
+        more = f" and {len(blocks) - _MOST_BLOCKS} more" if len(blocks) > _MOST_BLOCKS else ""
+        named.append(f"{warps} of {'block' if len(blocks) == 1 else 'blocks'} {shown}{more}")
+    return "; ".join(named)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+    return f"{'warp' if len(numbers) == 1 else 'warps'} {text}"
+
+
+def _prospects(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -> list[str]:
+    """Return who could still have arrived, or what else the state of the barrier shows."""
+    barrier = wait.barrier
+    found = []
+    if barrier.bytes < 0:
+        found.append(f"{-barrier.bytes} bytes arrived that nobody had announced")
+    elif barrier.bytes and not barrier.pending:
+        found.append("every copy under way is complete: more bytes were announced than were copied")
+    if barrier.phase and barrier.pending == barrier.expected and not barrier.bytes:
+        found.append(
+            f"nothing has arrived since its phase {barrier.phase - 1} was over: it is waited for "
+            "more often than it completes"
+        )
+    if barrier.pending:
+        found.append(_arrivals(group, wait, clusters))
+    return found
+
+
+def _arrivals(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -> str:
+    blocks = set(group.warps)
+    mine = [c for c in clusters if any((b.device, b.index) in blocks for b in c.blocks)]
+    warps = [warp for warp in mine[0].warps if not warp.ended] if mine else []
+    others = [
+        warp
+        for warp in warps
+        if not all(
+            isinstance(s.waits, MbarrierWait) and s.waits.barrier is wait.barrier
+            for s in warp.splits
+        )
+    ]
+    missing = wait.barrier.pending
+    threads = LANES * len(others)
+    if not others:
+        return f"{missing} more arrivals are expected and no other warp is left that could arrive"
+    if missing > threads:
+        return (
+            f"{missing} more arrivals are expected, but only {threads} threads of other warps "
+            "are left"
+        )
+    return f"{missing} more arrivals are expected; {len(others)} other warps are left and wait too"

@@ -1,0 +1,294 @@
+"""The ledger of accesses: who did what to which bytes, and whether two of them conflict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.machine import Launch
+from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.ptx.syntax import Instruction, Kernel
+from pallasc.emulator.races import agents as who
+from pallasc.emulator.races.agents import GENERIC, Frontier
+from pallasc.emulator.races.copying import copying_loads
+from pallasc.emulator.races.findings import Access, Finding
+from pallasc.emulator.races.granules import granule_shifts
+from pallasc.emulator.races.shadow import Index, Shadow
+from pallasc.emulator.races.threads import ClusterState, Event, Order, Thread, instruction_at
+from pallasc.emulator.races.words import is_replicated, wait_of
+
+
+@dataclass
+class Ledger:
+    """What is known of all memory; `findings` are what was found, each pair of lines once."""
+
+    findings: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin without anything known."""
+        self._threads: dict[Warp, Thread] = {}
+        self._clusters: dict[int, ClusterState] = {}
+        self._shadows: dict[int, Shadow] = {}  # by the identity of a region
+        self._alive: dict[int, Any] = {}  # keeps those identities from being used again
+        self._blocks: dict[int, Block] = {}
+        self._initialised: dict[tuple[int, int], int] = {}  # mbarriers: region, offset
+        self._events: list[Event | None] = [None]
+        self._agent_of = np.zeros(1024, np.int32)
+        self._cluster_of = np.zeros(1024, np.int32)
+        self._seen: set[tuple[object, ...]] = set()
+        self._orders: dict[Instruction, Order] = {}
+        self._shifts: dict[int, tuple[int, int]] = {}
+        self._sync: dict[tuple[int, int], dict[int, np.ndarray]] = {}  # semaphores
+        self._launches: list[Launch] = []
+        self._copying: dict[int, dict[Instruction, bool]] = {}
+        self._cluster_count = 0
+
+    def _granularity(self, launch: Launch) -> tuple[int, int]:
+        key = id(launch.program)
+        if key not in self._shifts:
+            self._shifts[key] = granule_shifts(launch.program.kernel)
+            self._alive[key] = launch.program
+        return self._shifts[key]
+
+    def _shadow(self, region: Region, w: Warp) -> Shadow:
+        shadow = self._shadows.get(id(region))
+        if shadow is None:
+            _, shift = self._granularity(w.block.launch)
+            name = region.label or "global memory"
+            shadow = Shadow((region.size >> shift) + 1, shift, name)
+            self._shadows[id(region)] = shadow
+            self._alive[id(region)] = region
+        return shadow
+
+    def _event(self, thread: Thread, agent: int, event: Event) -> int:
+        number = len(self._events)
+        self._events.append(event)
+        if number >= len(self._agent_of):
+            self._agent_of = np.concatenate([self._agent_of, np.zeros_like(self._agent_of)])
+            self._cluster_of = np.concatenate([self._cluster_of, np.zeros_like(self._cluster_of)])
+        self._agent_of[number] = agent
+        self._cluster_of[number] = thread.cluster.number
+        return number
+
+    def _access(self, thread: Thread, place: int, what: str, strong: bool = False) -> int:
+        """Return the event of a plain access: the same one until the warp's next release."""
+        number = thread.events.get(place)
+        if number is None:
+            access = Access(what, instruction_at(thread.warp, place), thread.warp.actor)
+            number = self._event(thread, thread.number, Event(access, thread.warp, strong))
+            thread.events[place] = number
+        return number
+
+    def _given(self, thread: Thread) -> Frontier:
+        """Return what a release of a warp passes on; its later accesses are new events."""
+        thread.stamp = len(self._events) - 1
+        thread.events.clear()
+        given = thread.frontier.copy()
+        given.own[GENERIC, thread.number] = thread.stamp
+        return given
+
+    def _find(
+        self,
+        rule: str,
+        message: str,
+        second: Event,
+        first: Event | None = None,
+        memory: str = "",
+        extent: tuple[int, int] | None = None,
+        *,
+        is_warning: bool = False,
+    ) -> None:
+        lines = tuple(e.access.instruction.line for e in (first, second) if e is not None)
+        key = (rule, *lines)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        begin, end = extent or (None, None)
+        before = None if first is None else first.access
+        self.findings.append(
+            Finding(rule, message, second.access, before, memory, begin, end, is_warning)
+        )
+
+    def _against_writes(
+        self,
+        thread: Thread,
+        shadow: Shadow,
+        index: Index,
+        known: np.ndarray,
+        event: int,
+        shared: bool,
+        *,
+        reads: bool,
+        proxy: int = GENERIC,
+    ) -> None:
+        """Look whether what was written there has happened before."""
+        ids = shadow.written[index]
+        agents = self._agent_of[ids]
+        late = known[agents % len(known)] < ids
+        if not shared:
+            late = self._late_elsewhere(thread, ids, agents, late, proxy)
+        if late.any():
+            late = self._without_strong(ids, late, event)
+            if late.any():
+                self._report(thread, shadow, index, ids, late, event, reads=reads)
+        if reads and shared and not ids.all():
+            self._uninitialised(shadow, index, ids == 0, event)
+
+    def _late_elsewhere(
+        self, thread: Thread, ids: np.ndarray, agents: np.ndarray, late: np.ndarray, proxy: int
+    ) -> np.ndarray:
+        """Look at what other clusters have written, whose agents have numbers of their own."""
+        clusters = self._cluster_of[ids]
+        foreign = (clusters != thread.cluster.number) & (ids != 0)
+        if not foreign.any():
+            return late
+        late = late & ~foreign
+        for number in np.unique(clusters[foreign]).tolist():
+            table = thread.frontier.others.get(number)
+            here = foreign & (clusters == number)
+            late |= here if table is None else here & (table[proxy][agents % table.shape[1]] < ids)
+        return late
+
+    def _without_strong(self, ids: np.ndarray, late: np.ndarray, event: int) -> np.ndarray:
+        """Leave out pairs of atomic or ordered accesses, which do not race."""
+        current = self._events[event]
+        if current is None or not current.strong:
+            return late
+        for number in np.unique(ids[late]).tolist():
+            earlier = self._events[number]
+            if earlier is not None and earlier.strong:
+                late = late & (ids != number)
+        return late
+
+    def _against_reads(
+        self,
+        thread: Thread,
+        shadow: Shadow,
+        index: Index,
+        known: np.ndarray,
+        event: int,
+        shared: bool,
+    ) -> None:
+        """Look whether what was read there has happened before it is overwritten."""
+        if shared:
+            late = shadow.late_read(index, known)
+            if late:
+                self._report_overwritten(thread, shadow, index, late, event)
+            return
+        if not shadow.readers:
+            return
+        ids = shadow.reads[0, index]
+        agents = self._agent_of[ids]
+        unordered = self._late_elsewhere(
+            thread, ids, agents, known[agents % len(known)] < ids, GENERIC
+        )
+        unordered = self._without_strong(ids, unordered, event) if unordered.any() else unordered
+        if unordered.any():
+            self._report_overwritten(thread, shadow, index, int(ids[unordered].max()), event)
+
+    def _report(
+        self,
+        thread: Thread,
+        shadow: Shadow,
+        index: Index,
+        ids: np.ndarray,
+        late: np.ndarray,
+        event: int,
+        *,
+        reads: bool,
+    ) -> None:
+        second = self._events[event]
+        for number in np.unique(ids[late]).tolist():
+            first = self._events[number]
+            if first is None or second is None:
+                continue
+            if not reads and is_replicated(first, second, shared=shadow.is_shared):
+                continue
+            extent = shadow.bytes_of(index, late & (ids == number))
+            rule, message = self._missing(thread, first, number, second, reads=reads)
+            self._find(rule, message, second, first, shadow.name, extent)
+
+    def _report_overwritten(
+        self, thread: Thread, shadow: Shadow, index: Index, number: int, event: int
+    ) -> None:
+        first, second = self._events[number], self._events[event]
+        if first is None or second is None:
+            return
+        what, over = first.access.what, second.access.what
+        if first.operation is None:
+            message = f"no barrier between {what} and {over} that overwrites what it reads"
+            rule = "race"
+        else:
+            message = (
+                f"{over} overwrites what {what} reads: no {wait_of(first.operation)} between them"
+                if not self._owner_knows(first, number)
+                else f"{over} overwrites what {what} reads: the warp that waited for {what} passes "
+                "no barrier on to it"
+            )
+            rule = "overwritten-in-flight"
+        self._find(rule, message, second, first, shadow.name, shadow.bytes_of(index))
+
+    def _owner_knows(self, first: Event, number: int) -> bool:
+        """Return whether the warp that issued an operation has waited for it."""
+        owner = self._threads.get(first.warp)
+        if owner is None:
+            return True
+        agent = self._agent_of[number]
+        if first.operation is not None and first.operation.what == "a bulk store":
+            agent = owner.cluster.agents.of_warp(who.BULK_READS, owner.number)
+        return bool(owner.frontier.own[GENERIC, agent] >= number)
+
+    def _missing(
+        self, thread: Thread, first: Event, number: int, second: Event, *, reads: bool
+    ) -> tuple[str, str]:
+        what, later = first.access.what, second.access.what
+        use = "reads" if reads else "writes to"
+        known = thread.frontier.own[GENERIC]
+        if first.operation is None or first.operation.what == "cp.async":
+            ordered = first.warp in self._threads and (
+                self._threads[first.warp].cluster is thread.cluster
+                and known[self._agent_of[number]] >= number
+            )
+            if ordered and second.operation is not None:
+                return (
+                    "missing-proxy-fence",
+                    f"no fence.proxy.async between {what} and {later} that {use} the same bytes",
+                )
+        if first.operation is None:
+            return "race", f"no barrier between {what} and {later} that {use} the same bytes"
+        if self._owner_knows(first, number):
+            return (
+                "async-write-not-awaited",
+                f"{later} {use} what {what} writes: the warp has passed no barrier after it",
+            )
+        return (
+            "async-write-not-awaited",
+            f"no {wait_of(first.operation)} between {what} and {later} that {use} the same bytes",
+        )
+
+    def _uninitialised(self, shadow: Shadow, index: Index, missing: np.ndarray, event: int) -> None:
+        second = self._events[event]
+        if second is None:
+            return
+        kernel = second.warp.block.launch.program.kernel
+        if second.operation is None and self._copies(kernel).get(second.access.instruction, False):
+            return
+        self._find(
+            "uninitialised-read",
+            f"{second.access.what} reads bytes that nothing has written",
+            second,
+            None,
+            shadow.name,
+            shadow.bytes_of(index, missing),
+        )
+
+    def _copies(self, kernel: Kernel) -> dict[Instruction, bool]:
+        """Return whether what loads give is stored again and not computed with."""
+        if id(kernel) not in self._copying:
+            self._copying[id(kernel)] = copying_loads(kernel)
+            self._alive[id(kernel)] = kernel
+        return self._copying[id(kernel)]

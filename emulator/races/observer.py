@@ -1,0 +1,245 @@
+"""The observer: which accesses have happened before which, as PTX's memory model has it.
+
+Every warp is a thread with a frontier (`agents.py`); asynchronous copies, products and their kin
+are agents of their own, which a warp knows to have finished only when it has waited for them. What
+is not ordered is found even where this run happened to do it in the right order.
+
+It follows PTX ISA 9.0, chapter 8, and what 9.7.9.25, 9.7.13.15, 9.7.15 and 9.7.16.6 say about
+completion. Where the manual asks for more than kernels do that are known to work, less is asked
+here: a plain read needs no proxy fence before an asynchronous write; the completion of a copy
+passes on what its warp knew. Lanes of one warp are not told apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pallasc.emulator.machine.barriers import Mbarrier
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.machine import Launch
+from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.races import agents as who
+from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC, Frontier
+from pallasc.emulator.races.operations import Operations
+from pallasc.emulator.races.shadow import Shadow
+from pallasc.emulator.races.threads import BarrierState, ClusterState, Tag, Thread, instruction_at
+
+_MBARRIER_BYTES = 8
+
+
+class Races(Operations):
+    """The observer of a machine; `findings` are what it found, each pair of lines once."""
+
+    # Blocks.
+
+    def started(self, block: Block) -> None:
+        """Take note of a new block."""
+        machine_launches = block.machine.launches
+        if self._launches is not machine_launches:
+            self._new_launches(machine_launches)
+        cluster = self._clusters.get(id(block.cluster))
+        if cluster is None:
+            self._cluster_count += 1
+            cluster = ClusterState(block.cluster, self._cluster_count)
+            self._clusters[id(block.cluster)] = cluster
+            self._threads.update({thread.warp: thread for thread in cluster.threads})
+        shift, _ = self._granularity(block.launch)
+        x, y, z = block.index
+        name = f"shared memory of block ({x}, {y}, {z})"
+        shared = block.shared
+        granules = (shared.size >> shift) + 1
+        self._shadows[id(shared)] = Shadow(granules, shift, name, is_shared=True)
+        self._alive[id(shared)] = shared
+        self._blocks[id(shared)] = block
+
+    def _new_launches(self, launches: list[Launch]) -> None:
+        """Forget what an earlier launch did: it is over before this one begins."""
+        self.__post_init__()
+        self._launches = launches
+
+    def ended(self, block: Block) -> None:
+        """Take note that a block has ended."""
+        for offset, barrier in block.mbarriers.items():
+            if barrier.bytes:
+                self._left_over(block, offset, barrier)
+        self._shadows.pop(id(block.shared), None)
+        self._blocks.pop(id(block.shared), None)
+        self._clusters.pop(id(block.cluster), None)
+        for warp in block.warps:
+            self._threads.pop(warp, None)
+
+    def _left_over(self, block: Block, offset: int, barrier: Mbarrier) -> None:
+        event = self._events[self._initialised.get((id(block.shared), offset), 0)]
+        if event is None:
+            return
+        self._find(
+            "mbarrier-bytes-left",
+            f"the block ends while the mbarrier at shared {offset:#x} still counts "
+            f"{barrier.bytes} bytes: what was announced is not what was copied",
+            event,
+        )
+
+    def leaving(self, w: Warp) -> None:
+        """Take note that a warp has ended; what it left under way is not complete yet."""
+        thread = self._threads[w]
+        own = thread.frontier.own[GENERIC]
+        for operation in thread.asynchronous:
+            tag: Tag = operation.tag
+            event = self._events[tag.event]
+            if event is None or tag.waited:
+                continue
+            if operation.what == "wgmma":
+                self._find(
+                    "wgmma-not-awaited",
+                    "the warp ends without wgmma.wait_group for the group of this product",
+                    event,
+                )
+            elif operation.what == "a bulk store" and not tag.reads_waited:
+                self._find(
+                    "bulk-store-not-awaited",
+                    "the warp ends without cp.async.bulk.wait_group 0 after this copy, which may "
+                    "read shared memory that another block has by then",
+                    event,
+                    is_warning=tag.was_left,
+                )
+            elif operation.signals and operation.writes and operation.what != "tcgen05.commit":
+                others = tag.thread.cluster.threads
+                known = max(int(t.frontier.own[GENERIC, tag.agent]) for t in others)
+                if max(known, int(own[tag.agent])) < tag.event:
+                    self._find(
+                        "copy-not-awaited",
+                        "the block ends although nobody has waited for the mbarrier that this "
+                        "copy signals: it may write to shared memory of another block by then",
+                        event,
+                    )
+
+    # Barriers and fences.
+
+    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
+        """Take note that an mbarrier is about to be initialised."""
+        thread = self._threads[w]
+        shared = block.shared
+        shadow = self._shadows[id(shared)]
+        index = shadow.index(offset, _MBARRIER_BYTES)
+        event = self._access(thread, place, "mbarrier.init")
+        known = thread.frontier.own[GENERIC]
+        before = block.mbarriers.get(offset)
+        current = self._events[event]
+        if before is not None and current is not None:
+            busy = before.bytes or before.pending != before.expected
+            if busy:
+                first = self._events[self._initialised.get((id(shared), offset), 0)]
+                self._find(
+                    "mbarrier-reinitialised",
+                    f"an mbarrier is initialised again while in use ({before})",
+                    current,
+                    first,
+                    shadow.name,
+                    (offset, offset + _MBARRIER_BYTES),
+                )
+        self._against_writes(thread, shadow, index, known, event, True, reads=False)
+        self._against_reads(thread, shadow, index, known, event, True)
+        shadow.written[index] = event
+        self._initialised[(id(shared), offset)] = event
+        cluster = self._clusters[id(block.cluster)]
+        cluster.barriers.pop((block.rank, offset), None)
+
+    def _uses(self, thread: Thread, place: int, block: Block, offset: int) -> None:
+        """Look whether an mbarrier's initialisation has happened before it is used."""
+        shadow = self._shadows[id(block.shared)]
+        index = shadow.index(offset, _MBARRIER_BYTES)
+        event = self._access(thread, place, "the mbarrier operation")
+        known = np.maximum(thread.frontier.own[GENERIC], thread.frontier.own[who.INIT])
+        self._against_writes(thread, shadow, index, known, event, True, reads=False)
+        shadow.record_read(thread.number, index, event)
+
+    def arrived(
+        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
+    ) -> None:
+        """Take note that a warp is about to arrive at a barrier."""
+        thread = self._threads[w]
+        key, *rest = barrier
+        if key == "mbarrier":
+            block, offset = rest
+            self._uses(thread, place, block, offset)
+            releases = "relaxed" not in instruction_at(w, place).parts
+            found = self._mbarrier(block, offset)
+        else:
+            found = self._group_barrier(thread, w, key, rest)
+        found.arrive(self._given(thread) if releases else self._given_relaxed(thread))
+
+    def _given_relaxed(self, thread: Thread) -> Frontier:
+        """Return what a relaxed arrival passes on: what fences before it were for."""
+        given = Frontier(thread.cluster.agents.frontier())
+        given.own[who.INIT] = thread.frontier.own[who.INIT]
+        if thread.released is not None:
+            given.join(thread.released)
+        return given
+
+    def _group_barrier(self, thread: Thread, w: Warp, key: str, rest: list[Any]) -> BarrierState:
+        """Return the barrier of a block or of the cluster, in one of its generations."""
+        barriers = thread.cluster.barriers
+        if key == "bar":
+            which, generation = rest
+            name: tuple[object, ...] = (key, w.block.rank, which, generation)
+            old: tuple[object, ...] = (key, w.block.rank, which, generation - 2)
+        else:
+            (generation,) = rest
+            name, old = (key, generation), (key, generation - 2)
+        barriers.pop(old, None)
+        found = barriers.get(name)
+        if found is None:
+            found = barriers[name] = BarrierState(thread.cluster.agents)
+        return found
+
+    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
+        """Take note that a wait for a barrier is over."""
+        thread = self._threads[w]
+        key, *rest = barrier
+        if key == "mbarrier":
+            block, offset = rest
+            self._uses(thread, place, block, offset)
+            held = self._mbarrier(block, offset).over
+        else:
+            held = self._group_barrier(thread, w, key, rest).coming
+        if held is not None:
+            thread.frontier.join(held)
+            thread.frontier.own[GENERIC, thread.number] = ALWAYS
+
+    def fenced(self, w: Warp, place: int) -> None:
+        """Take note of a fence."""
+        thread = self._threads[w]
+        parts = instruction_at(w, place).parts
+        frontier = thread.frontier
+        own = frontier.own
+        if parts[0] == "tcgen05":
+            if parts[1] == "fence::before_thread_sync":
+                self._raise(thread, who.BEFORE)
+            else:
+                np.maximum(own[who.AFTER], own[who.BEFORE], out=own[who.AFTER])
+            return
+        if "mbarrier_init" in parts:
+            self._raise(thread, who.INIT)
+            return
+        if "proxy" in parts:
+            if parts[parts.index("proxy") + 1] == "async":
+                if "global" not in parts:
+                    self._raise(thread, ASYNC)
+                if not any(p.startswith("shared") for p in parts):
+                    self._raise(thread, who.GLOBAL)
+            return
+        if thread.acquired is not None:
+            frontier.join(thread.acquired)
+            own[GENERIC, thread.number] = ALWAYS
+            thread.acquired = None
+        thread.released = self._given(thread)
+
+    def _raise(self, thread: Thread, row: int) -> None:
+        """Bring a row of a warp's frontier up to what it knows by plain accesses."""
+        own = thread.frontier.own
+        own[GENERIC, thread.number] = len(self._events) - 1
+        np.maximum(own[row], own[GENERIC], out=own[row])
+        own[GENERIC, thread.number] = ALWAYS
+        thread.events.clear()

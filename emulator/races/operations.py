@@ -1,0 +1,204 @@
+"""Asynchronous operations: what they read, write and signal, and when they are known to be over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.races import agents as who
+from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC
+from pallasc.emulator.races.findings import Access
+from pallasc.emulator.races.registers import Registers
+from pallasc.emulator.races.shadow import Shadow
+from pallasc.emulator.races.threads import BarrierState, Event, Tag, Thread, instruction_at
+from pallasc.emulator.races.words import NAMES
+from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
+
+_KIND = {
+    "wgmma": who.WGMMA,
+    "cp.async": who.LANE_COPIES,
+    "tcgen05.mma": who.TENSOR_CORE,
+    "tcgen05.cp": who.TENSOR_CORE,
+    "tcgen05.commit": who.TENSOR_CORE,
+    "tcgen05.ld": who.TENSOR_LOADS,
+    "tcgen05.st": who.TENSOR_STORES,
+    "a bulk store": who.BULK_WRITES,
+}
+
+
+class Operations(Registers):
+    """Watches what works for warps asynchronously."""
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Take note of an asynchronous operation that begins."""
+        thread = self._threads[w]
+        kind = _KIND.get(operation.what)
+        cluster = thread.cluster
+        if kind is None:
+            agent = cluster.agents.copy(cluster.copies)
+            cluster.copies += 1
+        else:
+            agent = cluster.agents.of_warp(kind, thread.number)
+        what = NAMES.get(operation.what, operation.what)
+        access = Access(what, operation.instruction, operation.actor)
+        event = self._event(thread, agent, Event(access, w, operation=operation))
+        operation.tag = Tag(agent, event, thread, self._given(thread))
+        if operation.what == "wgmma":
+            self._check_registers(thread, operation, event)
+        if kind not in (who.TENSOR_CORE, who.TENSOR_LOADS, who.TENSOR_STORES, who.LANE_COPIES):
+            thread.asynchronous.append(operation)
+        self._operands(thread, operation, agent, event)
+        self._cells(thread, operation, agent, event)
+        self._signals(thread, operation, event)
+
+    def _operands(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
+        own = thread.frontier.own
+        generic = thread.cluster.generic
+        lane_copy = operation.what == "cp.async"
+        reading = agent
+        if operation.what == "a bulk store":
+            reading = thread.cluster.agents.of_warp(who.BULK_READS, thread.number)
+        for region, offsets, size in operation.reads:
+            if not lane_copy:
+                self._operand(thread, region, offsets, size, reading, event, own, generic, False)
+        for region, offsets, size in operation.writes:
+            self._operand(
+                thread, region, offsets, size, agent, event, own, generic, True, lane_copy
+            )
+
+    def _operand(
+        self,
+        thread: Thread,
+        region: Region,
+        offsets: np.ndarray | int,
+        size: int,
+        agent: int,
+        event: int,
+        own: np.ndarray,
+        generic: np.ndarray,
+        writes: bool,
+        in_generic_proxy: bool = False,
+    ) -> None:
+        shared = id(region) in self._blocks
+        shadow = self._shadow(region, thread.warp)
+        if isinstance(offsets, int) and (offsets < 0 or offsets + size > region.size):
+            return
+        index = shadow.index(offsets, size)
+        proxy = ASYNC if shared else who.GLOBAL
+        plain = own[GENERIC]
+        known = plain if in_generic_proxy else np.where(generic, own[proxy], plain)
+        self._against_writes(
+            thread, shadow, index, known, event, shared, reads=not writes, proxy=proxy
+        )
+        if writes:
+            self._against_reads(thread, shadow, index, plain, event, shared)
+            shadow.written[index] = event
+        else:
+            self._record_read(thread, shadow, agent, index, event, shared)
+
+    def _signals(self, thread: Thread, operation: Asynchronous, event: int) -> None:
+        """Look whether the mbarriers that are signalled are known to the asynchronous proxy."""
+        if operation.what == "tcgen05.commit":
+            row = thread.frontier.own[GENERIC]
+        else:
+            row = np.maximum(thread.frontier.own[ASYNC], thread.frontier.own[who.INIT])
+        for block, offset in operation.signals:
+            number = self._initialised.get((id(block.shared), offset), 0)
+            if row[self._agent_of[number]] >= number:
+                continue
+            first, second = self._events[number], self._events[event]
+            if first is None or second is None:
+                continue
+            self._find(
+                "missing-mbarrier-fence",
+                f"no fence.mbarrier_init between mbarrier.init and {second.access.what} that "
+                "signals it",
+                second,
+                first,
+            )
+
+    def completing(self, operation: Asynchronous) -> None:
+        """Take note that an asynchronous operation is about to complete."""
+        tag: Tag | None = operation.tag
+        if tag is None or not operation.signals:
+            return
+        given = tag.frontier
+        given.own[GENERIC, tag.agent] = tag.event
+        if operation.what == "tcgen05.commit":
+            np.maximum(given.own[who.BEFORE], given.own[GENERIC], out=given.own[who.BEFORE])
+        for block, offset in operation.signals:
+            self._mbarrier(block, offset).arrive(given)
+
+    def _mbarrier(self, block: Block, offset: int) -> BarrierState:
+        cluster = self._clusters[id(block.cluster)]
+        key = (block.rank, offset)
+        found = cluster.barriers.get(key)
+        if found is None:
+            found = cluster.barriers[key] = BarrierState(cluster.agents)
+        current = block.mbarriers.get(offset)
+        if current is not None:
+            found.turn(current.phase)
+        return found
+
+    def waited(
+        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
+    ) -> None:
+        """Take note that a warp has waited for what it issued, or for what that reads."""
+        thread = self._threads[w]
+        own = thread.frontier.own[GENERIC]
+        agents = thread.cluster.agents
+        for operation in operations:
+            tag: Tag = operation.tag
+            if operation.what == "a bulk store":
+                reads = agents.of_warp(who.BULK_READS, thread.number)
+                own[reads] = max(own[reads], tag.event)
+                tag.reads_waited = True
+            if not reads_only:
+                own[tag.agent] = max(own[tag.agent], tag.event)
+                tag.waited = True
+            if operation.what == "wgmma":
+                self._give_registers_back(thread, operation, tag)
+        if "bulk" in instruction_at(w, place).parts:
+            for operation in thread.asynchronous:
+                operation.tag.was_left = True
+        if any(o.tag.waited for o in operations):
+            thread.asynchronous = [o for o in thread.asynchronous if not o.tag.waited]
+
+    def _cells(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
+        if not operation.cells_read and not operation.cells_written:
+            return
+        own = thread.frontier.own
+        tensor = np.zeros(own.shape[1], np.bool_)
+        first = thread.cluster.agents.of_warp(who.TENSOR_CORE, 0)
+        tensor[first : first + thread.cluster.agents.warps] = True
+        moves = operation.what in ("tcgen05.ld", "tcgen05.st")
+        known = np.where(tensor, own[who.AFTER], own[GENERIC]) if moves else own[GENERIC].copy()
+        known[agent] = ALWAYS
+        for cells in operation.cells_read:
+            shadow, index = self._tensor_shadow(thread, cells)
+            self._against_writes(thread, shadow, index, known, event, True, reads=True)
+            shadow.record_read(agent, index, event)
+        for cells in operation.cells_written:
+            shadow, index = self._tensor_shadow(thread, cells)
+            self._against_writes(thread, shadow, index, known, event, True, reads=False)
+            late = shadow.late_read(index, known)
+            if late:
+                self._report_overwritten(thread, shadow, index, late, event)
+            shadow.written[index] = event
+
+    def _tensor_shadow(self, thread: Thread, cells: Any) -> tuple[Shadow, np.ndarray]:
+        memory, lanes, columns = cells
+        shadow = self._shadows.get(id(memory))
+        if shadow is None:
+            shadow = self._shadows[id(memory)] = Shadow(LANES * COLUMNS, 0, "tensor memory")
+            self._alive[id(memory)] = memory
+        if isinstance(columns, range):
+            columns = np.arange(columns.start, columns.stop)
+            return shadow, (lanes[:, None] * COLUMNS + columns).ravel()
+        return shadow, (lanes * COLUMNS + columns).ravel()

@@ -1,0 +1,77 @@
+"""Who last wrote and read each granule of a memory, as numbers of events."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Index = slice | np.ndarray
+
+
+class Shadow:
+    """Events of one memory, granule by granule; a granule has `1 << shift` bytes.
+
+    Attributes:
+        written: int32[granules], the last event that wrote; 0 where nothing has written.
+        reads: int32[readers, granules], the last event of each agent that has read.
+        readers: the agents of `reads`.
+    """
+
+    __slots__ = (
+        "_rows", "granules", "is_shared", "name", "reader_array", "readers", "reads", "shift",
+        "written",
+    )  # fmt: skip
+
+    def __init__(self, granules: int, shift: int, name: str, *, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
+        self.granules = granules
+        self.shift = shift
+        self.name = name
+        self.written = np.zeros(granules, np.int32)
+        self.reads = np.zeros((0, granules), np.int32)
+        self.readers: list[int] = []
+        self.reader_array = np.zeros(0, np.intp)
+        self._rows: dict[int, int] = {}
+
+    def index(self, offsets: np.ndarray | int, size: int) -> Index:
+        """Return the granules of `size` bytes at each offset."""
+        shift = self.shift
+        if not isinstance(offsets, np.ndarray):
+            return slice(offsets >> shift, -(-(offsets + size) >> shift))
+        count = size >> shift
+        starts = offsets >> shift
+        if count <= 1:
+            return starts
+        found: np.ndarray = (starts[:, None] + _STEPS[:count]).ravel()
+        return found
+
+    def record_read(self, agent: int, index: Index, event: int) -> None:
+        """Take note of who has read."""
+        row = self._rows.get(agent)
+        if row is None:
+            row = self._rows[agent] = len(self.readers)
+            self.readers.append(agent)
+            self.reader_array = np.array(self.readers, np.intp)
+            if row >= len(self.reads):
+                grown = np.zeros((max(4, 2 * row), self.granules), np.int32)
+                grown[:row] = self.reads[:row]
+                self.reads = grown
+        self.reads[row, index] = event
+
+    def late_read(self, index: Index, known: np.ndarray) -> int:
+        """Return a read that has not happened before, or 0; `known` is the last event by agent."""
+        count = len(self.readers)
+        if not count:
+            return 0
+        last = self.reads[:count, index].max(axis=1, initial=0)
+        late = last > known[self.reader_array]
+        return int(last[late].max()) if late.any() else 0
+
+    def bytes_of(self, index: Index, chosen: np.ndarray | None = None) -> tuple[int, int]:
+        """Return the first byte of these granules, and the one behind the last."""
+        where = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+        if chosen is not None:
+            where = where[chosen]
+        return int(where.min()) << self.shift, (int(where.max()) + 1) << self.shift
+
+
+_STEPS = np.arange(1 << 16)

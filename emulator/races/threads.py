@@ -1,0 +1,121 @@
+"""What the observer knows of warps, clusters and barriers, and of what they did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallasc.emulator.machine.block import Cluster
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.races.agents import ALWAYS, GENERIC, Agents, Frontier
+from pallasc.emulator.races.findings import Access
+
+
+class Thread:
+    """What is known of a warp."""
+
+    __slots__ = (
+        "acquired", "asynchronous", "cluster", "events", "fenced", "frontier", "in_flight",
+        "number", "released", "stamp", "warp",
+    )  # fmt: skip
+
+    def __init__(self, warp: Warp, cluster: ClusterState, number: int) -> None:
+        self.warp = warp
+        self.cluster = cluster
+        self.number = number  # as an agent
+        self.frontier = Frontier(cluster.agents.frontier())
+        self.frontier.own[GENERIC, number] = ALWAYS
+        self.stamp = 0  # the last event before its last release
+        self.events: dict[int, int] = {}  # by place: events since then
+        self.released: Frontier | None = None  # as of the last fence, for relaxed writes
+        self.acquired: Frontier | None = None  # what relaxed reads saw, for the next fence
+        self.in_flight: dict[int, tuple[int, bool]] = {}  # registers: event of wgmma, is written
+        self.fenced: dict[int, np.ndarray] | None = None  # registers as of the last wgmma.fence
+        self.asynchronous: list[Asynchronous] = []  # not waited for
+
+
+class ClusterState:
+    """Threads and barriers of a cluster."""
+
+    __slots__ = ("agents", "barriers", "copies", "generic", "number", "threads")
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        warps = cluster.warps
+        self.number = number
+        self.agents = Agents(len(warps))
+        self.generic = self.agents.generic()
+        self.threads = [Thread(warp, self, n) for n, warp in enumerate(warps)]
+        self.barriers: dict[object, BarrierState] = {}
+        self.copies = 0
+
+
+class BarrierState:
+    """What arrivals pass on: in the phase that is under way, and in those that are over."""
+
+    __slots__ = ("coming", "over", "phase")
+
+    def __init__(self, agents: Agents) -> None:
+        self.coming: Frontier | None = None
+        self.over: Frontier | None = None
+        self.phase = 0
+
+    def turn(self, phase: int) -> None:
+        """Take note that this phase is under way now."""
+        if phase == self.phase:
+            return
+        self.phase = phase
+        if self.coming is not None:
+            if self.over is None:
+                self.over = self.coming
+            else:
+                self.over.join(self.coming)
+            self.coming = None
+
+    def arrive(self, frontier: Frontier) -> None:
+        """Take what somebody passes on in the phase that is under way."""
+        if self.coming is None:
+            self.coming = frontier.copy()
+        else:
+            self.coming.join(frontier)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One access, or many by one instruction of a warp between two releases."""
+
+    access: Access
+    warp: Warp
+    strong: bool = False
+    operation: Asynchronous | None = None
+
+
+@dataclass(slots=True)
+class Tag:
+    """What the observer notes at an operation."""
+
+    agent: int
+    event: int
+    thread: Thread
+    frontier: Frontier
+    signalled: bool = False
+    waited: bool = False
+    reads_waited: bool = False
+    was_left: bool = False  # a later wait_group left it under way
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How an access is ordered: from the parts of its opcode."""
+
+    acquires: bool
+    releases: bool
+    strong: bool
+
+
+def instruction_at(w: Warp, place: int) -> Instruction:
+    """Return the instruction at a place of a warp's code."""
+    found: Instruction = w.block.launch.program.kernel.instructions[place]
+    return found

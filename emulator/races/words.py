@@ -1,0 +1,47 @@
+"""What asynchronous operations are called, and what waits for them."""
+
+from __future__ import annotations
+
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.races.threads import Event
+
+NAMES = {
+    "wgmma": "the product",
+    "cp.async": "the copy",
+    "tcgen05.mma": "the product",
+    "tcgen05.cp": "the copy",
+    "tcgen05.commit": "the commit",
+    "tcgen05.ld": "the load",
+    "tcgen05.st": "the store",
+    "a bulk store": "the bulk store",
+    "a tensor load": "the tensor load",
+    "a bulk copy": "the bulk copy",
+    "st.async": "the asynchronous store",
+    "red.async": "the asynchronous reduction",
+}
+
+
+def wait_of(operation: Asynchronous) -> str:
+    """Return what waits for an operation."""
+    return {
+        "wgmma": "wgmma.wait_group",
+        "cp.async": "cp.async.wait_group",
+        "a bulk store": "cp.async.bulk.wait_group",
+        "tcgen05.mma": "wait for a commit's mbarrier",
+        "tcgen05.cp": "wait for a commit's mbarrier",
+        "tcgen05.ld": "tcgen05.wait::ld",
+        "tcgen05.st": "tcgen05.wait::st",
+    }.get(operation.what, "wait for the mbarrier of the copy")
+
+
+def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
+    """Return whether one store is executed by several: they store the same value.
+
+    Mosaic has every warp of a block store a scalar, and every warp or block the same rows.
+    """
+    if first.access.instruction is not second.access.instruction:
+        return False
+    if not shared:
+        return True
+    plain = first.operation is None and second.operation is None
+    return plain and first.warp.block is second.warp.block

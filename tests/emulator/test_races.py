@@ -1,0 +1,206 @@
+"""Races are found in kernels that lack one synchronisation, and in no kernel that lacks none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mutants import Mutant, mutants, wait_twice
+
+from pallasc.cache.store import Store
+from pallasc.compiler.api import compile as compile_kernel
+from pallasc.emulator.machine.deadlocks import Deadlock
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.races.findings import Finding
+from pallasc.emulator.races.observer import Races
+from pallasc.emulator.run_plan import PlanRun
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.library import blackwell_matmul, dequant_matmul, hopper_matmul, softmax
+
+BF16 = "bf16[{}]"
+POLICIES = [
+    Policy(),
+    Policy(eagerness=1),
+    Policy(seed=1, shuffle=True),
+    Policy(seed=2, shuffle=True, eagerness=0.5),
+    Policy(seed=3, shuffle=True, eagerness=1),
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def compiled(store: Store) -> Callable[[str], Artifact]:
+    """Return a function that compiles a small kernel of the library by its name."""
+    steps = {"max_concurrent_steps": 2}
+    kernels: dict[str, tuple[Any, tuple[str, ...], str, dict[str, int]]] = {
+        "hopper": (hopper_matmul.matmul, ("bf16[128,320]", "bf16[320,128]"), "sm_90a", steps),
+        "blackwell": (
+            blackwell_matmul.matmul, ("bf16[128,320]", "bf16[320,128]"), "sm_100a", steps,
+        ),
+        "dequant": (
+            dequant_matmul.dequant_matmul,
+            ("bf16[128,256]", "i8[256,128]", "f32[128]"),
+            "sm_90a",
+            steps,
+        ),
+        "softmax": (softmax.softmax, ("f32[4,1024]",), "sm_90a", {"rows_per_block": 4}),
+    }  # fmt: skip
+
+    def compile_one(name: str) -> Artifact:
+        function, arguments, target, static = kernels[name]
+        return compile_kernel(
+            function, *arguments, target=target, store=store, isolated=True, **static
+        )
+
+    return compile_one
+
+
+def arrays(artifact: Artifact) -> list[np.ndarray]:
+    dtypes = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8}
+    generator = np.random.default_rng(5)
+    return [
+        generator.integers(-3, 4, binding.shape).astype(dtypes[binding.dtype])
+        for binding in artifact.plan.inputs
+    ]
+
+
+def observe(
+    artifact: Artifact, policy: Policy | None = None, text: str | None = None
+) -> list[Finding]:
+    machine = Machine(policy or Policy(seconds=10), observer=(races := Races()))
+    ptx = {} if text is None else {artifact.plan.launches[0].cubin: text}
+    PlanRun(artifact, machine, ptx).run([arrays(artifact)])
+    return races.findings
+
+
+def text_of(artifact: Artifact) -> str:
+    (kernel,) = artifact.kernels
+    assert kernel.ptx is not None
+    return artifact.blob(kernel.ptx).decode()
+
+
+def rules(artifact: Artifact, mutant: Mutant) -> set[str]:
+    """Return the rules that a mutant breaks, whether they end the run or not."""
+    try:
+        return {finding.rule for finding in observe(artifact, text=mutant.text)}
+    except Fault as fault:
+        return {fault.rule}
+
+
+@pytest.mark.parametrize("name", ["hopper", "blackwell", "dequant", "softmax"])
+def test_a_kernel_that_lacks_nothing_races_in_no_order_of_warps(
+    compiled: Callable[[str], Artifact], name: str
+) -> None:
+    artifact = compiled(name)
+    for policy in POLICIES:
+        assert observe(artifact, policy) == []
+
+
+FOUND = {
+    ("hopper", "without fence.mbarrier_init"): "missing-mbarrier-fence",
+    ("hopper", "without fence.proxy.async"): "missing-proxy-fence",
+    ("hopper", "without wgmma.fence"): "wgmma-fence",
+    ("hopper", "without wgmma.commit_group"): "wgmma-not-awaited",
+    ("hopper", "without cp.async.bulk.wait_group"): "bulk-store-not-awaited",
+    ("hopper", "one arrival less"): "too-many-arrivals",
+    ("hopper", "one arrival more"): "deadlock",
+    ("hopper", "half the bytes"): "deadlock",
+    ("hopper", "twice the bytes"): "deadlock",
+    ("hopper", "without mbarrier.arrive"): "deadlock",
+    ("dequant", "without fence.proxy.async"): "missing-proxy-fence",
+    ("blackwell", "without fence.mbarrier_init"): "missing-mbarrier-fence",
+    ("blackwell", "without fence.proxy.async"): "missing-proxy-fence",
+    ("blackwell", "without tcgen05.commit"): "deadlock",
+}
+
+
+@pytest.mark.parametrize(("name", "what"), FOUND)
+def test_every_mutant_of_a_kind_is_found(
+    compiled: Callable[[str], Artifact], name: str, what: str
+) -> None:
+    artifact = compiled(name)
+    made = [mutant for mutant in mutants(text_of(artifact)) if mutant.what == what]
+    assert made
+    missed = [m.line for m in made if FOUND[name, what] not in rules(artifact, m)]
+    assert not missed
+
+
+SOME = {
+    ("hopper", "without wgmma.wait_group"): "overwritten-in-flight",
+    ("hopper", "wait_group 1"): "overwritten-in-flight",
+    ("dequant", "without bar.sync"): "overwritten-in-flight",
+    ("dequant", "without mbarrier.try_wait"): "async-write-not-awaited",
+    ("blackwell", "without tcgen05.commit"): "deadlock",
+}
+
+
+@pytest.mark.parametrize(("name", "what"), SOME)
+def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
+    compiled: Callable[[str], Artifact], name: str, what: str
+) -> None:
+    artifact = compiled(name)
+    made = [mutant for mutant in mutants(text_of(artifact)) if mutant.what == what]
+    assert SOME[name, what] in set().union(*(rules(artifact, mutant) for mutant in made))
+
+
+def test_a_finding_names_both_instructions_and_what_is_missing(
+    compiled: Callable[[str], Artifact],
+) -> None:
+    artifact = compiled("hopper")
+    (mutant,) = [m for m in mutants(text_of(artifact)) if m.what == "without fence.proxy.async"]
+    finding = observe(artifact, text=mutant.text)[0]
+    assert finding.first is not None
+    assert finding.first.instruction.opcode.startswith("stmatrix")
+    assert finding.first.instruction.line < mutant.line < finding.second.instruction.line
+    assert finding.second.instruction.opcode.startswith("cp.async.bulk.tensor")
+    assert finding.message == (
+        "no fence.proxy.async between the store and the bulk store that reads the same bytes"
+    )
+    assert finding.memory == "shared memory of block (0, 0, 0)"
+    assert finding.begin is not None
+    assert finding.end is not None
+    assert 0 < finding.end - finding.begin <= 128 * 128 * 2
+    assert finding.fault().rule == "missing-proxy-fence"
+    assert "stmatrix" in str(finding)
+
+
+def test_findings_do_not_depend_on_luck(compiled: Callable[[str], Artifact]) -> None:
+    artifact = compiled("hopper")
+    (mutant,) = [m for m in mutants(text_of(artifact)) if m.what == "without fence.proxy.async"]
+    for policy in POLICIES:
+        assert [f.rule for f in observe(artifact, policy, mutant.text)] != []
+
+
+def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(
+    compiled: Callable[[str], Artifact],
+) -> None:
+    artifact = compiled("hopper")
+    started = time.monotonic()
+    with pytest.raises(Deadlock) as caught:
+        observe(artifact, text=wait_twice(text_of(artifact), 0).text)
+    assert time.monotonic() - started < 10
+    assert "waited for more often than it completes" in str(caught.value)
+    assert len(str(caught.value).splitlines()) < 30
+
+
+def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
+    compiled: Callable[[str], Artifact],
+) -> None:
+    artifact = compiled("hopper")
+    made = [m for m in mutants(text_of(artifact)) if m.what == "one arrival more"]
+    with pytest.raises(Deadlock, match="1 more arrivals are expected") as caught:
+        observe(artifact, text=made[0].text)
+    message = str(caught.value)
+    assert "arrivals seen" in message
+    assert "mbarrier.try_wait" in message
+    assert "warps 0-3" in message or "warps 0-7" in message
+    assert caught.value.waiting
