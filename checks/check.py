@@ -1,4 +1,4 @@
-"""Check variants: take what the store still knows, run the other levels in workers, report.
+"""Check variants: take what the store still knows, and run the other levels in workers.
 
 If nothing has changed since the last check, no worker is started and JAX is not imported.
 """
@@ -6,15 +6,14 @@ If nothing has changed since the last check, no worker is started and JAX is not
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pallasc.checks.kept import Checkable, Kept
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
-from pallasc.checks.report import Report, VariantCheck
+from pallasc.checks.report import VariantCheck
 from pallasc.checks.subject import Options
 from pallasc.errors import PallascError
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
     from pallasc.checks.messages import Checked
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.builds.report import Report as BuildReport
-    from pallasc.compiler.builds.report import VariantResult
     from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.workers.tasks import Answer, Task
@@ -279,168 +276,6 @@ class Checking:
         if error is not None:
             self._errors[id(asking), level.name] = error
         self._events.on_result(asking, result, kept)
-
-
-def check_candidates(
-    candidates: Sequence[Candidate],
-    levels: Sequence[Level],
-    *,
-    store: Store,
-    options: Options,
-    limits: BuildOptions,
-    events: Events | None = None,
-) -> Report:
-    """Check what is compiled already, such as the variants of a bundle.
-
-    Raises:
-        PallascError: the store, or a worker, cannot be used.
-    """
-    began_s = time.monotonic()
-    checking = Checking(
-        store, levels, options, limits=limits, context=None, events=events or Events()
-    )
-    interrupted = False
-    try:
-        for candidate in candidates:
-            checking.look_up(candidate)
-        checking.run()
-    except KeyboardInterrupt:
-        interrupted = True
-    checks = tuple(checking.check_of(candidate) for candidate in candidates)
-    return _report(checks, levels, checking, began_s, interrupted)
-
-
-class Demand(NamedTuple):
-    """What a check of a variant needs: numbers in the list of what is built, None for nothing."""
-
-    variant: Variant
-    own: int | None
-    small: int | None
-
-    @property
-    def built(self) -> list[int]:
-        """The numbers of what is built for it."""
-        return [number for number in (self.own, self.small) if number is not None]
-
-
-def demands(
-    variants: Sequence[Variant], levels: Sequence[Level]
-) -> tuple[list[Variant], list[Demand]]:
-    """Return what has to be built for levels, and what of it each variant needs.
-
-    Levels that execute need the variant of the spec's small sizes, where the spec has them; all
-    points of a matrix may share one.
-    """
-    executed = any(level.executes for level in levels)
-    read = any(not level.executes for level in levels)
-    building: list[Variant] = []
-    numbers: dict[object, int] = {}
-    needed = []
-    for variant in variants:
-        own = small = None
-        if read or variant.check is None:
-            own = len(building)
-            building.append(variant)
-        if executed and variant.check is not None:
-            checked = variant.for_check()
-            key = (checked.id, checked.base_dir, checked.location, checked.params)
-            if key not in numbers:
-                numbers[key] = len(building)
-                building.append(checked)
-            small = numbers[key]
-        needed.append(Demand(variant, own, small))
-    return building, needed
-
-
-def check_built(
-    report: BuildReport,
-    needed: Sequence[Demand],
-    levels: Sequence[Level],
-    *,
-    store: Store,
-    options: Options,
-    limits: BuildOptions,
-    events: Events | None = None,
-) -> Report:
-    """Check what a build made or found.
-
-    Args:
-        report: of the build of what `demands` named.
-        needed: what each variant needs of it.
-        levels: what to run.
-        store: where results are kept.
-        options: how.
-        limits: jobs, time and memory of the workers.
-        events: who listens.
-
-    Raises:
-        PallascError: the store, or a worker, cannot be used.
-    """
-    began_s = time.monotonic()
-    checking = Checking(
-        store, levels, options, limits=limits, context=report.context, events=events or Events()
-    )
-    interrupted = report.interrupted
-    asking = [_candidate(demand, report) for demand in needed]
-    try:
-        if not interrupted:
-            for candidate, demand in zip(asking, needed, strict=True):
-                if candidate is not None:
-                    own = None if demand.small is None else _made(report.results[demand.small])
-                    checking.look_up(candidate, own)
-            checking.run()
-    except KeyboardInterrupt:
-        interrupted = True
-    checks = tuple(
-        _checked(checking, candidate, demand, report)
-        for candidate, demand in zip(asking, needed, strict=True)
-    )
-    done = _report(checks, levels, checking, began_s - report.seconds, interrupted)
-    return replace(done, notes=(*report.notes, *done.notes), errors=report.errors)
-
-
-def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
-    """Return what is asked about, None where something that it needs did not compile."""
-    made = [_made(report.results[number]) for number in demand.built]
-    if not made or any(candidate is None for candidate in made):
-        return None
-    first = made[0]
-    return None if first is None else replace(first, id=demand.variant.id, variant=demand.variant)
-
-
-def _made(result: VariantResult) -> Candidate | None:
-    if result.artifact is None or result.status == "failed":
-        return None
-    return Candidate(
-        result.variant.id,
-        result.artifact,
-        result.action_key or "",
-        result.variant,
-        result.request,
-    )
-
-
-def _checked(
-    checking: Checking, candidate: Candidate | None, demand: Demand, report: BuildReport
-) -> VariantCheck:
-    results = [report.results[number] for number in demand.built]
-    built = next((result for result in results if result.error is not None), results[0])
-    if candidate is None:
-        return VariantCheck(demand.variant.id, demand.variant, None, None, built=built)
-    return replace(checking.check_of(candidate), built=built)
-
-
-def _report(
-    checks: tuple[VariantCheck, ...],
-    levels: Sequence[Level],
-    checking: Checking,
-    began_s: float,
-    interrupted: bool,
-) -> Report:
-    checking.finish()
-    names = tuple(level.name for level in levels)
-    seconds = time.monotonic() - began_s
-    return Report(checks, seconds, names, tuple(dict.fromkeys(checking.notes)), interrupted)
 
 
 def _own_context(store: Store) -> Context:

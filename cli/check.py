@@ -245,7 +245,7 @@ def _check_specs(
 ) -> Report:
     from dataclasses import replace
 
-    from pallasc.checks.check import check_built, demands
+    from pallasc.checks.run import check_built, demands
     from pallasc.cli.render.check_progress import events
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
@@ -278,7 +278,7 @@ def _check_specs(
 
 
 def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Asked) -> Report:
-    from pallasc.checks.check import check_candidates
+    from pallasc.checks.run import check_candidates
     from pallasc.cli.render.check_progress import events
     from pallasc.cli.render.live import store_progress
 
