@@ -8,6 +8,7 @@ where a block of rank r in its cluster begins at r << 24, as it does on NVIDIA's
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +49,16 @@ class Region:
         self.data: Bytes = np.full(padded, fill, np.uint8)
         self.views = {width: self.data.view(dtype) for width, dtype in UNSIGNED.items()}
 
+    @classmethod
+    def over(cls, base: int, data: Bytes, label: str = "") -> Region:
+        """Return a region whose bytes are these, not a copy of them."""
+        region = cls(base, 0, label)
+        region.size = data.size
+        region.data = data
+        for width, dtype in UNSIGNED.items():
+            region.views[width] = data[: data.size // width * width].view(dtype)
+        return region
+
     def adopt(self, data: Bytes) -> None:
         """Take these bytes as the content, from the start."""
         self.data[: data.size] = data
@@ -55,12 +66,18 @@ class Region:
 
 @dataclass(slots=True)
 class GlobalMemory:
-    """All allocations of all devices; addresses differ between devices."""
+    """All allocations of all devices; addresses differ between devices.
+
+    Args:
+        resolve: returns the memory that lies at an address of none of the allocations, if any does;
+            its addresses must be outside of theirs.
+    """
 
     bases: list[int] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     next: int = GLOBAL
     multicast: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    resolve: Callable[[int], Region | None] | None = None
 
     def allocate(self, size: int, alignment: int = 256, label: str = "", fill: int = 0) -> Region:
         """Return a new allocation; what lies between two belongs to none."""
@@ -104,6 +121,12 @@ class GlobalMemory:
             Fault: no allocation does.
         """
         at = bisect.bisect_right(self.bases, address) - 1
+        if at < 0 or address >= self.regions[at].base + self.regions[at].size:
+            found = None if self.resolve is None else self.resolve(address)
+            if found is not None:
+                at += 1
+                self.bases.insert(at, found.base)
+                self.regions.insert(at, found)
         if at >= 0:
             region = self.regions[at]
             if address + size <= region.base + region.size:

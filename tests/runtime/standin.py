@@ -279,6 +279,12 @@ class Standin:
             result.append(read_launch(raw))
         return sorted(result, key=lambda launch: launch.sequence)
 
+    def image(self, launch: Launch) -> bytes:
+        """Return the cubin that a kernel was launched from."""
+        size = ctypes.c_uint64()
+        start = self.library.standin_image(launch.library, ctypes.byref(size))
+        return ctypes.string_at(start, size.value)
+
     def clear_log(self) -> None:
         """Forget calls and launches."""
         self.library.standin_clear_log()
@@ -337,6 +343,7 @@ def _declare(library: ctypes.CDLL) -> None:
     library.standin_live.argtypes = (i32, pointer)
     library.standin_call.argtypes = library.standin_launch.argtypes = (u64, pointer)
     library.standin_callback.argtypes = (pointer,)
+    library.standin_image.argtypes, library.standin_image.restype = (pointer, pointer), pointer
 
 
 @functools.cache

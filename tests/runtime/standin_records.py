@@ -165,7 +165,7 @@ class Launch:
     """One launch as the driver got it; `parameters` are the exact bytes of each argument.
 
     `attributes` are pairs of number and 64 bytes. `code` is what the device failed with, 0 for
-    nothing; `replayed` is true for launches of a graph.
+    nothing; `replayed` is true for launches of a graph; `library` is for `Standin.image`.
     """
 
     kernel: str
@@ -181,6 +181,7 @@ class Launch:
     stream: int
     thread: int
     sequence: int
+    library: int
     code: int = 0
     replayed: bool = False
 
@@ -248,6 +249,7 @@ def read_launch(raw: RawLaunch) -> Launch:
         stream=raw.stream,
         thread=raw.thread,
         sequence=raw.sequence,
+        library=raw.library or 0,
         code=raw.code,
         replayed=bool(raw.replayed),
     )

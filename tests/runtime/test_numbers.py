@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 LIBRARY = HERE.parents[1] / "specs" / "library"
 SPECS = sorted({spec.name for file in LIBRARY.glob("*.yaml") for spec in load_yaml(file)})
 KERNELS = (*SPECS, "add_bf16")
+EXECUTED = ("add", "hopper_matmul", "blackwell_matmul")
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +65,14 @@ def test_the_numbers_are_right_from_numpy_jax_and_views(
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("name", EXECUTED)
+def test_ptx_that_is_executed_gives_the_right_numbers_from_jax(
+    name: str, saved: tuple[Path, dict[str, Any]]
+) -> None:
+    assert saved[1][f"{name}, executed"] == {"jax inside jit": True, "jax outside jit": True}
+
+
+@pytest.mark.once
 def test_the_numbers_are_right_from_torch(
     saved: tuple[Path, dict[str, Any]], torch_process: Any
 ) -> None:
@@ -72,7 +81,10 @@ def test_the_numbers_are_right_from_torch(
         **torch_process("library_torch.py", saved[0], devices="9.0"),
         **torch_process("library_torch.py", saved[0], devices="10.0"),
     }
-    assert report == {name: dict.fromkeys(ways, True) for name in KERNELS}
+    assert report == {
+        **{name: dict.fromkeys(ways, True) for name in KERNELS},
+        **{f"{name}, executed": {"call": True, "into": True} for name in EXECUTED},
+    }
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,7 @@ CONTROL int standin_call(uint64_t index, struct call *call);
 CONTROL uint64_t standin_launch_count(void);
 CONTROL int standin_launch(uint64_t index, struct launch *launch);
 CONTROL void standin_clear_log(void);
+CONTROL const unsigned char *standin_image(const void *library, uint64_t *bytes);
 CONTROL const char *standin_function_name(int function);
 
 #endif

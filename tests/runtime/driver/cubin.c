@@ -217,6 +217,9 @@ struct cubin *parse_cubin(const void *image)
         read_toolkit(&elf, cubin);
         good = read_kernels(&elf, cubin);
         read_globals(&elf, cubin);
+        cubin->image = elf.data;
+        cubin->image_bytes = elf.size;
+        elf.data = NULL;
     }
     close_elf(&elf);
     if (good)
@@ -236,5 +239,6 @@ void free_cubin(struct cubin *cubin)
     free(cubin->kernels);
     free(cubin->globals);
     free(cubin->data);
+    free(cubin->image);
     free(cubin);
 }

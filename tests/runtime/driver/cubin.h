@@ -34,6 +34,8 @@ struct cubin {
     struct cubin_global *globals;
     unsigned char *data; /* the initial values of all global variables */
     uint64_t data_bytes;
+    unsigned char *image; /* a copy of the whole file */
+    uint64_t image_bytes;
 };
 
 /* Return the parsed cubin, or NULL where `image` is none. */

@@ -88,6 +88,14 @@ void reset_libraries(void)
         unload(library);
 }
 
+/* The cubin of a library, which may be unloaded: those of a launch stay in memory. */
+const unsigned char *standin_image(const void *library, uint64_t *bytes)
+{
+    const struct cubin *cubin = ((const struct library *)library)->cubin;
+    *bytes = cubin->image_bytes;
+    return cubin->image;
+}
+
 API cuLibraryLoadData(CUhandle *handle, const void *image, const void *jit_options, void **jit_values,
                       unsigned jit_count, const void *library_options, void **library_values,
                       unsigned library_count)

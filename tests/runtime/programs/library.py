@@ -2,6 +2,7 @@
 
 Usage: library.py FOLDER GPU. FOLDER gets artifacts, inputs and results, for other frameworks;
 standard output gets one JSON object: kernel -> how it was called -> whether the numbers are right.
+`KERNEL, executed` is a kernel whose own PTX was the device.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import emulated
 import foreign
 import made
 import numpy as np
@@ -147,6 +149,22 @@ def same(got: Any, wanted: list[Any]) -> bool:
     )
 
 
+def execute(artifact: Artifact, inputs: list[Any], wanted: list[Any], driver: Any) -> Any:
+    """Call a kernel whose PTX is executed; return which ways give the reference's numbers."""
+    import jax
+    import jax.numpy as jnp
+
+    gpu = emulated.install(driver)
+    gpu.know(artifact)
+    kernel = made.kernel(artifact)
+    arrays = [jnp.asarray(array) for array in inputs]
+    found = {"jax inside jit": jax.jit(lambda *a: kernel(*a))(*arrays)}
+    found["jax outside jit"] = kernel(*arrays)
+    driver.check()
+    assert gpu.launched == len(found)
+    return {way: emulated.close(result, wanted[0]) for way, result in found.items()}
+
+
 class Offset:
     """A view into memory of the stand-in that starts behind its beginning."""
 
@@ -250,6 +268,8 @@ def main() -> None:
         driver.kernel("*")(emulate(artifacts[name], _checked(inputs, wanted)))
         report[name] = run(name, artifacts[name], inputs, wanted)
         driver.check()
+        if name in emulated.EXECUTED:
+            report[f"{name}, executed"] = execute(artifacts[name], inputs, wanted, driver)
         save(Path(sys.argv[1]), name, artifacts[name], inputs, wanted)
     print(json.dumps(report))
 

@@ -1,7 +1,8 @@
 """Run kernels that `library.py` saved on CUDA tensors of a stock torch.
 
 Usage: library_torch.py FOLDER. Standard output gets one JSON object: kernel -> how it was
-called -> whether the numbers are right.
+called -> whether the numbers are right. `KERNEL, executed` is a kernel whose own PTX was the
+device.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import emulated
 import made
 import standin_torch
 import torch
@@ -101,6 +103,28 @@ def run(name: str, folder: Path, driver: Any) -> dict[str, bool]:
     return found
 
 
+def execute(name: str, folder: Path, driver: Any) -> dict[str, bool]:
+    """Call a kernel whose PTX is executed; return which ways give the reference's numbers."""
+    artifact, inputs, outputs = read(folder)
+    gpu = emulated.install(driver)
+    gpu.know(artifact)
+    kernel = made.kernel(artifact)
+    tensors = [
+        upload(data, array.dtype, array.shape)
+        for data, array in zip(inputs, artifact.plan.inputs, strict=True)
+    ]
+    (result,) = artifact.plan.outputs
+    wanted = torch.frombuffer(bytearray(outputs[0]), dtype=DTYPES[result.dtype])
+    found = {"call": kernel(*tensors)}
+    found["into"] = kernel.into(*tensors, out=torch.empty_like(found["call"]))
+    torch.cuda.synchronize()
+    driver.check()
+    return {
+        way: emulated.close(tensor.cpu().float().numpy(), wanted.float().reshape(result.shape))
+        for way, tensor in found.items()
+    }
+
+
 def _views(kernel: Any, tensors: list[Any], result: Any, wanted: bytes) -> bool:
     """Pass views that start in the middle of larger tensors."""
     moved = []
@@ -141,6 +165,8 @@ def main() -> None:
             continue
         try:
             report[folder.name] = run(folder.name, folder, driver)
+            if folder.name in emulated.EXECUTED:
+                report[f"{folder.name}, executed"] = execute(folder.name, folder, driver)
         finally:
             driver.check()
     print(json.dumps(report))

@@ -1,0 +1,110 @@
+"""Kernels of the stand-in driver that run: their PTX is executed on the memory of the host.
+
+    gpu = emulated.install(driver)       # every kernel without a function of its own
+    gpu.know(artifact)                   # the PTX of this cubin
+
+A launch of a cubin that the GPU does not know fails; so does one in which the emulator finds a
+fault, which `driver.check()` raises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from standin import Standin
+from standin_records import MAP_BYTES, Launch, TensorMap
+
+from pallasc.emulator.machine.machine import Launch as Running
+from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.memory import PARAMETERS, Region
+from pallasc.emulator.run_plan import program
+from pallasc.specs.artifacts import plan
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.canonical import digest
+
+EXECUTED = ("add", "hopper_matmul", "blackwell_matmul")
+"""Kernels of `programs/library.py` that are executed too."""
+
+
+@dataclass
+class Gpu:
+    """What executes launches.
+
+    Attributes:
+        driver: whose memory they reach.
+        texts: PTX by the digest of the cubin and the kernel's name.
+        launched: how many kernels ran to their end.
+    """
+
+    driver: Standin
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)
+    launched: int = 0
+
+    def know(self, artifact: Artifact, ptx: Mapping[str, str] | None = None) -> None:
+        """Take the PTX of an artifact's kernels; `ptx` has that of others, by their cubins."""
+        for kernel in artifact.kernels:
+            if kernel.ptx is not None:
+                text = artifact.blob(kernel.ptx).decode()
+            elif kernel.cubin in (ptx or {}):
+                text = (ptx or {})[kernel.cubin]
+            else:
+                continue
+            self.texts[kernel.cubin, kernel.name] = text
+
+    def run(self, launch: Launch) -> None:
+        """Execute a launch."""
+        code = program(self.texts[digest(self.driver.image(launch)), launch.kernel], launch.kernel)
+        machine = Machine()
+        machine.memory.resolve = self._region
+        data = bytearray()
+        for number, declared in enumerate(code.kernel.parameters):
+            # In PTX parameters begin at 0, in constant memory where the cubin says.
+            data = data.ljust(code.offsets[declared.name] - PARAMETERS, b"\0")
+            value = bytearray(launch.parameters[number])
+            for at, encoded in launch.maps(number):
+                described = machine.tensor_maps.encode(_map(encoded), encoded.address)
+                value[at : at + MAP_BYTES] = described
+            data += value
+        running = Running(
+            code,
+            launch.grid,
+            launch.block,
+            launch.cluster or (1, 1, 1),
+            launch.smem_bytes,
+            machine.parameters(bytes(data)),
+        )
+        machine.run([running])
+        self.launched += 1
+
+    def _region(self, address: int) -> Region | None:
+        """Return the allocation of the driver around an address."""
+        found = self.driver.allocation(address)
+        if found is None:
+            return None
+        start, size, _ = found
+        memory = (ctypes.c_ubyte * size).from_address(start)
+        return Region.over(start, np.frombuffer(memory, np.uint8), f"the memory at {start:#x}")
+
+
+def _map(encoded: TensorMap) -> plan.TensorMap:
+    """Return a map as a plan has it."""
+    fields = {name: value for name, value in asdict(encoded).items() if name != "address"}
+    assert encoded.im2col is None, "no kernel of JAX has such a map"
+    return plan.TensorMap(buffer=0, offset=0, **fields)
+
+
+def install(driver: Standin) -> Gpu:
+    """Let every kernel without a function of its own be executed."""
+    gpu = Gpu(driver)
+    driver.kernel("*")(gpu.run)
+    return gpu
+
+
+def close(found: Any, expected: Any) -> bool:
+    """Tell whether numbers are those of a reference, but for rounding."""
+    found, expected = (np.asarray(array).astype(np.float32) for array in (found, expected))
+    return found.shape == expected.shape and np.allclose(found, expected, rtol=1e-2, atol=1e-2)
