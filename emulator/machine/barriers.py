@@ -65,7 +65,11 @@ class Mbarrier:
 
     def __str__(self) -> str:
         arrived = self.expected - self.pending
-        under_way = f", {self.bytes} bytes announced and not arrived" if self.bytes else ""
+        under_way = ""
+        if self.bytes > 0:
+            under_way = f", {self.bytes} bytes announced and not arrived"
+        elif self.bytes < 0:
+            under_way = f", {-self.bytes} bytes arrived and not announced"
         return f"phase {self.phase}: {arrived} of {self.expected} arrivals seen{under_way}"
 
 

@@ -258,6 +258,16 @@ class Ledger:
                     "missing-proxy-fence",
                     f"no fence.proxy.async between {what} and {later} that {use} the same bytes",
                 )
+        if (
+            first.operation is not None
+            and first.operation.what in ("tcgen05.mma", "tcgen05.cp")
+            and known[self._agent_of[number]] >= number
+        ):
+            return (
+                "missing-tensor-fence",
+                f"no tcgen05.fence::after_thread_sync between the wait for {what} and {later} that "
+                f"{use} the same cells",
+            )
         if first.operation is None:
             return "race", f"no barrier between {what} and {later} that {use} the same bytes"
         if self._owner_knows(first, number):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from mutants import Mutant, mutants, wait_twice
+from mutants import mutants, wait_twice
 
 from pallasc.cache.store import Store
 from pallasc.compiler.api import compile as compile_kernel
@@ -74,9 +75,13 @@ def arrays(artifact: Artifact) -> list[np.ndarray]:
 
 
 def observe(
-    artifact: Artifact, policy: Policy | None = None, text: str | None = None
+    artifact: Artifact,
+    policy: Policy | None = None,
+    text: str | None = None,
+    races: Races | None = None,
 ) -> list[Finding]:
-    machine = Machine(policy or Policy(seconds=10), observer=(races := Races()))
+    races = races or Races()
+    machine = Machine(policy or Policy(seconds=10), observer=races)
     ptx = {} if text is None else {artifact.plan.launches[0].cubin: text}
     PlanRun(artifact, machine, ptx).run([arrays(artifact)])
     return races.findings
@@ -88,12 +93,15 @@ def text_of(artifact: Artifact) -> str:
     return artifact.blob(kernel.ptx).decode()
 
 
-def rules(artifact: Artifact, mutant: Mutant) -> set[str]:
-    """Return the rules that a mutant breaks, whether they end the run or not."""
+def rules(artifact: Artifact, text: str) -> set[str]:
+    """Return the rules that a changed text breaks, whether they end the run or not."""
+    races = Races()
+    ended = set()
     try:
-        return {finding.rule for finding in observe(artifact, text=mutant.text)}
+        observe(artifact, text=text, races=races)
     except Fault as fault:
-        return {fault.rule}
+        ended = {fault.rule}
+    return ended | {finding.rule for finding in races.findings}
 
 
 @pytest.mark.parametrize("name", ["hopper", "blackwell", "dequant", "softmax"])
@@ -130,7 +138,7 @@ def test_every_mutant_of_a_kind_is_found(
     artifact = compiled(name)
     made = [mutant for mutant in mutants(text_of(artifact)) if mutant.what == what]
     assert made
-    missed = [m.line for m in made if FOUND[name, what] not in rules(artifact, m)]
+    missed = [m.line for m in made if FOUND[name, what] not in rules(artifact, m.text)]
     assert not missed
 
 
@@ -149,7 +157,7 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
 ) -> None:
     artifact = compiled(name)
     made = [mutant for mutant in mutants(text_of(artifact)) if mutant.what == what]
-    assert SOME[name, what] in set().union(*(rules(artifact, mutant) for mutant in made))
+    assert SOME[name, what] in set().union(*(rules(artifact, mutant.text) for mutant in made))
 
 
 def test_a_finding_names_both_instructions_and_what_is_missing(
@@ -204,3 +212,57 @@ def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
     assert "mbarrier.try_wait" in message
     assert "warps 0-3" in message or "warps 0-7" in message
     assert caught.value.waiting
+
+
+@pytest.mark.parametrize(
+    ("added", "rule"),
+    [
+        ("{{ .reg .b32 v; ld.shared.b32 v, [{0}]; add.s32 v, v, 1; }}", "mbarrier-read"),
+        ("{{ .reg .b32 v; mov.b32 v, 0; st.shared.b32 [{0}], v; }}", "mbarrier-overwritten"),
+        ("mbarrier.init.shared::cta.b64 [{0}], {1};", "mbarrier-reinitialised"),
+        ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{0}], 16;", "deadlock"),
+    ],
+)
+def test_an_mbarrier_is_no_plain_memory(
+    compiled: Callable[[str], Artifact], added: str, rule: str
+) -> None:
+    artifact = compiled("hopper")
+    text = text_of(artifact)
+    barrier = re.search(r"mbarrier\.init\S* \[(%r\d+)\], (%r\d+|\d+)", text)
+    assert barrier is not None
+    fence = "wgmma.fence.sync.aligned;"
+    changed = text.replace(fence, f"{fence}\n{added.format(*barrier.groups())}", 1)
+    assert changed != text
+    assert rule in rules(artifact, changed)
+
+
+@pytest.mark.parametrize(("name", "store_of"), [("hopper", "stmatrix"), ("softmax", "st.shared")])
+def test_shared_memory_that_nothing_wrote_is_not_read(
+    compiled: Callable[[str], Artifact], name: str, store_of: str
+) -> None:
+    artifact = compiled(name)
+    text = re.sub(rf"(?m)^{re.escape(store_of)}.*$", "", text_of(artifact), count=1)
+    assert "uninitialised-read" in rules(artifact, text)
+
+
+def test_warps_that_share_memory_need_a_barrier(compiled: Callable[[str], Artifact]) -> None:
+    artifact = compiled("softmax")
+    text = text_of(artifact)
+    before, after = text.split("st.shared", 1)
+    assert "race" in rules(
+        artifact, before + "st.shared" + re.sub(r"bar\.sync.*;", "", after, count=1)
+    )
+
+
+def test_tensor_memory_is_read_after_the_product(compiled: Callable[[str], Artifact]) -> None:
+    artifact = compiled("blackwell")
+    text = text_of(artifact)
+    fences = text.replace("tcgen05.fence::after_thread_sync;", "")
+    assert rules(artifact, fences) == {"missing-tensor-fence"}
+    waits = re.sub(
+        r"(?s)(mbarrier\.try_wait[^;]*;)((?:(?!mbarrier\.try_wait).){0,120}tcgen05\.fence::after)",
+        r"mov.pred P1, -1;\2",
+        text,
+    )
+    assert waits != text
+    assert rules(artifact, waits) & {"async-write-not-awaited", "too-many-arrivals"}
