@@ -133,7 +133,8 @@ class Operations(Registers):
         if operation.what == "tcgen05.commit":
             np.maximum(given.own[who.BEFORE], given.own[GENERIC], out=given.own[who.BEFORE])
         for block, offset in operation.signals:
-            self._mbarrier(block, offset).arrive(given)
+            if id(block.cluster) in self._clusters:  # else it ended without waiting: `leaving`
+                self._mbarrier(block, offset).arrive(given)
 
     def _mbarrier(self, block: Block, offset: int) -> BarrierState:
         cluster = self._clusters[id(block.cluster)]

@@ -160,6 +160,13 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     assert SOME[name, what] in set().union(*(rules(artifact, mutant.text) for mutant in made))
 
 
+def test_a_copy_that_outlives_its_block_is_found(compiled: Callable[[str], Artifact]) -> None:
+    artifact = compiled("dequant")
+    text = re.sub(r"mbarrier\.try_wait[^;]*;", "mov.pred P1, -1;", text_of(artifact))
+    found = rules(artifact, text)
+    assert found & {"copy-not-awaited", "async-write-not-awaited"}
+
+
 def test_a_finding_names_both_instructions_and_what_is_missing(
     compiled: Callable[[str], Artifact],
 ) -> None:
