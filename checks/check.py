@@ -6,7 +6,7 @@ If nothing has changed since the last check, no worker is started and JAX is not
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 PROGRAM = "pallasc.checks.worker"
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _NO_NOTES: tuple[str, ...] = ()
 
 
@@ -77,6 +78,8 @@ class _Job:
     options: Options
     notes: tuple[str, ...]
     asking: list[Candidate] = field(default_factory=list)
+    xla_ptx: Mapping[str, str] = field(default_factory=dict)
+    why_no_ptx: str = ""
 
 
 class Checking:
@@ -186,11 +189,12 @@ class Checking:
         memory = limits.memory_bytes
         if memory is None:
             memory = capacity.memory_bytes(count)
+        self._find_ptx(jobs, count)
         tasks = [_task(number, job) for number, job in enumerate(jobs)]
         done = 0
         with Pool(
             count,
-            settled(os.environ),
+            {**settled(os.environ), **_ONE_THREAD},
             timeout_s=limits.timeout_s,
             memory_bytes=memory or None,
             program=PROGRAM,
@@ -202,6 +206,33 @@ class Checking:
                 else:
                     named = [(jobs[t.label].subject.id, seconds) for t, seconds in pool.running()]
                     self._events.on_tick(named, done, len(jobs))
+
+    def _find_ptx(self, jobs: Sequence[_Job], count: int) -> None:
+        """Give the PTX of XLA's kernels to those jobs that take it, or tell why there is none."""
+        from pallasc.compiler.again.find_ptx import find_ptx, without_ptx
+        from pallasc.compiler.toolchain.setup import prepare
+
+        lacking = [
+            (job, job.subject.variant)
+            for job in jobs
+            if job.level.takes_ptx and job.subject.variant and without_ptx(job.subject.artifact)
+        ]
+        if not lacking:
+            return
+        compiled = [(variant, job.subject.artifact) for job, variant in lacking]
+        limits = self._limits
+        try:
+            with prepare(limits.ptxas) as setup:
+                found = find_ptx(
+                    compiled, setup, self._store, jobs=count, timeout_s=limits.timeout_s
+                )
+        except PallascError as error:  # there is no compiler here
+            found = [error] * len(lacking)
+        for (job, _), texts in zip(lacking, found, strict=True):
+            if isinstance(texts, PallascError):
+                job.why_no_ptx = texts.message
+            else:
+                job.xla_ptx = texts
 
     def check_of(self, candidate: Candidate) -> VariantCheck:
         """Return what was found in a variant so far."""
@@ -292,7 +323,7 @@ def _task(label: int, job: _Job) -> Task:
     from pallasc.compiler.workers.tasks import Task
 
     subject, level, options = job.subject, job.level, job.options
-    variant = subject.variant if level.needs_source else None
+    variant = subject.variant if level.calls_user else None
     env = declared_values(variant.env) if variant is not None else {}
     devices = variant.mesh if variant is not None else ()
     folder = variant.base_dir if variant is not None else ""
@@ -307,6 +338,8 @@ def _task(label: int, job: _Job) -> Task:
             seed=options.seed,
             schedules=options.schedules,
             inputs=options.inputs,
+            xla_ptx=job.xla_ptx,
+            why_no_ptx=job.why_no_ptx,
             env=env,
         )
 

@@ -127,7 +127,7 @@ class Kept:
         results = {}
         for level in levels:
             row = rows.get(level.name)
-            if row is None or not (fresh or not level.needs_source):
+            if row is None or not (fresh or not level.calls_user):
                 continue
             if row.get("own") == self._own_digest(level):
                 result = _result(row.get("result"), subject.variant)
@@ -196,7 +196,7 @@ class Kept:
 def _with_source() -> set[str]:
     from pallasc.checks.levels import LEVELS
 
-    return {level.name for level in LEVELS.values() if level.needs_source}
+    return {level.name for level in LEVELS.values() if level.calls_user}
 
 
 def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ To add a level, write a package `checks/NAME` with
 
 and a row here, and its name in `LEVELS` of `cli/check.py`. Results are kept under the action key;
 what the package imports of pallasc counts (`kept`), so that a changed level checks again. What the
-user's code reads in the worker counts where the level has `needs_source`.
+user's code reads in the worker counts where the level has `needs_source` or `calls_reference`.
 
 The packages are named here and imported when they run: none of them is imported by the command.
 """
@@ -33,6 +33,8 @@ class Level:
         name: as in `--level`.
         package: of pallasc, without `pallasc.` in front.
         needs_source: it calls the user's function or reference, which bundles do not have.
+        calls_reference: it calls the user's reference where there is source, and goes without.
+        takes_ptx: it is given the PTX of XLA's kernels, where that can be had.
         executes: it computes numbers: where the spec names small sizes, those are checked; seed and
             inputs decide its result.
         takes_schedules: `--schedules` decides its result.
@@ -41,8 +43,15 @@ class Level:
     name: str
     package: str
     needs_source: bool = False
+    calls_reference: bool = False
+    takes_ptx: bool = False
     executes: bool = False
     takes_schedules: bool = False
+
+    @property
+    def calls_user(self) -> bool:
+        """Tell whether it calls code of the user's, where there is source."""
+        return self.needs_source or self.calls_reference
 
     @property
     def own_parts(self) -> tuple[str, ...]:
@@ -53,6 +62,14 @@ class Level:
 _LEVELS = (
     Level(name="static", package="checks.static"),
     Level(name="interpreter", package="checks.interpreter", needs_source=True, executes=True),
+    Level(
+        name="artifact",
+        package="checks.artifact",
+        calls_reference=True,
+        takes_ptx=True,
+        executes=True,
+        takes_schedules=True,
+    ),
 )
 LEVELS = {level.name: level for level in _LEVELS}
 """By name, in the order in which they are shown: the cheapest first."""

@@ -37,6 +37,7 @@ class Check(Request):
         variant: what it was compiled from, None without source.
         record: the artifact's record.
         blobs: what the record names, by digest.
+        xla_ptx, why_no_ptx: see `subject.Subject`.
         seed, schedules, inputs: see `subject.Options`.
         env: the values of the variables that the variant declares, None if not set.
     """
@@ -51,4 +52,6 @@ class Check(Request):
     seed: int
     schedules: int
     inputs: Path | None
+    xla_ptx: Mapping[str, str] = field(default_factory=dict)
+    why_no_ptx: str = ""
     env: Mapping[str, str | None] = field(default_factory=dict)

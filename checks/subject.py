@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc.specs.artifacts.artifact import Artifact
@@ -20,11 +21,15 @@ class Subject:
             those of the small variant.
         variant: what it was compiled from: entry, arguments, reference, tolerance, folder. None for
             what comes from a bundle or by its key, which have no source.
+        xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that take it.
+        why_no_ptx: why that could not be had, "" if it could.
     """
 
     id: str
     artifact: Artifact
     variant: Variant | None = None
+    xla_ptx: Mapping[str, str] = field(default_factory=dict)
+    why_no_ptx: str = ""
 
     @property
     def plan(self) -> LaunchPlan:

@@ -59,9 +59,11 @@ class _Session:
         """
         level = LEVELS[request.level]
         artifact = Artifact(request.record, request.blobs.__getitem__)
-        subject = Subject(request.id, artifact, request.variant)
+        subject = Subject(
+            request.id, artifact, request.variant, request.xla_ptx, request.why_no_ptx
+        )
         options = Options(seed=request.seed, schedules=request.schedules, inputs=request.inputs)
-        variant = request.variant if level.needs_source else None
+        variant = request.variant if level.calls_user else None
         if variant is None:
             return Checked(result=_timed(level, subject, options))
         self._prepare(variant, request.env)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options as BuildOptions
 
 _KEY = re.compile(r"[0-9a-f]{64}")
-LEVELS = ("static", "interpreter", "all")
+LEVELS = ("static", "interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
 
 
@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
     type=click.Choice(LEVELS),
     default="all",
     show_default=True,
-    help="What looks: plan and PTX alone, JAX's interpreter of Mosaic kernels, or all of it.",
+    help="What looks: plan and PTX alone, JAX's interpreter, the PTX executed, or all of it.",
 )
 @file_option("--inputs", "A .npz file with arrays by the names of inputs; others are random.")
 @click.option(
@@ -120,6 +120,11 @@ def command(
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
     --inputs, compares the results with the reference of the spec, and looks for races, accesses out
     of bounds, memory that nobody wrote, and threads that wait for ever.
+
+    The artifact level executes the PTX that ships with the plan that ships, XLA's kernels included,
+    and compares the results with the reference. What is asynchronous is held back for as long as
+    nothing waits for it; --schedules adds runs in other orders. It needs no source: bundles are
+    looked through for faults, deadlocks and results that hold what nobody wrote.
 
     Examples:
       pallasc check kernels.yaml

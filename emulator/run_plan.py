@@ -30,7 +30,7 @@ from pallasc.specs.artifacts.plan import (
 )
 
 Array = npt.NDArray[np.generic]
-_POISON = 0xFF  # of results and temporaries that nothing was written to
+_POISON = 0xFF  # NaN in every format of floats
 
 
 @lru_cache(maxsize=64)
@@ -47,11 +47,13 @@ class PlanRun:
         artifact: what to run.
         machine: where it runs.
         ptx: PTX of kernels that the artifact has none of, by digest of their cubin.
+        poison: each byte of results and temporaries that nothing was written to.
     """
 
     artifact: Artifact
     machine: Machine
     ptx: Mapping[str, str] = field(default_factory=dict)
+    poison: int = field(default=_POISON, kw_only=True)
     buffers: list[list[Region]] = field(default_factory=list)  # of each device
 
     @property
@@ -92,7 +94,7 @@ class PlanRun:
         for number, buffer in enumerate(plan.buffers):
             label = labels.get(number, f"the {buffer.role} buffer {number}")
             memory = self.machine.memory
-            region = memory.allocate(buffer.size, buffer.alignment, label, _POISON)
+            region = memory.allocate(buffer.size, buffer.alignment, label, self.poison)
             if buffer.digest is not None:
                 region.adopt(np.frombuffer(self.artifact.blob(buffer.digest), np.uint8))
             regions.append(region)
@@ -101,7 +103,7 @@ class PlanRun:
         return regions
 
     def _launch(self, step: Launch) -> None:
-        code = program(self._ptx(step), step.kernel)
+        code = program(self.ptx_of(step), step.kernel)
         launches = []
         for device in range(len(self.buffers)):
             data = self._parameters(step, code, device)
@@ -118,7 +120,12 @@ class PlanRun:
             )
         self.machine.run(launches)
 
-    def _ptx(self, step: Launch) -> str:
+    def ptx_of(self, step: Launch) -> str:
+        """Return the PTX that a launch runs.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
         if step.cubin in self.ptx:
             return self.ptx[step.cubin]
         for kernel in self.artifact.kernels:

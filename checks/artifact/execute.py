@@ -1,0 +1,131 @@
+"""Run a plan under several schedules, and find what wrote an element that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pallasc.checks.artifact.faults import running_kernel
+from pallasc.emulator.machine.faults import Actor
+from pallasc.emulator.machine.machine import Asynchronous, Launch, Machine, Policy
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.program import Program
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.run_plan import PlanRun
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.dtypes import parse_dtype
+
+POISONS = (0xFF, 0x3C)
+"""What results and temporaries hold before anything is written to them."""
+
+_WRITES = ("st", "red", "atom", "multimem", "cp", "call")
+
+
+def policies(count: int, seed: int) -> list[Policy]:
+    """Return the schedules of a check.
+
+    In the first, what is asynchronous is held back for as long as nothing waits for it. In the
+    others warps take turns at random, and asynchronous operations complete at once, or at random.
+    """
+    others = [
+        Policy(seed=seed + number, shuffle=True, eagerness=1.0 if number % 2 else 0.5)
+        for number in range(1, count)
+    ]
+    return [Policy(seed=seed), *others]
+
+
+def eager() -> Policy:
+    """Return the schedule in which nothing asynchronous is ever late."""
+    return Policy(eagerness=1.0)
+
+
+class Element(NamedTuple):
+    """An element of an output on a device."""
+
+    device: int
+    output: Binding
+    at: tuple[int, ...]
+
+    def bytes(self) -> tuple[int, int]:
+        """Return where its bytes begin in its buffer, and where they end."""
+        output = self.output
+        order = output.layout[::-1] if output.layout is not None else range(len(output.shape))
+        shape = tuple(output.shape[d] for d in order)
+        index = tuple(self.at[d] for d in order)
+        number = int(np.ravel_multi_index(index, shape)) if shape else 0
+        bits = parse_dtype(output.dtype).bits
+        return number * bits // 8, -(-(number + 1) * bits // 8)
+
+
+class Writer(NamedTuple):
+    """An instruction that wrote an element."""
+
+    kernel: str
+    instruction: Instruction
+    actor: Actor
+
+
+@dataclass(slots=True)
+class _Watching(Machine):
+    """A machine that knows who changed some bytes last."""
+
+    watched: Callable[[], bytes] = bytes
+    writer: Writer | None = field(default=None)
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run kernels, with a look at the bytes around each instruction that may write."""
+        for launch in launches:
+            if isinstance(launch.program, Program):
+                launch.program = self._looking(launch.program)
+        Machine.run(self, launches)
+
+    def finish(self, operation: Asynchronous) -> None:
+        """Complete an operation, with a look at the bytes before and after."""
+        before = self.watched()
+        Machine.finish(self, operation)
+        if self.watched() != before:
+            self.writer = Writer(running_kernel(self), operation.instruction, operation.actor)
+
+    def _looking(self, program: Program) -> Program:
+        instructions = program.kernel.instructions
+        code = [
+            self._step(step, each) if each.parts[0] in _WRITES else step
+            for step, each in zip(program.code, instructions, strict=False)
+        ]
+        return replace(program, code=(*code, *program.code[len(code) :]))
+
+    def _step(self, step: Step, instruction: Instruction) -> Step:
+        def looking(w: Warp, place: int) -> int:
+            before = self.watched()
+            following = step(w, place)
+            if self.watched() != before:
+                self.writer = Writer(running_kernel(self), instruction, w.actor)
+            return following
+
+        return looking
+
+
+def find_writer(
+    artifact: Artifact,
+    texts: Mapping[str, str],
+    inputs: Sequence[Any],
+    policy: Policy,
+    element: Element,
+) -> Writer | None:
+    """Run a plan once more; return what wrote an element last, None where no kernel changed it."""
+    machine = _Watching(policy)
+    # Other memory than in the run before: NaN that is written there changes it.
+    run = PlanRun(artifact, machine, texts, poison=POISONS[1])
+    begin, end = element.bytes()
+
+    def watched() -> bytes:
+        region = run.buffers[element.device][element.output.buffer]
+        return region.data[begin:end].tobytes()
+
+    machine.watched = watched
+    run.run([inputs] * max(artifact.plan.device_count, 1))
+    return machine.writer

@@ -1,0 +1,229 @@
+"""The artifact level: executes the PTX that ships, with the plan that ships.
+
+It sees what JAX, Mosaic and XLA have made of a kernel. Where there is source, the results are
+compared with the reference; without, two runs that begin with other memory must give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pallasc.checks.arrays import difference, expected_results, input_arrays
+from pallasc.checks.artifact.execute import POISONS, Element, eager, find_writer, policies
+from pallasc.checks.artifact.faults import fault_finding, race_findings, shown
+from pallasc.checks.artifact.rules import COMPILED_WRONGLY
+from pallasc.checks.findings import Finding, LevelResult, from_findings, not_checked
+from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
+from pallasc.checks.subject import Options, Subject
+from pallasc.compiler.builds.compare import compare_arrays, settle_tolerance
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.races.observer import Races
+from pallasc.emulator.run_plan import PlanRun
+from pallasc.errors import Location, UnsupportedError
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.spec import Variant
+
+NAME = "artifact"
+_NO_REFERENCE = "the spec names no reference, so numbers are not compared"
+_NO_SOURCE = "there is no source, so numbers are not compared"
+_LATE = (
+    "The numbers are others where every asynchronous operation completes at once, so a wait for "
+    "one is missing."
+)
+Results = list[list[Any]]
+"""Of each device, of each output."""
+
+
+def run(subject: Subject, options: Options) -> LevelResult:
+    """Check a variant.
+
+    Raises:
+        PallascError: the reference fails, or inputs do not fit.
+    """
+    if not subject.plan.launches:
+        return not_checked(NAME, "it launches no kernel")
+    arrays = input_arrays(subject, options)
+    check = _Check(subject, options, list(arrays.values()))
+    try:
+        result = check.run(_expected(subject, arrays))
+    except UnsupportedError as error:
+        return not_checked(NAME, _why_unsupported(error, subject))
+    return replace(result, notes=_notes(subject))
+
+
+def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
+    told = error.message.strip().rstrip(".")
+    lacking = subject.why_no_ptx.strip().rstrip(".") if "without PTX" in told else ""
+    return f"{told}: {lacking}" if lacking else told
+
+
+def _expected(subject: Subject, arrays: dict[str, Any]) -> list[Any] | None:
+    variant = subject.variant
+    if variant is None or variant.reference is None:
+        return None
+    return expected_results(variant, subject.plan.outputs, arrays)
+
+
+def _notes(subject: Subject) -> tuple[str, ...]:
+    if subject.variant is None:
+        return (_NO_SOURCE,)
+    return () if subject.variant.reference else (_NO_REFERENCE,)
+
+
+@dataclass(slots=True)
+class _Check:
+    """A check of one variant on these inputs, the same on each device."""
+
+    subject: Subject
+    options: Options
+    inputs: Sequence[Any]
+
+    def run(self, expected: Sequence[Any] | None) -> LevelResult:
+        """Run the schedules, until one shows that something is wrong."""
+        for number, policy in enumerate(policies(self.options.schedules, self.options.seed)):
+            found = self._schedule(policy, expected, first=not number)
+            if found:
+                return from_findings(NAME, tuple(_in_schedule(each, number) for each in found))
+        return from_findings(NAME, ())
+
+    def _schedule(
+        self, policy: Policy, expected: Sequence[Any] | None, *, first: bool
+    ) -> list[Finding]:
+        """Return what is wrong in one schedule."""
+        races = Races()
+        machine = Machine(policy, observer=races)
+        run = self._run(machine)
+        try:
+            results = run.run(self._arrays())
+        except Fault as fault:
+            return [fault_finding(fault, machine), *race_findings(races.findings, run)]
+        raced = race_findings(races.findings, run)
+        if expected is not None:
+            return [*self._wrong(results, expected, policy, raced), *raced]
+        return [*(self._unwritten(results) if first else []), *raced]
+
+    def _run(self, machine: Machine, poison: int = POISONS[0]) -> PlanRun:
+        return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
+
+    def _arrays(self) -> list[Sequence[Any]]:
+        return [self.inputs] * max(self.subject.plan.device_count, 1)
+
+    def _unwritten(self, results: Results) -> list[Finding]:
+        """Return which outputs depend on what was in memory before."""
+        machine = Machine(Policy(seed=self.options.seed))
+        others = self._run(machine, POISONS[1]).run(self._arrays())
+        found = []
+        for device, pairs in enumerate(zip(results, others, strict=True)):
+            for output, one, other in zip(self.subject.plan.outputs, *pairs, strict=True):
+                same = (one == other) | ((one != one) & (other != other))
+                if same.all():
+                    continue
+                at = next(zip(*(~same).nonzero(), strict=True)) if same.ndim else ()
+                element = Element(device, output, tuple(map(int, at)))
+                message = (
+                    f"{_name(element)} is {one[at]} or {other[at]}, as memory held before that "
+                    "nothing has written"
+                )
+                found.append(Finding(rule=UNINITIALIZED.name, message=message))
+        return found
+
+    def _wrong(
+        self, results: Results, expected: Sequence[Any], policy: Policy, raced: Sequence[Finding]
+    ) -> list[Finding]:
+        found = self._differences(results, expected)
+        if not found:
+            return []
+        rule, hint = self._kind(results, raced)
+        told = []
+        for finding, element in found:
+            if finding.rule == WRONG_NUMBERS.name:
+                finding = replace(finding, rule=rule)
+            told.append(self._with_writer(replace(finding, hint=hint), element, policy))
+        return told
+
+    def _differences(
+        self, results: Results, expected: Sequence[Any]
+    ) -> list[tuple[Finding, Element]]:
+        """Return what is wrong with each output, on the first device where it is."""
+        variant = self.subject.variant
+        tolerance = variant.tolerance if variant is not None else None
+        found = []
+        for number, output in enumerate(self.subject.plan.outputs):
+            for device, outputs in enumerate(results):
+                got, right = outputs[number], expected[number]
+                finding = difference(output, got, right, tolerance)
+                if finding is not None:
+                    where = f" on device {device}" if device else ""
+                    element = Element(device, output, _first(output, got, right, variant))
+                    message = f"{finding.message}{where}"
+                    found.append((replace(finding, message=message), element))
+                    break
+        return found
+
+    def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:
+        """Return the rule of wrong numbers, and what to do about them."""
+        try:
+            prompt = self._run(Machine(eager())).run(self._arrays())
+            late = zip(prompt, results, strict=True)
+            if any(self._differences([one], other) for one, other in late):
+                return WRONG_NUMBERS.name, _LATE
+        except Fault:
+            return WRONG_NUMBERS.name, ""
+        if not any(race.severity == "error" for race in raced) and self._interpreter_agrees():
+            return COMPILED_WRONGLY.name, ""
+        return WRONG_NUMBERS.name, ""
+
+    def _interpreter_agrees(self) -> bool:
+        """Tell whether JAX's interpreter gives the numbers of the reference."""
+        from pallasc.checks.interpreter import level as interpreter
+
+        result = interpreter.run(self.subject, self.options)
+        return result.status == "passed"
+
+    def _with_writer(self, finding: Finding, element: Element, policy: Policy) -> Finding:
+        """Return a finding with the instruction that wrote its element, where one did."""
+        subject = self.subject
+        writer = find_writer(subject.artifact, subject.xla_ptx, self.inputs, policy, element)
+        if writer is None:
+            return replace(finding, location=_definition(subject.variant))
+        of_mosaic = writer.kernel in subject.ptx
+        return replace(
+            finding,
+            message=f"{finding.message}. {writer.actor} wrote it in {writer.kernel}",
+            instruction=shown(writer.instruction),
+            kernel=writer.kernel,
+            ptx_line=writer.instruction.line if of_mosaic else 0,
+            location=None if of_mosaic else _definition(subject.variant),
+        )
+
+
+def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:
+    """Return the index of the first element that differs."""
+    rtol, atol = settle_tolerance(variant.tolerance if variant else None, output.dtype)
+    first: Any = compare_arrays(got, expected, rtol=rtol, atol=atol)["first"]
+    return tuple(map(int, first["index"]))
+
+
+def _name(element: Element) -> str:
+    index = ", ".join(map(str, element.at))
+    where = f" on device {element.device}" if element.device else ""
+    return f"{element.output.path or 'the result'}[{index}]{where}"
+
+
+def _in_schedule(finding: Finding, number: int) -> Finding:
+    if not number:
+        return finding
+    return replace(finding, message=f"{finding.message}, in schedule {number}")
+
+
+def _definition(variant: Variant | None) -> Location | None:
+    """Return where the user's function is defined."""
+    if variant is None:
+        return None
+    from pallasc.compiler.lowering.diagnose import definition
+    from pallasc.compiler.lowering.entry import import_function
+
+    return definition(import_function(variant.entry, variant.base_dir)) or variant.location

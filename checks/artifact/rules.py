@@ -1,0 +1,54 @@
+"""What the artifact level looks for."""
+
+from __future__ import annotations
+
+from pallasc.checks.findings import Rule
+from pallasc.checks.rules import (
+    BARRIER_MISUSE,
+    DEADLOCK,
+    OUT_OF_BOUNDS,
+    RACE,
+    UNFINISHED_COPY,
+    UNINITIALIZED,
+    WRONG_NUMBERS,
+)
+from pallasc.checks.static.rules import ACCUMULATOR_BEFORE_WAIT, MISSING_PROXY_FENCE
+
+COMPILED_WRONGLY = Rule(
+    "compiled-wrongly",
+    "The compiled kernel computes something else than the kernel as it is written.",
+    "JAX's interpreter gives the numbers of the reference, and the PTX does not: JAX or XLA has "
+    "compiled it wrongly, or a synchronisation is missing that the interpreter does not see.",
+)
+MISALIGNED = Rule(
+    "misaligned",
+    "An access lies at an address that is no multiple of what the instruction asks for.",
+    "On a GPU the kernel ends with an error. Keep offsets and row lengths multiples of 16 bytes "
+    "where arrays are copied.",
+)
+FAILED_ASSERTION = Rule(
+    "failed-assertion",
+    "An assertion of the kernel fails, or it traps.",
+    "On a GPU the kernel ends with an error. The inputs of this check make its condition false.",
+)
+INVALID_INSTRUCTION = Rule(
+    "invalid-instruction",
+    "An instruction is executed with operands, or by threads, that it does not allow.",
+    "What a GPU does then is undefined.",
+)
+
+RULES: tuple[Rule, ...] = (
+    WRONG_NUMBERS,
+    COMPILED_WRONGLY,
+    UNINITIALIZED,
+    OUT_OF_BOUNDS,
+    RACE,
+    MISSING_PROXY_FENCE,
+    ACCUMULATOR_BEFORE_WAIT,
+    UNFINISHED_COPY,
+    DEADLOCK,
+    BARRIER_MISUSE,
+    MISALIGNED,
+    FAILED_ASSERTION,
+    INVALID_INSTRUCTION,
+)

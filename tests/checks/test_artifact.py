@@ -1,0 +1,264 @@
+"""The artifact level on real kernels: what is wrong in the PTX has the user's line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pallasc.checks.artifact.execute import Element, policies
+from pallasc.checks.artifact.faults import fault_finding
+from pallasc.checks.artifact.rules import RULES
+from pallasc.emulator.machine.faults import Actor, Fault
+from pallasc.emulator.machine.machine import Machine
+from pallasc.specs.artifacts.plan import Binding
+
+MORE = """
+
+def no_wait(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        o[...] = smem[...]  # reads what no wait is over for
+
+    return kernel(body)(x)
+
+
+def old_and_new(x):
+    def body(x, o, bar, smem):
+        smem[...] = jnp.zeros((128,), jnp.float32)
+        plgpu.commit_smem()
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        o[...] = smem[...]  # the copy may not be there yet
+        plgpu.barrier_wait(bar)
+
+    return kernel(body)(x)
+
+
+def beside(x):
+    return sound(x * 2) / 2
+
+
+def partly(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        plgpu.barrier_wait(bar)
+        o[pl.ds(0, 128)] = smem[...]
+
+    shape = jax.ShapeDtypeStruct((256,), jnp.float32)
+    old = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
+    out, scratch = ("out_shape", "scratch_shapes") if old else ("out_type", "scratch_types")
+    memory = [plgpu.Barrier(), plgpu.SMEM((128,), jnp.float32)]
+    return plgpu.kernel(body, **{out: shape, scratch: memory}, grid=(1,), grid_names=("g",))(x)
+"""
+NAMES = ("sound", "doubled", "waits_twice", "three_of_two", "no_wait", "old_and_new", "beside")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
+    """Check the kernels with the artifact level, and once more what has not changed."""
+    folder = tmp_path_factory.mktemp("artifact")
+    (folder / "kernels.py").write_text(checking.KERNELS + MORE)
+    kernels = [{"name": name} for name in NAMES]
+    partly = {"name": "partly", "reference": None}
+    spec = json.loads(checking.spec_of(*kernels, partly))
+    del spec["kernels"][-1]["reference"]
+    (folder / "spec.yaml").write_text(json.dumps(spec))
+    arguments = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "3")
+    first = checking.check(folder, *arguments)
+    return checking.Checked(folder, first), checking.check(folder, *arguments)
+
+
+@pytest.fixture
+def results(ran: Any) -> Any:
+    return ran[0].ran.results
+
+
+def only(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the only finding of a result that is no race."""
+    assert result["status"] == "found", result
+    (finding,) = [each for each in result["findings"] if each["rule"] != "race"]
+    return dict(finding)
+
+
+def line(text: str, checking: Any) -> int:
+    """Return the only line of the kernels with a text."""
+    lines = (checking.KERNELS + MORE).splitlines()
+    (number,) = [n for n, each in enumerate(lines, 1) if text in each]
+    return number
+
+
+@pytest.mark.parametrize("name", ["sound", "beside"])
+def test_a_sound_kernel_passes_with_what_xla_makes_around_it(name: str, results: Any) -> None:
+    assert (results[name]["status"], results[name]["reason"]) == ("passed", "")
+
+
+def test_wrong_numbers_have_the_instruction_that_wrote_them(results: Any, checking: Any) -> None:
+    finding = only(results["doubled"])
+    assert finding["rule"] == "wrong-numbers"
+    pattern = r"\[0\] is (\S+), and the reference gives (\S+); 128 of 128 elements differ"
+    ((got, right),) = [map(float, each) for each in re.findall(pattern, finding["message"])]
+    assert got == pytest.approx(2 * right)
+    assert "warp 0 of block (0, 0, 0) wrote it in body_mosaic_gpu_kernel" in finding["message"]
+    assert finding["instruction"].startswith("st.global")
+    assert finding["location"]["line"] == line("o[...] = smem[...] + smem[...]", checking)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("no_wait", "reads what no wait"), ("old_and_new", "the copy may not be there yet")],
+)
+def test_a_wait_that_is_missing_is_found_at_the_users_line(
+    name: str, text: str, results: Any, checking: Any
+) -> None:
+    numbers, *races = results[name]["findings"]
+    assert numbers["rule"] in ("wrong-numbers", "uninitialized-read")
+    assert "a wait for one is missing" in numbers["hint"]
+    assert "race" in {race["rule"] for race in races}
+    assert numbers["location"]["line"] == line(text, checking)
+    assert line(text, checking) in {race["location"]["line"] for race in races}
+    assert {Path(race["location"]["file"]).name for race in races} == {"kernels.py"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arrivals", "warps"),
+    [
+        ("waits_twice", "nobody arrives again", "0 of 128", 4),
+        ("three_of_two", "three arrivals are asked for", "256 of 384", 8),
+    ],
+)
+def test_a_deadlock_is_told_with_barrier_arrivals_and_line(
+    name: str, text: str, arrivals: str, warps: int, results: Any, checking: Any
+) -> None:
+    finding = only(results[name])
+    assert finding["rule"] == "deadlock"
+    assert f"{arrivals} arrivals seen" in finding["message"]
+    assert finding["location"]["line"] == line(text, checking)
+    (place,) = finding["places"]
+    assert f"and {warps - 1} more wait for" in place["text"]
+    assert place["location"]["line"] == line(text, checking)
+    assert results[name]["seconds"] < 10
+
+
+def test_without_a_reference_what_nobody_wrote_is_found(results: Any) -> None:
+    finding = only(results["partly"])
+    assert finding["rule"] == "uninitialized-read"
+    assert re.search(r"\[128\] is nan or \S+, as memory held before", finding["message"])
+    assert results["partly"]["notes"] == [
+        "the spec names no reference, so numbers are not compared"
+    ]
+
+
+def test_unchanged_code_is_not_checked_again(ran: Any, results: Any) -> None:
+    again = ran[1].results
+    assert all(result["kept"] for result in again.values())
+    assert {n: r["status"] for n, r in again.items()} == {
+        n: r["status"] for n, r in results.items()
+    }
+
+
+def test_a_bundle_is_executed_without_its_source(ran: Any, checking: Any) -> None:
+    folder = ran[0].folder
+    words = ["bundle", "create", "spec.yaml", "--output", "kernels.pallasc", "--keep-ptx"]
+    chosen = "name=sound or name=waits_twice or name=beside or name=partly or name=doubled"
+    subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", *words, "--store", "store", "-k", chosen],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    again = checking.check(folder, "kernels.pallasc", "--json", "--level", "artifact")
+    variants = again.report["variants"]
+    found = {check["id"].partition("@")[0]: check["results"][0] for check in variants}
+    assert {name: result["status"] for name, result in found.items()} == {
+        "sound": "passed",
+        "doubled": "passed",  # its numbers have nothing to be compared with
+        "waits_twice": "found",
+        "partly": "found",
+        "beside": "not checked",
+    }
+    assert found["sound"]["notes"] == ["there is no source, so numbers are not compared"]
+    assert re.fullmatch(r"the kernel \w+ comes without PTX", found["beside"]["reason"])
+
+
+def test_schedules_begin_with_the_one_that_holds_everything_back() -> None:
+    first, second, third, _ = policies(4, 7)
+    assert (first.seed, first.eagerness, first.shuffle) == (7, 0.0, False)
+    assert (second.seed, second.eagerness, second.shuffle) == (8, 1.0, True)
+    assert (third.seed, third.eagerness, third.shuffle) == (9, 0.5, True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "at", "expected"),
+    [
+        ("f32", None, (1, 2), (24, 28)),
+        ("i4", None, (1, 2), (3, 4)),
+        ("i4", None, (0, 1), (0, 1)),
+        ("f16", (0, 1), (1, 2), (10, 12)),
+    ],
+)
+def test_an_element_has_its_bytes(
+    dtype: str, layout: Any, at: tuple[int, ...], expected: tuple[int, int]
+) -> None:
+    """The arrays are 2 by 4; a layout names the dimensions from the fastest on."""
+    output = Binding(path="out", buffer=0, dtype=dtype, shape=(2, 4), layout=layout)
+    assert Element(0, output, at).bytes() == expected
+
+
+def test_every_fault_has_a_rule_of_the_level() -> None:
+    emulator = Path(__file__).resolve().parents[2] / "emulator"
+    pattern = re.compile(r'Fault\(\s*"([a-z-]+)"')
+    named = {n for f in emulator.rglob("*.py") for n in pattern.findall(f.read_text())}
+    assert len(named) > 8
+    known = {rule.name for rule in RULES}
+    for name in named:
+        fault = Fault(name, "does it", actor=Actor(0, (1, 0, 0), 2))
+        finding = fault_finding(fault, Machine())
+        assert finding.rule in known
+        assert finding.message == "warp 2 of block (1, 0, 0) does it"
+    assert np.all([rule.help for rule in RULES])
+
+
+LIBRARY = """
+import jax
+import jax.numpy as jnp
+
+def product(a, b, **static):
+    return (a.astype(jnp.float32) @ b.astype(jnp.float32)).astype(a.dtype)
+
+def softmax(x, **static):
+    return jax.nn.softmax(x, axis=1)
+"""
+
+
+def test_kernels_of_the_library_pass_in_several_schedules(tmp_path: Path, checking: Any) -> None:
+    (tmp_path / "references.py").write_text(LIBRARY)
+    shipped = "pallasc.specs.library"
+    kernels = [
+        {
+            "name": "matmul",
+            "entry": f"{shipped}.hopper_matmul:matmul",
+            "reference": "references.py:product",
+            "args": {"a": "f16[256, 192]", "b": "f16[192, 128]"},
+            "static": {"max_concurrent_steps": 2},
+        },
+        {
+            "name": "softmax",
+            "entry": f"{shipped}.softmax:softmax",
+            "reference": "references.py:softmax",
+            "args": {"x": "f32[4, 1024]"},
+            "static": {"rows_per_block": 4},
+            "tolerance": {"rtol": 1e-5, "atol": 1e-6},
+        },
+    ]
+    (tmp_path / "spec.yaml").write_text(checking.spec_of(*kernels))
+    arguments = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "2")
+    ran = checking.check(tmp_path, *arguments)
+    assert ran.code == 0, ran.out
+    assert {name: result["status"] for name, result in ran.results.items()} == {
+        "matmul": "passed",
+        "softmax": "passed",
+    }
