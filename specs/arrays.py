@@ -21,9 +21,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pallasc.errors import SpecError
+from pallasc.specs.canonical import plain
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.parameters import label_of
-from pallasc.specs.spelling import plain, show
+from pallasc.specs.spelling import show
 from pallasc.specs.templates import Expression, Template, Value, is_template, parse_template
 
 _ARRAY = re.compile(

@@ -31,6 +31,15 @@ def canonical_json(value: Any) -> bytes:
     return canonical_text(value).encode()
 
 
+def plain(value: object) -> str:
+    """Return a scalar as it is written in an id: `1024`, `true`, `null`, `bf16`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
 def digest(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

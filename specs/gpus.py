@@ -142,6 +142,25 @@ class Target:
         """Return the fields that decide the compilation: all but the model's name."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
 
+    def facts(self) -> dict[str, object]:
+        """Return what this module tells a compilation about the architecture.
+
+        Keys hold these values instead of this file, so a new row or a comment changes no key. What
+        `compiler.lowering` or `specs.artifacts` begins to read of a row has to be added here.
+        """
+        row = ARCHITECTURES.get(capability(self.arch))
+        newest = row.driver if row else (12, 0)
+        # The driver is that of the architecture, or of the toolkit's major version.
+        drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {newest}
+        return {
+            "capability": [self.major, self.minor],
+            "suffix": self.suffix,
+            "driver": newest,
+            "features": sorted(self.features),
+            "reserved_smem_bytes": reserved_smem_bytes(10 * self.major + self.minor),
+            "linux_drivers": [[*api, LINUX_DRIVERS[api]] for api in sorted(drivers)],
+        }
+
 
 def _parts(arch: str) -> re.Match[str]:
     match = ARCH.fullmatch(arch)
@@ -167,7 +186,7 @@ def reserved_smem_bytes(sm: int) -> int:
         sm: 10 × major + minor of the compute capability; one that no row describes is like the
             newest before it.
     """
-    older = [row for row in _ROWS if row.capability <= divmod(sm, 10)]
+    older = [row for row in ARCHITECTURES.values() if row.capability <= divmod(sm, 10)]
     return older[-1].reserved_smem_bytes if older else 0
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.canonical import canonical_json, digest, plain
 from pallasc.specs.fields import typed
-from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar, Value
 
 NAME = "$name"

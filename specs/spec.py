@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
-from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar, Value
 
 ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+from pallasc.specs.canonical import plain
+
 _LISTED = 12
 _LONGEST = 200
 """Characters of words that are compared, which takes the product of their lengths."""
@@ -79,15 +81,6 @@ def show(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     return plain(value)
-
-
-def plain(value: object) -> str:
-    """Return a scalar as it is written in an id: `1024`, `true`, `null`, `bf16`."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def an(word: str) -> str:

@@ -21,7 +21,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pallasc.errors import SpecError
-from pallasc.specs.spelling import plain, shortened, show, suggestion
+from pallasc.specs.canonical import plain
+from pallasc.specs.spelling import shortened, show, suggestion
 
 Scalar = str | int | float | bool | None
 """What an id shows as it is."""

@@ -12,7 +12,7 @@ from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import NotCachedError
-from pallasc.specs.spelling import plain
+from pallasc.specs.canonical import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

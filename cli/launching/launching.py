@@ -169,7 +169,7 @@ def _target_hint(device: Device) -> str | None:
 
 def _several(points: Sequence[Variant], device: Device) -> SpecError:
     """Return the error for points between which only the user can choose."""
-    from pallasc.specs.spelling import plain
+    from pallasc.specs.canonical import plain
 
     first = dict(points[0].params)
     differing = [

@@ -40,7 +40,7 @@ from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.own_modules import COLLECTING, own_digest
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
-from pallasc.specs.canonical import labelled_key
+from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.garbage import collector_paused
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.project import project_env
@@ -311,6 +311,14 @@ def _changed(
     return change.sentences()[0] if change else None
 
 
+def _models() -> str:
+    """Return the table of GPUs, of which specs name targets and take figures with `like`."""
+    from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
+
+    rows = {name: model.figures() for name, model in MODELS.items()}
+    return canonical_text([FIGURES, dict(DEFAULT_MODELS), rows])
+
+
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
     """Return the key of a file's specs; `jax` is the digest of a JAX that is not installed."""
     return labelled_key(
@@ -321,6 +329,7 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
             "python": sys.version,
             "jax": recorded(JAX) if jax is None else jax,
             "pallasc": own_digest(digests.digest, COLLECTING),
+            "models": _models(),
             **{f"variable {n}": v for n, v in compiler_variables(settled(os.environ)).items()},
             **declared_fields(of_project),
         }

@@ -145,6 +145,7 @@ def _variant_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]
         "files": _shared_text(tuple(sorted(variant.files))),
         "static": canonical_text(variant.static),
         "target": _figures(variant.target),
+        "architecture": _facts(variant.target),
         "target name": variant.target.name,
         **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
         **{f"data {name}": value for name, value in data.items()},
@@ -161,6 +162,11 @@ def _shared_text(value: str | tuple[str, ...]) -> str:
 @lru_cache(maxsize=256)
 def _figures(target: Target) -> str:
     return canonical_text(target.figures())
+
+
+@lru_cache(maxsize=256)
+def _facts(target: Target) -> str:
+    return canonical_text(target.facts())
 
 
 def _toolchain_fields(context: Context) -> dict[str, str]:

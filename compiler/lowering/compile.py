@@ -149,6 +149,7 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
         "signature": canonical_json(signature).decode(),
         **({"parameters": canonical_json(names).decode()} if names else {}),
         "target": target_config(job.target),
+        "architecture": canonical_json(job.target.facts()).decode(),
         "target name": job.target.name,
         **({"mesh": canonical_json(job.mesh).decode()} if job.mesh else {}),
         **{f"tool {label}": value for label, value in tools.identity.items()},

@@ -2,7 +2,8 @@
 
 Found by their import statements, so that no list has to be kept: a module that lowering begins to
 import counts from then on, and a new flag of a command never does. The variables that every worker
-is given count by their values: a kernel may read them while it is traced.
+is given count by their values: a kernel may read them while it is traced. So do the rows of
+`specs.gpus`, of which keys hold only the target's.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _IMPORT = re.compile(
     r"^[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|^[ \t]*import pallasc\.([\w.]+)",
     re.MULTILINE,
 )
-_WITHOUT_EFFECT = "errors"
-"""What errors say decides no artifact; the module lies elsewhere in a clone than in an install."""
+_LEFT_OUT = ("errors", "specs.gpus", "specs.spelling")
+"""What errors and hints say decides no artifact, and `specs.gpus` counts by its values; `errors`
+lies elsewhere in a clone than in an install."""
 _NAME = re.compile(r"(\w+)(?: as \w+)?")
 
 
@@ -51,7 +53,7 @@ def own_digest(
 def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
     """Return the files of modules and of all that they import, with the modules' names."""
     waiting = [name for part in parts for name in _modules(part, str(top))]
-    files = {_WITHOUT_EFFECT: ""}  # by the modules' names, "" for no file
+    files = dict.fromkeys(_LEFT_OUT, "")  # by the modules' names, "" for no file
     names: dict[str, str] = {}
 
     def file_of(name: str) -> str:

@@ -30,8 +30,8 @@ from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arr
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
-from pallasc.specs.spelling import plain
 from pallasc.specs.templates import Scalar
 
 _REGISTERS = 65536

@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from pallasc.errors import SpecError
+from pallasc.specs.canonical import plain
 from pallasc.specs.fields import Place, typed
 from pallasc.specs.loading.limits import MOST_EXCLUDED_SETS
 from pallasc.specs.loading.parameter_fields import FILE_KEY
 from pallasc.specs.parameters import Choice, Point, choice_of, labels, point_text
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import plain, show, suggestion
+from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Value
 
 

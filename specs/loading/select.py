@@ -22,8 +22,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from pallasc.errors import SpecError
+from pallasc.specs.canonical import plain
 from pallasc.specs.spec import Spec, Variant
-from pallasc.specs.spelling import nearest, plain
+from pallasc.specs.spelling import nearest
 from pallasc.specs.targets import resolve_target
 
 Predicate = Callable[[Variant], bool]

@@ -23,6 +23,7 @@ import pytest
 import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.inputs import request
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.inputs.request import place_of, request_key
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields
@@ -32,6 +33,7 @@ from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import compiler_variables, compiling_environment
 from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.toolchain import Package, Toolchain
+from pallasc.specs import gpus
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.matrix import expand
@@ -222,6 +224,13 @@ class World:
         shutil.copy(pallasc.errors.__file__, self.root / "own")  # where a wheel has it
         self.flip(f"own/{module}")
         self.patch.setattr(own_modules, "_top", lambda: self.root / "own")
+
+    def set_row(self, capability: tuple[int, int], values: dict[str, Any]) -> None:
+        """Change values in pallasc's row of an architecture, or add one like that of sm_90a."""
+        table = dict(gpus.ARCHITECTURES)
+        table[capability] = table.get(capability, table[9, 0])._replace(**values)
+        self.patch.setattr(gpus, "ARCHITECTURES", table)
+        self.patch.setattr(request, "_facts", request._facts.__wrapped__)
 
     def replace(self, name: str, old: str, new: str) -> None:
         """Replace a text that must be in a file."""

@@ -218,6 +218,17 @@ def startup_line(world: Any) -> None:
     world.patch.setattr(identity.site, "getsitepackages", lambda: [str(folder)])
 
 
+def of_the_row(**values: object) -> Change:
+    """Return a change of the target's row in pallasc's table of architectures."""
+    return lambda world: world.set_row((9, 0), values)
+
+
+add("both", {
+    "features of the architecture": of_the_row(features=frozenset({"tma"})),
+    "driver of the architecture": of_the_row(driver=(12, 8)),
+    "shared memory that the architecture reserves": of_the_row(reserved_smem_bytes=2048),
+})  # fmt: skip
+
 add("both", {
     "--ptxas another file": another_assembler,
     "bytes of ptxas": lambda w: w.flip("tools/bin/ptxas"),
@@ -248,7 +259,7 @@ add("both", {
         f"pallasc's {module}": flip_own(module)
         for module in (
             "compiler/executable/translate.py", "compiler/lowering/lower.py",
-            "specs/artifacts/plan_json.py", "specs/gpus.py",
+            "specs/artifacts/plan_json.py", "specs/canonical.py",
         )
     },
     "version of keys": lambda w: w.patch.setattr(canonical, "KEY_SCHEMA", b"pallasc key 99\n"),

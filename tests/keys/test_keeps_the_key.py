@@ -237,6 +237,12 @@ KEEPS: dict[str, Change] = {
     "headers of jaxlib": add("tools/jaxlib/include/header.h", "int one;\n"),
     "stubs of jax": add("tools/jax/__init__.pyi", "ONE: int\n"),
     ".pth files that only name folders": pth_files,
+    # What pallasc knows of GPUs.
+    "a row for another architecture": lambda w: w.set_row(
+        (13, 0), {"name": "sm_130a", "driver": (13, 0), "reserved_smem_bytes": 4096}),
+    "another value in the row of another architecture": lambda w: w.set_row(
+        (10, 0), {"features": frozenset()}),
+    "blocks that a multiprocessor holds": lambda w: w.set_row((9, 0), {"blocks_per_sm": 16}),
     # Who builds, and in which surroundings.
     "hash seed": with_variables(PYTHONHASHSEED="77"),
     "user": with_variables(HOME="/home/other", USER="other", LOGNAME="other", UID="1234"),
@@ -283,6 +289,7 @@ KEEPS: dict[str, Change] = {
             "compiler/builds/report.py",
             "compiler/inputs/why.py", "specs/bundle/audit.py", "specs/loading/matrix.py",
             "specs/library/elementwise.py", "cli/build.py", "errors.py",
+            "specs/gpus.py", "specs/spelling.py",
         )
     },
 }  # fmt: skip
