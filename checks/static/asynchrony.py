@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallasc.checks.static.evaluate import Step, registers_of
+from pallasc.checks.static.evaluate import Step
 from pallasc.checks.static.facts import Access, Arrival, BulkCopy, Facts, Place, Product
 from pallasc.checks.static.found import Found
+from pallasc.checks.static.operations import registers_of
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand
 
 _OPERAND_BYTES = 128

@@ -7,26 +7,20 @@ to is a multiple of the iteration's number; others that change are atoms of the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from pallasc.checks.static.control_flow import Graph
+from pallasc.checks.static.operations import FLOATS, HANDLERS, registers_of
 from pallasc.checks.static.values import (
     Atoms,
-    Constant,
     Value,
     add,
     as_mask,
-    both,
     key_of,
     known,
-    signed,
-    times,
-    unsigned,
-    where,
 )
 from pallasc.emulator.ptx.syntax import (
     Address,
@@ -34,14 +28,12 @@ from pallasc.emulator.ptx.syntax import (
     Instruction,
     Kernel,
     Operand,
-    Pair,
     Register,
     Special,
     Symbol,
     Vector,
 )
 
-_FLOATS = ("f16", "f32", "f64", "f16x2", "bf16", "bf16x2", "f32x2")
 _LOW_14 = 0x3FFF
 
 
@@ -205,7 +197,7 @@ class _Evaluator:
 
     def _leave(self, number: int, mask: Any, edges: dict[tuple[int, int], Any], exact: Any) -> None:
         block = self.graph.blocks[number]
-        guard = None if block.condition is None else self._read(block.condition)
+        guard = None if block.condition is None else self.read(block.condition)
         if guard is not None:
             self.result.guards[number] = guard
         for target, is_taken in ((block.taken, True), (block.other, False)):
@@ -320,7 +312,7 @@ class _Evaluator:
             self.graph.dominates(block_of[places[0]], latch) for latch in latches
         ):
             return None
-        return self._read(second).number if isinstance(second, Immediate) else None
+        return self.read(second).number if isinstance(second, Immediate) else None
 
     # ---- instructions
 
@@ -329,8 +321,8 @@ class _Evaluator:
         base, _, rest = instruction.opcode.partition(".")
         if base in _WATCHED:
             self._watch(index, instruction, block, mask)
-        handler = _HANDLERS.get(base)
-        if handler is None or rest.endswith(_FLOATS):
+        handler = HANDLERS.get(base)
+        if handler is None or rest.endswith(FLOATS):
             if not self.changing or instruction.opcode.startswith(_WITHOUT_RESULT):
                 return
             for register in registers_of(instruction.operands[0]) if instruction.operands else ():
@@ -342,7 +334,7 @@ class _Evaluator:
     def _watch(self, index: int, instruction: Instruction, block: int, mask: Any) -> None:
         threads = mask
         if instruction.guard is not None:
-            guard = self._read(instruction.guard)
+            guard = self.read(instruction.guard)
             threads = None
             if guard.is_known:
                 threads = mask & as_mask(guard.constant, self.threads)
@@ -352,23 +344,24 @@ class _Evaluator:
         for operand in instruction.operands:
             operands.append(self.operand(operand))
             if isinstance(operand, Address) and operand.coordinates:
-                coordinates = [self._read(each) for each in operand.coordinates]
+                coordinates = [self.read(each) for each in operand.coordinates]
         self.result.steps.append(Step(index, instruction, block, threads, operands, coordinates))
 
     def operand(self, operand: Operand) -> Any:
         if isinstance(operand, Address):
-            return add(self._read(operand.base), known(operand.offset))
+            return add(self.read(operand.base), known(operand.offset))
         if isinstance(operand, Vector):
             return operand.elements
-        return self._read(operand)
+        return self.read(operand)
 
-    def _read(self, operand: Operand) -> Value:
+    def read(self, operand: Operand) -> Value:
+        """Return the value of an operand."""
         if isinstance(operand, Register):
             value = self.env.get(operand.number)
             if value is None:
                 value = self.atoms.value("register", operand.number)
             if operand.negated:
-                value = self._not(value)
+                value = self.invert(value)
             return value
         if isinstance(operand, Immediate):
             return known(operand.bits)
@@ -378,7 +371,8 @@ class _Evaluator:
             return self._special(operand.name)
         return self.atoms.value("operand", repr(operand))
 
-    def _not(self, value: Value) -> Value:
+    def invert(self, value: Value) -> Value:
+        """Return the opposite of a predicate."""
         if value.is_known:
             constant = value.constant
             return known(int(not constant) if isinstance(constant, int) else ~constant.astype(bool))
@@ -408,7 +402,7 @@ class _Evaluator:
 
     def unknown(self, instruction: Instruction, index: int) -> None:
         """Make results what this instruction gives for these operands."""
-        values = [self._read(each) for each in instruction.operands[1:]]
+        values = [self.read(each) for each in instruction.operands[1:]]
         name = instruction.opcode
         if name.startswith(("and.b", "or.b", "xor.b", "shr.u", "shl.b")):
             name = name.rstrip("0123456789")  # of any width
@@ -422,300 +416,11 @@ _WITHOUT_RESULT = (
 )  # fmt: skip
 
 
-def registers_of(operand: Operand) -> list[Register]:
-    """Return the registers that an operand consists of."""
-    if isinstance(operand, Register):
-        return [operand]
-    if isinstance(operand, Vector):
-        return [each for each in operand.elements if isinstance(each, Register)]
-    if isinstance(operand, Pair):
-        return [*registers_of(operand.first), *registers_of(operand.second)]
-    return []
-
-
 def _union(masks: list[Any]) -> Any:
     found = None
     for mask in masks:
         found = mask if found is None else found | mask
     return found
-
-
-def _width(opcode: str) -> int:
-    digits = opcode.rpartition(".")[2].lstrip("bsu")
-    return int(digits) if digits.isdigit() else 32
-
-
-_Handler = Callable[[_Evaluator, Instruction, int], None]
-
-
-def _move(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, source = instruction.operands[:2]
-    if isinstance(source, Vector):
-        # {low, high}
-        parts = [self._read(each) for each in source.elements]
-        if len(parts) == 2 and parts[1].is_known and instruction.opcode == "mov.b64":
-            self.set(target, add(parts[0], times(parts[1], 1 << 32)))
-            return
-        self.set(target, self.atoms.value("result", index))
-        return
-    if isinstance(target, Vector):
-        value = self._read(source)
-        for place, each in enumerate(target.elements):
-            self.set(each, self.atoms.value("part", place, operands=(value,)))
-        return
-    self.set(target, self._read(source))
-
-
-def _convert(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    if any(part in _FLOATS or part[:2] in ("e4", "e5", "e2") for part in instruction.parts):
-        self.unknown(instruction, index)
-        return
-    target, source = instruction.operands
-    value = self._read(source)
-    to, of = instruction.parts[-2:]
-    if value.is_known:
-        constant = value.constant
-        bits = int(of[1:])
-        constant = signed(constant, bits) if of[0] == "s" else unsigned(constant, bits)
-        value = known(constant)
-        if to[0] == "u" and int(to[1:]) < bits:
-            value = known(unsigned(constant, int(to[1:])))
-    self.set(target, value)
-
-
-def _cvta(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    self.set(instruction.operands[0], self._read(instruction.operands[1]))
-
-
-def _add(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, a, b = instruction.operands
-    if ".cc" in instruction.opcode:
-        self.unknown(instruction, index)
-        return
-    factor = -1 if instruction.opcode.startswith("sub") else 1
-    self.set(target, add(self._read(a), self._read(b), factor))
-
-
-def _multiply(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, a, b, *rest = instruction.operands
-    first, second = self._read(a), self._read(b)
-    third = self._read(rest[0]) if rest else known(0)
-    if "hi" in instruction.parts:
-        bits = _width(instruction.opcode)
-        number = (first.number, second.number)
-        if rest or number[0] is None or number[1] is None:
-            self.unknown(instruction, index)
-            return
-        cast = signed if instruction.parts[-1][0] == "s" else unsigned
-        self.set(target, known(int(cast(number[0], bits)) * int(cast(number[1], bits)) >> bits))
-        return
-    if first.is_known and not second.is_known:
-        first, second = second, first
-    if second.is_known and isinstance(second.constant, int):
-        # Wide ones take their sign from the type; a constant of PTX is written as it is meant.
-        self.set(target, add(third, times(first, second.constant)))
-    elif first.is_known and second.is_known:
-        product = both(lambda x, y: x * y, first.constant, second.constant)
-        self.set(target, add(third, known(product)))
-    else:
-        self.unknown(instruction, index)
-
-
-def _shift_left(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, a, b = instruction.operands
-    value, by = self._read(a), self._read(b)
-    if by.is_known and isinstance(by.constant, int):
-        bits = _width(instruction.opcode)
-        shifted = times(value, 1 << by.constant) if by.constant < bits else known(0)
-        if shifted.is_known:
-            shifted = known(unsigned(shifted.constant, bits))
-        self.set(target, shifted)
-    elif value.is_known and by.is_known:
-        self.set(target, known(both(lambda x, y: x << y, value.constant, by.constant)))
-    else:
-        self.unknown(instruction, index)
-
-
-_BITWISE: dict[str, Callable[[Any, Any], Any]] = {
-    "and": lambda x, y: x & y,
-    "or": lambda x, y: x | y,
-    "xor": lambda x, y: x ^ y,
-    "min": lambda x, y: (
-        min(x, y) if isinstance(x, int) and isinstance(y, int) else np.minimum(x, y)
-    ),
-    "max": lambda x, y: (
-        max(x, y) if isinstance(x, int) and isinstance(y, int) else np.maximum(x, y)
-    ),
-    "shr": lambda x, y: x >> y,
-    "div": lambda x, y: x // y,
-    "rem": lambda x, y: x % y,
-}
-
-
-def _bitwise(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, a, b = instruction.operands[:3]
-    first, second = self._read(a), self._read(b)
-    name, last = instruction.parts[0], instruction.parts[-1]
-    if last == "pred":
-        if first.is_known and second.is_known:
-            x, y = (as_mask(v.constant, self.threads) for v in (first, second))
-            self.set(target, known(_BITWISE[name](x, y)))
-        elif name == "and" and 0 in (first.number, second.number):
-            self.set(target, known(0))
-        else:
-            self.unknown(instruction, index)
-        return
-    if first.is_known and second.is_known:
-        bits = _width(instruction.opcode)
-        cast = signed if last[0] == "s" else unsigned
-        if name in ("div", "rem") and (last[0] == "s" or np.any(second.constant == 0)):
-            self.unknown(instruction, index)
-            return
-        x = cast(first.constant, bits)
-        y = second.constant if name == "shr" else cast(second.constant, bits)
-        self.set(target, known(both(_BITWISE[name], x, y)))
-        return
-    if name == "or" and _is_disjoint(self.atoms, first, second):
-        self.set(target, add(first, second))
-        return
-    self.unknown(instruction, index)
-
-
-def _is_disjoint(atoms: Atoms, a: Value, b: Value) -> bool:
-    """Tell whether `a | b` is `a + b`: b is a constant without bits below 14, a has no others."""
-    number = b.number
-    if number is None or len(a.terms) != 1 or a.terms[0][1] != 1 or not isinstance(a.constant, int):
-        return False
-    atom = a.terms[0][0]
-    if not str(atoms.kind(atom)).startswith("and."):
-        return False
-    mask = atoms.operands[atom][1].number
-    return a.constant == 0 and mask is not None and mask & number == 0
-
-
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": lambda x, y: x == y,
-    "ne": lambda x, y: x != y,
-    "lt": lambda x, y: x < y,
-    "le": lambda x, y: x <= y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-    "lo": lambda x, y: x < y,
-    "ls": lambda x, y: x <= y,
-    "hi": lambda x, y: x > y,
-    "hs": lambda x, y: x >= y,
-}
-
-
-def _compare(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, a, b, *rest = instruction.operands
-    comparison, *_, kind = instruction.parts[1:]
-    first, second = self._read(a), self._read(b)
-    if kind[0] == "f" or comparison not in _COMPARE or isinstance(target, Pair):
-        _opaque_compare(self, instruction, target, first, second, rest)
-        return
-    if not (first.is_known and second.is_known):
-        _opaque_compare(self, instruction, target, first, second, rest)
-        return
-    bits = _width(instruction.opcode)
-    cast = signed if kind[0] == "s" else unsigned
-    if comparison in ("eq", "ne"):
-        cast = unsigned
-    held: Constant = both(
-        _COMPARE[comparison], cast(first.constant, bits), cast(second.constant, bits)
-    )
-    value = known(held)
-    if rest:
-        value = _joined(self, instruction.parts[2], value, self._read(rest[0]))
-    self.set(target, value)
-
-
-def _joined(self: _Evaluator, name: str, a: Value, b: Value) -> Value:
-    if a.is_known and b.is_known:
-        x, y = (as_mask(v.constant, self.threads) for v in (a, b))
-        return known(_BITWISE[name](x, y))
-    for one in (a, b):
-        if name == "and" and one.is_known and not np.any(one.constant):
-            return known(0)
-    return self.atoms.value("joined", name, operands=(a, b))
-
-
-def _opaque_compare(
-    self: _Evaluator,
-    instruction: Instruction,
-    target: Operand,
-    a: Value,
-    b: Value,
-    rest: list[Operand],
-) -> None:
-    value = self.atoms.value(".".join(instruction.parts[:2]), operands=(a, b))
-    if rest:
-        value = _joined(self, instruction.parts[2], value, self._read(rest[0]))
-    for register in registers_of(target):
-        self.set(register, value)
-
-
-def _select(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, a, b, condition = instruction.operands
-    held, first, second = self._read(condition), self._read(a), self._read(b)
-    if held.is_known and isinstance(held.constant, int):
-        self.set(target, first if held.constant else second)
-    elif held.is_known and first.is_known and second.is_known:
-        self.set(target, known(where(held.constant, first.constant, second.constant)))
-    else:
-        self.unknown(instruction, index)
-
-
-def _shuffle(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, source, lane, *_ = instruction.operands
-    value, from_lane = self._read(source), self._read(lane).number
-    if "idx" in instruction.parts and value.is_known and from_lane is not None:
-        constant = value.constant
-        if not isinstance(constant, int):
-            constant = constant[(self.thread_index & ~31) + from_lane % 32]
-        value = known(constant)
-        if isinstance(target, Pair):
-            self.set(target.first, value)
-            self.set(target.second, known(1))
-        else:
-            self.set(target, value)
-        return
-    for register in registers_of(target):
-        self.set(register, self.atoms.value("result", index, register.number))
-
-
-def _elect(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target = instruction.operands[0]
-    if isinstance(target, Pair):
-        self.set(target.first, self.atoms.value("result", index))
-        self.set(target.second, known(self.thread_index % 32 == 0))
-
-
-def _load(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    target, address = instruction.operands[:2]
-    if instruction.opcode.startswith("ld.param") and isinstance(address, Address):
-        place = self.operand(address)
-        self.set(target, self.atoms.value("parameter", operands=(place,)))
-        return
-    for register in registers_of(target):
-        if register.number in self.changing:
-            self.set(register, self.atoms.value("result", index, register.number))
-
-
-def _invert(self: _Evaluator, instruction: Instruction, index: int) -> None:
-    if instruction.opcode == "not.pred":
-        self.set(instruction.operands[0], self._not(self._read(instruction.operands[1])))
-    else:
-        self.unknown(instruction, index)
-
-
-_HANDLERS: dict[str, _Handler] = {
-    "mov": _move, "cvt": _convert, "cvta": _cvta, "add": _add, "sub": _add, "mul": _multiply,
-    "mad": _multiply, "shl": _shift_left, "shr": _bitwise, "and": _bitwise, "or": _bitwise,
-    "xor": _bitwise, "min": _bitwise, "max": _bitwise, "div": _bitwise, "rem": _bitwise,
-    "setp": _compare, "selp": _select, "shfl": _shuffle, "elect": _elect, "ld": _load,
-    "not": _invert,
-}  # fmt: skip
 
 
 def plain_address(evaluation: Evaluation, descriptor: Value) -> Value | None:
