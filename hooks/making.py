@@ -125,7 +125,7 @@ def _ready(file: Path) -> bytes:
 
 def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
     from pallasc.cache.store import Store
-    from pallasc.compiler.builds.bundling import make_bundle
+    from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
 
@@ -141,11 +141,13 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
         selection,
         file,
         store=store,
-        source=setting.source,
-        lock=None if lock is None else root / lock,
-        locked=setting.lock is not None,
-        keep_debug=setting.keep_debug,
-        options=Options(frozen_by=setting.frozen_by),
+        options=BundleOptions(
+            source=setting.source,
+            lock=None if lock is None else root / lock,
+            locked=setting.lock is not None,
+            keep_debug=setting.keep_debug,
+            build=Options(frozen_by=setting.frozen_by),
+        ),
         on_event=_teller(say),
     )
     for note in made.report.notes:

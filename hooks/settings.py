@@ -31,7 +31,7 @@ _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
 
 From = Literal["compile", "store", "frozen"]
-"""Where kernels come from; as `source` of `pallasc.compiler.builds.bundling.make_bundle`."""
+"""Where kernels come from; as `source` of `pallasc.compiler.builds.bundling.BundleOptions`."""
 
 
 @dataclass(frozen=True, slots=True)

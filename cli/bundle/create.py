@@ -100,7 +100,7 @@ def command(
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.remarks import remarks
     from pallasc.cli.render.summary import print_notes, summary
-    from pallasc.compiler.builds.bundling import make_bundle
+    from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
 
@@ -120,14 +120,16 @@ def command(
             selection,
             output,
             store=store,
-            source=source,
-            lock=lock,
-            locked=locked,
-            split_by=split_by,
-            keep_debug=keep_debug,
-            keep_ptx=keep_ptx,
-            level=level,
-            options=options,
+            options=BundleOptions(
+                source=source,
+                lock=lock,
+                locked=locked,
+                split_by=split_by,
+                keep_debug=keep_debug,
+                keep_ptx=keep_ptx,
+                level=level,
+                build=options,
+            ),
             on_event=progress,
         )
     print_notes(made.report, store)

@@ -22,9 +22,39 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.provenance import Provenance
 
 Source = Literal["compile", "store", "frozen"]
-"""Where artifacts come from; see `make_bundle`."""
+"""Where artifacts come from; see `BundleOptions`."""
 
 SplitBy = Literal["target", "arch"]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOptions:
+    """How bundles are made.
+
+    Attributes:
+        source: handling of variants that are not in the store. `compile` compiles them; `store`
+            fails with exit code 3; `frozen` fails, too, and if there is a lock file all variants
+            must match it. With `frozen`, the specs must have been read with `frozen`.
+        lock: the lock file; `pallasc.lock` in the current folder by default.
+        locked: whether there must be a lock file that all variants match.
+        split_by: write one bundle per model or architecture, and append its name to that of the
+            output: `kernels-h100-sxm.pallasc`.
+        keep_debug: keep debug sections of the cubins.
+        keep_ptx: include the PTX, which launching does not need.
+        level: compression level of zstd, 1 to 22.
+        provenance: provenance to record; determined from the specs by default.
+        build: options of the build; `source` and `locked` override its `frozen` and `locked`.
+    """
+
+    source: Source = "compile"
+    lock: str | os.PathLike[str] | None = None
+    locked: bool = False
+    split_by: SplitBy | None = None
+    keep_debug: bool = False
+    keep_ptx: bool = False
+    level: int = DEFAULT_LEVEL
+    provenance: Sequence[Provenance] | None = None
+    build: Options = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +96,7 @@ def make_bundle(
     output: str | os.PathLike[str],
     *,
     store: Store,
-    source: Source = "compile",
-    lock: str | os.PathLike[str] | None = None,
-    locked: bool = False,
-    split_by: SplitBy | None = None,
-    keep_debug: bool = False,
-    keep_ptx: bool = False,
-    level: int = DEFAULT_LEVEL,
-    provenance: Sequence[Provenance] | None = None,
-    options: Options = DEFAULTS,
+    options: BundleOptions | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> BundleResult:
     """Write the selected variants into a bundle; all of them or nothing.
@@ -83,18 +105,7 @@ def make_bundle(
         selection: the variants, and their specs.
         output: the file; an existing one is replaced atomically.
         store: the store to read and to add to.
-        source: handling of variants that are not in the store. `compile` compiles them; `store`
-            fails with exit code 3; `frozen` fails, too, and if there is a lock file all variants
-            must match it. With `frozen`, the specs must have been read with `frozen`.
-        lock: the lock file; `pallasc.lock` in the current folder by default.
-        locked: whether there must be a lock file that all variants match.
-        split_by: write one bundle per model or architecture, and append its name to that of
-            `output`: `kernels-h100-sxm.pallasc`.
-        keep_debug: keep debug sections of the cubins.
-        keep_ptx: include the PTX, which launching does not need.
-        level: compression level of zstd, 1 to 22.
-        provenance: provenance to record; determined from the specs by default.
-        options: options of the build; `source` and `locked` override its `frozen` and `locked`.
+        options: options of the bundles and of their build.
         on_event: callback for the progress of variants, and for passing time.
 
     Returns:
@@ -108,23 +119,28 @@ def make_bundle(
     from pallasc.compiler.builds.locked import load_locked
     from pallasc.specs.bundle.writer import build_bundle
 
-    check_level(level)
+    options = options or BundleOptions()
+    check_level(options.level)
     place = Path(output)
     if place.is_dir() or not place.name:
         raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
-    frozen = source == "frozen" or (locked and source == "store")
+    frozen = options.source == "frozen" or (options.locked and options.source == "store")
     constraint = load_locked(
-        Path(lock) if lock else None, frozen=frozen, locked=locked, frozen_by=options.frozen_by
+        Path(options.lock) if options.lock else None,
+        frozen=frozen,
+        locked=options.locked,
+        frozen_by=options.build.frozen_by,
     )
     report = build(
         selection.variants,
         store=store,
-        options=replace(options, frozen=source != "compile", locked=constraint),
+        options=replace(options.build, frozen=options.source != "compile", locked=constraint),
         on_event=on_event,
     )
     if report.exit_code:
         return BundleResult(report)
-    groups = _groups(report.results, place, split_by)
+    groups = _groups(report.results, place, options.split_by)
+    provenance = options.provenance
     if provenance is None:
         from pallasc.compiler.builds.files_read import files_read
         from pallasc.compiler.builds.provenance import origins
@@ -137,7 +153,11 @@ def make_bundle(
             ignore=[group.path for group in groups],
         )
     pack = partial(
-        build_bundle, keep_debug=keep_debug, keep_ptx=keep_ptx, level=level, provenance=provenance
+        build_bundle,
+        keep_debug=options.keep_debug,
+        keep_ptx=options.keep_ptx,
+        level=options.level,
+        provenance=provenance,
     )
     return BundleResult(report, _write(groups, pack), tuple(provenance))
 

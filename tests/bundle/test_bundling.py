@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.bundling import BundleResult, make_bundle
+from pallasc.compiler.builds.bundling import BundleOptions, BundleResult, make_bundle
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
@@ -70,7 +70,8 @@ class Project:
         held = store or self.store
         expression = options.pop("expression", None)
         selection = SpecReader(store=held).select([str(self.spec)], expression=expression)
-        return make_bundle(selection, output, store=held, **options, options=Options(jobs=1))
+        how = BundleOptions(**options, build=Options(jobs=1))
+        return make_bundle(selection, output, store=held, options=how)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,8 @@ def test_two_clones_give_the_same_bytes(
     for clone in (first, second):
         selection = SpecReader(store=project.store).select([str(clone / "specs")])
         output = clone / "kernels.pallasc"
-        made = make_bundle(selection, output, store=project.store, options=Options(jobs=1))
+        how = BundleOptions(build=Options(jobs=1))
+        made = make_bundle(selection, output, store=project.store, options=how)
         assert [origin.dirty for origin in made.provenance] == [False]
         contents.append(output.read_bytes())
     assert contents[0] == contents[1]
