@@ -89,10 +89,10 @@ class LazyGroup(Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
     if flag and not ctx.resilient_parsing:
-        from pallasc import __version__
         from pallasc.cli.terminal.output import echo
+        from pallasc.version import installed_version
 
-        echo(f"pallasc {__version__}")
+        echo(f"pallasc {installed_version()}")
         ctx.exit()
 
 

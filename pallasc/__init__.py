@@ -79,21 +79,14 @@ _MODULE_OF = {
 }  # fmt: skip
 
 
-def _installed_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("pallasc")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
 # Hidden from type checkers, which would otherwise accept any misspelt name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
-            value = _installed_version()
+            from pallasc.version import installed_version
+
+            value = installed_version()
         elif name in _MODULE_OF:
             from importlib import import_module
 

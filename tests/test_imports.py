@@ -27,10 +27,11 @@ PARTS = (
     "hooks",
 )
 
-# part -> parts of pallasc it may import; "errors" is pallasc.errors, "version" the one name
-# `pallasc.__version__`. The errors module and the library of kernels count as parts of their own.
+# part -> parts of pallasc it may import; "errors" is pallasc.errors, "version" is pallasc.version;
+# these modules and the library of kernels count as parts of their own.
 MAY_IMPORT = {
     "errors": set(),
+    "version": set(),
     "specs": {"errors"},
     "bundle": {"errors", "specs"},
     "library": {"pallasc", "specs"},
@@ -58,6 +59,7 @@ MAY_IMPORT = {
 # part -> what it may import from outside, apart from the standard library.
 MAY_IMPORT_FROM_OUTSIDE = {
     "errors": set(),
+    "version": set(),
     "pallasc": set(),
     "specs": {"yaml"},
     "bundle": {"cryptography", "zstandard"},
@@ -102,9 +104,9 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder whose rules hold; `errors` and some subfolders have their own."""
-        if self.name == "pallasc.errors":
-            return "errors"
+        """The folder whose rules hold; `errors`, `version` and some subfolders have their own."""
+        if self.name in ("pallasc.errors", "pallasc.version"):
+            return self.name.removeprefix("pallasc.")
         for prefix, part in _SUBFOLDERS.items():
             if f"{self.name}.".startswith(f"{prefix}."):
                 return part
@@ -162,7 +164,7 @@ def _imported_part(name: str) -> str:
     subfolder = _SUBFOLDERS.get(".".join(pieces[:3]))
     if subfolder is not None:
         return subfolder
-    return {"__version__": "version"}.get(pieces[1], pieces[1])
+    return pieces[1]
 
 
 def _violations(module: Module) -> list[str]:
@@ -181,7 +183,7 @@ def _violations(module: Module) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("part", [*PARTS, "errors", *_SUBFOLDERS.values()])
+@pytest.mark.parametrize("part", [*PARTS, "errors", "version", *_SUBFOLDERS.values()])
 def test_each_part_imports_only_what_its_folder_may(part: str) -> None:
     wrong = [line for module in _modules() if module.part == part for line in _violations(module)]
     assert wrong == []

@@ -92,10 +92,10 @@ class Outputs(NamedTuple):
 
             write_report(check_junit(report, root, error), self.junit, "--junit")
         if self.sarif is not None:
-            from pallasc import __version__
             from pallasc.checks.levels import rules_of
             from pallasc.cli.render.sarif import sarif
+            from pallasc.version import installed_version
 
             rules = rules_of(self.levels)
-            data = sarif(report, rules, root, version=__version__, error=error)
+            data = sarif(report, rules, root, version=installed_version(), error=error)
             write_report(data, self.sarif, "--sarif")

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pallasc import __version__
 from pallasc.compiler.builds.files_read import NOTHING_READ, FilesRead
 from pallasc.compiler.builds.recorded_commit import SdistRecord, find_recorded
 from pallasc.compiler.builds.repository import Differences, Repository, find_repository
@@ -21,6 +20,7 @@ from pallasc.specs.bundle.provenance import MOST_CHANGED, Provenance
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_to_json
+from pallasc.version import installed_version
 
 _UNDECIDING = (
     "base_dir",
@@ -100,7 +100,7 @@ def _origin(
     # If a variant's reads are unknown, so is whether all of them are in the commit.
     dirty = differences.dirty or (None if read.is_unknown(group.files) else differences.dirty)
     return Provenance(
-        builder=f"pallasc {__version__}",
+        builder=f"pallasc {installed_version()}",
         toolchain=toolchain,
         specs={names[file]: _digest(specs) for file, specs in group.files.items()},
         commit=repository.commit if repository else None,

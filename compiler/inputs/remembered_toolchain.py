@@ -125,8 +125,8 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
         ToolError: the store remembers none.
         NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
     """
-    from pallasc import __version__
     from pallasc.specs.lock import differences
+    from pallasc.version import installed_version
 
     remembered = remembered_toolchains(store)
     if not remembered:
@@ -149,7 +149,7 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
             return toolchain
     newest = remembered[0]
     before = components(_python_and_pallasc(newest.identity), newest.versions, {})
-    clauses = differences(before, components(here, {"pallasc": __version__}, {}))
+    clauses = differences(before, components(here, {"pallasc": installed_version()}, {}))
     raise NotCachedError(
         f"the store was filled with another toolchain: {'; '.join(clauses)}.",
         hint="Use the same versions of Python and pallasc.",

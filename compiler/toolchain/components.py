@@ -37,14 +37,14 @@ def versions_of(toolchain: Toolchain) -> dict[str, str]:
     Raises:
         ToolError: the assembler cannot be asked for its version.
     """
-    from pallasc import __version__
+    from pallasc.version import installed_version
 
     versions = {package.name: package.version for package in toolchain.packages}
     listed = {label: filter(None, map(find_package, names)) for label, names in _PACKAGES.items()}
     return {
         **versions,
         "ptxas": tool_version(toolchain.ptxas),
-        "pallasc": __version__,
+        "pallasc": installed_version(),
         **{
             label: ", ".join(f"{package.name} {package.version}" for package in packages)
             for label, packages in listed.items()
