@@ -9,6 +9,7 @@ from pallasc.emulator.instructions import (
     arithmetic,
     calls,
     cluster_launch,
+    cluster_memory,
     control,
     copies,
     memory,
@@ -41,7 +42,7 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "ld": memory.ld,
         "ldmatrix": warp_matrices.ldmatrix,
         "ldu": memory.ld,
-        "mapa": copies.mapa,
+        "mapa": cluster_memory.mapa,
         "mbarrier": synchronisation.mbarrier,
         "membar": synchronisation.fence,
         "mma": warp_matrices.mma,
@@ -74,7 +75,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
     """
     parts = instruction.parts
     if parts[0] in ("st", "red") and parts[1] == "async":
-        return copies.st_async(instruction, builder)
+        return cluster_memory.st_async(instruction, builder)
     known = BUILDERS.get(parts[0])
     if known is not None:
         return known(instruction, builder)

@@ -1,0 +1,132 @@
+"""What bulk copies have in common: their groups, and the reading of their source when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import refusal
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.memory import RANK_SHIFT, Region
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.ptx.syntax import Immediate, Instruction
+
+_LOW = (1 << RANK_SHIFT) - 1
+_U4 = np.dtype("u4")
+_I4 = np.dtype("i4")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that lanes committed together."""
+
+    mask: np.ndarray  # bool[32]
+    operations: tuple[Asynchronous, ...]
+
+
+def commit(w: Warp, place: int) -> int:
+    """`cp.async.bulk.commit_group`: what the lanes at work have issued becomes a group."""
+    mine = tuple(o for o in w.bulk_open if w.mask[o.lane])
+    w.bulk_open = [o for o in w.bulk_open if o not in mine]
+    w.bulk_groups.append(Group(w.mask, mine))
+    return place + 1
+
+
+def wait(instruction: Instruction, *, reads_only: bool) -> Step:
+    """`cp.async.bulk.wait_group`: all groups but the last ones are done, or have read."""
+    (count,) = instruction.operands
+    if not isinstance(count, Immediate):
+        raise refusal(instruction)
+    left = count.bits
+
+    def run(w: Warp, place: int) -> int:
+        groups: list[Group] = [g for g in w.bulk_groups if (g.mask & w.mask).any()]
+        done = groups[: len(groups) - left] if left else groups
+        for group in done:
+            for operation in group.operations:
+                if reads_only and operation.read is not None:
+                    operation.read()
+                else:
+                    w.block.machine.finish(operation)
+            if not reads_only:
+                w.bulk_groups.remove(group)
+        observer = w.block.machine.observer
+        if observer is not None:
+            operations = [operation for group in done for operation in group.operations]
+            observer.waited(w, place, operations, reads_only=reads_only)
+        return place + 1
+
+    return run
+
+
+def announce(w: Warp, place: int, operation: Asynchronous) -> None:
+    """Tell the observer of an operation that begins."""
+    observer = w.block.machine.observer
+    if observer is not None:
+        observer.issued(w, place, operation)
+
+
+def put(shared: Region, offset: int, data: np.ndarray) -> None:
+    """Write bytes to shared memory.
+
+    Raises:
+        Fault: they do not fit there.
+    """
+    if offset < 0 or offset + data.size > shared.size:
+        raise Fault(
+            "out-of-bounds",
+            f"an asynchronous copy of {data.size} bytes to offset {offset} leaves shared memory, "
+            f"which has {shared.size} bytes",
+        )
+    shared.data[offset : offset + data.size] = data
+
+
+def instruction_at(w: Warp, place: int) -> Instruction:
+    """Return the instruction at a place of the kernel that a warp runs."""
+    instruction: Instruction = w.block.launch.program.kernel.instructions[place]
+    return instruction
+
+
+def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
+    """Issue an operation that a group will be committed and waited for with."""
+    announce(w, place, operation)
+    if w.block.machine.policy.eagerness >= 1:
+        w.block.machine.finish(operation)
+    w.bulk_open.append(operation)
+
+
+def store_operation(
+    w: Warp,
+    place: int,
+    lane: int,
+    block: Block,
+    offset: int,
+    size: int,
+    write: Callable[[np.ndarray], None],
+) -> Asynchronous:
+    """Return a copy out of shared memory, which a wait for reads makes read its source."""
+    kept: list[np.ndarray] = []
+
+    def read() -> None:
+        if not kept:
+            if offset < 0 or offset + size > block.shared.size:
+                raise Fault(
+                    "out-of-bounds",
+                    f"an asynchronous copy of {size} bytes at offset {offset} leaves shared "
+                    f"memory, which has {block.shared.size} bytes",
+                )
+            kept.append(block.shared.data[offset : offset + size].copy())
+
+    def complete() -> None:
+        read()
+        write(kept[0])
+
+    operation = Asynchronous(
+        complete, "a bulk store", instruction_at(w, place), w.actor, int(lane), read=read
+    )
+    operation.reads = [(block.shared, offset, size)]
+    return operation

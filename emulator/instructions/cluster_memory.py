@@ -1,0 +1,115 @@
+"""What reaches the shared memory of other blocks: `st.async`, `red.async`, `mapa`.
+
+PTX ISA 9.0, 9.7.9.13, 9.7.13.8 and 9.7.9.22.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal, storage_of
+from pallasc.emulator.instructions.bulk_groups import (
+    announce,
+    instruction_at,
+    put,
+)
+from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.memory import RANK_SHIFT, SHARED
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.numbers.atomics import find as find_atomic
+from pallasc.emulator.ptx.syntax import Instruction
+
+_LOW = (1 << RANK_SHIFT) - 1
+_U4 = np.dtype("u4")
+_I4 = np.dtype("i4")
+
+
+def st_async(instruction: Instruction, builder: Builder) -> Step:
+    """`st.async` and `red.async`: a lane's value goes to a block of the cluster and signals it."""
+    parts = instruction.parts
+    reduces = parts[0] == "red"
+    kind_name = parts[-1]
+    vector = [p for p in parts if p in ("v2", "v4")]
+    operation = parts[-2] if reduces else ""
+    known = {
+        "async",
+        "relaxed",
+        "weak",
+        "cluster",
+        "shared::cluster",
+        "mbarrier::complete_tx::bytes",
+    }
+    if set(parts[1:-1]) - known - set(vector) - {operation}:
+        raise refusal(instruction)
+    change = find_atomic(operation, kind_name) if reduces else None
+    kind = storage_of(dtype_of(kind_name))
+    target, source, barrier = instruction.operands
+    reads = [builder.read(element, kind) for element in builder.elements(source)]
+    to, signal = builder.address(target), builder.address(barrier)
+    width = kind.itemsize
+
+    def run(w: Warp, place: int) -> int:
+        machine, cluster = w.block.machine, w.block.cluster
+        targets, signals = to(w) % SHARED, signal(w) % SHARED
+        values = [read(w) for read in reads]
+        for lane in lanes(w):
+            at, bar = int(targets[lane]), int(signals[lane])
+            block = cluster.blocks_by_rank(at >> RANK_SHIFT)
+            content = [value[lane : lane + 1].copy() for value in values]
+            owner = cluster.blocks_by_rank(bar >> RANK_SHIFT)
+
+            def complete(
+                block: Block = block,
+                at: int = at & _LOW,
+                content: list[np.ndarray] = content,
+                owner: Block = owner,
+                bar: int = bar,
+            ) -> None:
+                for number, value in enumerate(content):
+                    offset = at + number * width
+                    if change is not None:
+                        view = block.shared.views[width].view(change.dtype)
+                        old = view[offset // width]
+                        view[offset // width] = change.apply(old, value.view(change.dtype)[0])
+                    else:
+                        put(block.shared, offset, value.view(np.uint8))
+                owner.mbarrier(bar).complete(width * len(content))
+
+            what = "red.async" if reduces else "st.async"
+            operation_found = Asynchronous(
+                complete, what, instruction_at(w, place), w.actor, int(lane)
+            )
+            operation_found.writes = [(block.shared, at & _LOW, width * len(content))]
+            operation_found.signals = [(owner, bar & _LOW)]
+            announce(w, place, operation_found)
+            machine.issue(operation_found)
+        return place + 1
+
+    return run
+
+
+def mapa(instruction: Instruction, builder: Builder) -> Step:
+    """`mapa`: the address of the same place in another block of the cluster (9.7.9.22)."""
+    kind = instruction.parts[-1]
+    space = instruction.parts[1] if len(instruction.parts) == 3 else ""
+    if space not in ("", "shared::cluster") or kind not in ("u32", "u64"):
+        raise refusal(instruction)
+    dtype = dtype_of(kind)
+    target, source, rank = instruction.operands
+    read, number = builder.read(source, np.dtype("i8")), builder.read(rank, _U4)
+    write = builder.write(target, dtype)
+    window = 0 if space else SHARED
+
+    def run(w: Warp, place: int) -> int:
+        ranks = number(w).astype(np.int64)
+        used = ranks[w.mask]
+        if (used >= len(w.block.cluster.blocks)).any():
+            raise Fault("out-of-bounds", f"mapa asks for block {int(used.max())} of the cluster")
+        low = (read(w) - window) & _LOW
+        write(w, (low + (ranks << RANK_SHIFT) + window).astype(dtype))
+        return place + 1
+
+    return run

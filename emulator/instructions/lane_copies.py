@@ -1,0 +1,108 @@
+"""`cp.async`: copies of each lane, which it commits and waits for (PTX ISA 9.0, 9.7.9.25.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import Builder, Read, refusal
+from pallasc.emulator.instructions.bulk_groups import (
+    announce,
+    instruction_at,
+)
+from pallasc.emulator.instructions.memory import places
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Asynchronous
+from pallasc.emulator.machine.memory import RANK_SHIFT, load, store
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.ptx.syntax import Immediate, Instruction
+
+_LOW = (1 << RANK_SHIFT) - 1
+_U4 = np.dtype("u4")
+_I4 = np.dtype("i4")
+
+
+def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
+    """`cp.async.{ca,cg}`, `.commit_group`, `.wait_group` and `.wait_all`."""
+    if parts[0] == "commit_group":
+        return _commit_lanes
+    if parts[0] in ("wait_group", "wait_all"):
+        (count,) = instruction.operands or (Immediate(0),)
+        if not isinstance(count, Immediate):
+            raise refusal(instruction)
+        return _wait_lanes(count.bits, everything=parts[0] == "wait_all")
+    if parts[0] not in ("ca", "cg") or [p.split("::")[0] for p in parts[1:3]] != [
+        "shared",
+        "global",
+    ]:
+        raise refusal(instruction)
+    target, source, size, *more = instruction.operands
+    if (
+        not isinstance(size, Immediate)
+        or len(more) > 1
+        or set(parts[3:]) - {"L2::64B", "L2::128B", "L2::256B"}
+    ):
+        raise refusal(instruction)
+    to, start = builder.address(target), builder.address(source)
+    length = builder.read(more[0] if more else size, _U4)
+    return _lane_copy(to, start, length, size.bits)
+
+
+def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
+    width = min(size, 8)
+    count = size // width
+
+    def run(w: Warp, place: int) -> int:
+        targets = list(places(w, "shared", to(w), size))
+        begin, lengths = start(w), length(w).astype(np.int64)
+        keep = w.mask & (lengths > 0)
+        mask = w.mask
+
+        def complete() -> None:
+            w_mask, w_full = w.mask, w.full
+            w.mask, w.full = keep, bool(keep.all())
+            values = [np.zeros(len(begin), np.dtype(f"u{width}")) for _ in range(count)]
+            for region, offsets, some in places(w, "global", begin, size):
+                found = load(region, offsets, some, width, count)
+                values = [v | f for v, f in zip(values, found, strict=True)]
+            w.mask, w.full = w_mask, w_full
+            for region, offsets, some in targets:
+                store(region, offsets, some, width, values)
+
+        if (lengths[mask] != size).any() and (lengths[mask] % size).any():
+            raise Fault("cp-async-size", "cp.async with a part of its size is not modelled")
+        operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
+        if w.block.machine.observer is not None:
+            operation.writes = [
+                (region, offsets if some is None else offsets[some], size)
+                for region, offsets, some in targets
+            ]
+        announce(w, place, operation)
+        w.copies_open.append(operation)
+        return place + 1
+
+    return run
+
+
+def _commit_lanes(w: Warp, place: int) -> int:
+    w.copies.append(w.copies_open)
+    w.copies_open = []
+    return place + 1
+
+
+def _wait_lanes(left: int, *, everything: bool) -> Step:
+    def run(w: Warp, place: int) -> int:
+        if everything:
+            _commit_lanes(w, place)
+        done = w.copies[: len(w.copies) - left] if left else list(w.copies)
+        for group in done:
+            for operation in group:
+                w.block.machine.finish(operation)
+        w.copies = w.copies[len(done) :]
+        observer = w.block.machine.observer
+        if observer is not None:
+            observer.waited(w, place, [operation for group in done for operation in group])
+        return place + 1
+
+    return run

@@ -1,0 +1,226 @@
+"""`cp.async.bulk.tensor`: copies of boxes by a tensor map (PTX ISA 9.0, 9.7.9.25.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import Builder, Read, refusal
+from pallasc.emulator.instructions.bulk_groups import (
+    add_to_group,
+    announce,
+    instruction_at,
+    put,
+    store_operation,
+)
+from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.machine import Asynchronous, Range
+from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.tensor_maps import TensorMaps
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.ptx.syntax import Address, Instruction, Operand, Vector
+from pallasc.emulator.tensors import tensor_copies, tensor_maps
+from pallasc.emulator.tensors.tensor_maps import Box
+from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
+
+_LOW = (1 << RANK_SHIFT) - 1
+_U4 = np.dtype("u4")
+_I4 = np.dtype("i4")
+
+
+def tensor(
+    instruction: Instruction, builder: Builder, parts: Sequence[str], *, reduces: bool
+) -> Step:
+    """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, in both directions."""
+    known = {
+        "global", "shared::cta", "shared::cluster", "tile", "im2col", "tile::gather4",
+        "tile::scatter4", "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
+        "cta_group::1", "cta_group::2", "L2::cache_hint", "im2col_no_offs",
+        "add", "min", "max", "inc", "dec", "and", "or", "xor",
+    }  # fmt: skip
+    if set(parts[1:]) - known:
+        raise refusal(instruction)
+    if "L2::cache_hint" in parts:
+        instruction_operands = instruction.operands[:-1]
+    else:
+        instruction_operands = instruction.operands
+    operands = tuple(instruction_operands)
+    if parts[1].startswith("shared"):
+        return _tensor_load(instruction, builder, parts, operands)
+    operation = next((p for p in parts if p in tensor_copies.REDUCTIONS), "")
+    return _tensor_store(instruction, builder, parts, operands, operation if reduces else "")
+
+
+Boxes = Callable[[TensorMap, Sequence[int], int], Box]
+
+
+def _boxes(parts: Sequence[str], offsets: Callable[[Warp, int], Sequence[int]] | None) -> Boxes:
+    """Return the function that makes the box of a copy of this mode."""
+    if "tile::gather4" in parts or "tile::scatter4" in parts:
+        return lambda m, c, s: tensor_maps.gather4(m, c[0], c[1:], s)
+    return tensor_maps.tiled
+
+
+def _tensor_load(
+    instruction: Instruction, builder: Builder, parts: Sequence[str], operands: tuple[Operand, ...]
+) -> Step:
+    target, source, barrier, *more = operands
+    box_of = _boxes(parts, None)
+    im2col = "im2col" in parts
+    lanes_offsets = _scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
+    multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
+    if more:
+        raise refusal(instruction)
+    to, signal = builder.address(target), builder.address(barrier)
+    map_at, coordinates = _map_and_coordinates(instruction, builder, source)
+
+    def run(w: Warp, place: int) -> int:
+        addresses, signals, maps = to(w), signal(w), map_at(w)
+        for lane in lanes(w):
+            tensor_map, base = _map(w, int(maps[lane]))
+            at = int(addresses[lane])
+            where = [int(v) for v in coordinates(w, lane)]
+            if lanes_offsets is not None:
+                offsets = [int(v) for v in lanes_offsets(w, lane)]
+                box = tensor_maps.im2col(tensor_map, where, offsets, at & _LOW)
+            else:
+                box = box_of(tensor_map, where, at & _LOW)
+            mask = None if multicast is None else int(multicast(w)[lane])
+            blocks = _destinations(w, at, mask)
+            barriers = _signals(w, int(signals[lane]), mask)
+            operation = _load_operation(w, place, lane, tensor_map, base, box, blocks, barriers)
+            announce(w, place, operation)
+            w.block.machine.issue(operation)
+        return place + 1
+
+    return run
+
+
+def _load_operation(
+    w: Warp,
+    place: int,
+    lane: int,
+    tensor_map: TensorMap,
+    base: int,
+    box: Box,
+    blocks: Sequence[Block],
+    barriers: Sequence[tuple[Block, int]],
+) -> Asynchronous:
+    machine = w.block.machine
+
+    def complete() -> None:
+        region = machine.memory.find(base)
+        data = tensor_copies.read_global(
+            tensor_map, box, region.data[: region.size], base - region.base
+        )
+        for block in blocks:
+            put(block.shared, box.shared_address, data)
+        for owner, offset in barriers:
+            owner.mbarrier(owner.base + offset).complete(box.bytes)
+
+    operation = Asynchronous(
+        complete, "a tensor load", instruction_at(w, place), w.actor, int(lane)
+    )
+    operation.signals = list(barriers)
+    if machine.observer is not None:
+        operation.writes = [(block.shared, box.shared_address, box.bytes) for block in blocks]
+        operation.reads = _rows(w, box, base)
+    return operation
+
+
+def _rows(w: Warp, box: Box, base: int) -> list[Range]:
+    """Return the rows of a box in global memory, for the observer."""
+    starts = box.global_rows
+    if not box.global_row_bytes or not len(starts):
+        return []
+    memory = w.block.machine.memory
+    found = [(memory.find(target), target) for target in memory.targets(base)]
+    return [
+        (region, starts + (target - region.base), box.global_row_bytes) for region, target in found
+    ]
+
+
+def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+    cluster = w.block.cluster
+    if mask is None:
+        return [cluster.blocks_by_rank(address >> RANK_SHIFT)]
+    return [cluster.blocks_by_rank(rank) for rank in range(16) if mask >> rank & 1]
+
+
+def _signals(w: Warp, address: int, mask: int | None) -> list[tuple[Block, int]]:
+    return [(block, address & _LOW) for block in _destinations(w, address, mask)]
+
+
+def _tensor_store(
+    instruction: Instruction,
+    builder: Builder,
+    parts: Sequence[str],
+    operands: tuple[Operand, ...],
+    operation: str,
+) -> Step:
+    if "bulk_group" not in parts:
+        raise refusal(instruction)
+    target, source = operands
+    box_of = _boxes(parts, None)
+    map_at, coordinates = _map_and_coordinates(instruction, builder, target)
+    start = builder.address(source)
+
+    def run(w: Warp, place: int) -> int:
+        addresses, maps = start(w), map_at(w)
+        for lane in lanes(w):
+            tensor_map, base = _map(w, int(maps[lane]))
+            at = int(addresses[lane])
+            where = [int(v) for v in coordinates(w, lane)]
+            box = box_of(tensor_map, where, at & _LOW)
+            block = w.block.cluster.blocks_by_rank(at >> RANK_SHIFT)
+            write = _writer(w, tensor_map, base, box, operation)
+            found = store_operation(w, place, lane, block, box.shared_address, box.bytes, write)
+            if w.block.machine.observer is not None:
+                found.writes = _rows(w, box, base)
+            add_to_group(w, place, found)
+        return place + 1
+
+    return run
+
+
+def _writer(
+    w: Warp, tensor_map: TensorMap, base: int, box: Box, operation: str
+) -> Callable[[np.ndarray], None]:
+    memory = w.block.machine.memory
+
+    def write(data: np.ndarray) -> None:
+        for address in memory.targets(base):
+            region = memory.find(address)
+            content, offset = region.data[: region.size], address - region.base
+            if operation:
+                tensor_copies.reduce_global(
+                    tensor_map, box, content, offset, data, operation=operation
+                )
+            else:
+                tensor_copies.write_global(tensor_map, box, content, offset, data)
+
+    return write
+
+
+def _map(w: Warp, address: int) -> tuple[TensorMap, int]:
+    region, offset = w.block.machine.opaque(w.block.launch, address)
+    maps: TensorMaps = w.block.machine.tensor_maps
+    return maps.decode(region.data[offset : offset + MAP_BYTES].tobytes())
+
+
+Scalars = Callable[[Warp, int], list[int]]
+
+
+def _map_and_coordinates(
+    instruction: Instruction, builder: Builder, operand: Operand
+) -> tuple[Read, Scalars]:
+    if not isinstance(operand, Address) or not operand.coordinates:
+        raise refusal(instruction)
+    return builder.address(operand), _scalars(builder, Vector(operand.coordinates), _I4)
+
+
+def _scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
+    reads = [builder.read(element, dtype) for element in builder.elements(operand)]
+    return lambda w, lane: [int(read(w)[lane]) for read in reads]
