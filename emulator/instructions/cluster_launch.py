@@ -27,7 +27,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
         return _try_cancel(instruction, builder)
     if instruction.parts[1:3] == ("query_cancel", "is_canceled"):
         return _is_canceled(instruction, builder)
-    if instruction.parts[1:3] == ("query_cancel", "get_first_ctaid"):
+    if instruction.parts[1] == "query_cancel" and instruction.parts[2].startswith("get_first_"):
         return _first_index(instruction, builder)
     raise refusal(instruction)
 
@@ -90,14 +90,17 @@ def _is_canceled(instruction: Instruction, builder: Builder) -> Step:
 def _first_index(instruction: Instruction, builder: Builder) -> Step:
     number = _number(instruction)
     writes = [builder.write(e, _U4) for e in builder.elements(instruction.operands[0])]
-    axis = "xyz".find(instruction.parts[2].partition("::")[2] or "?")
-    if axis >= 0 or len(writes) != 4:
+    name, _, of_axis = instruction.parts[2].partition("::")
+    axis = "xyz".find(of_axis or "?")
+    if name != "get_first_ctaid" or of_axis not in ("", "x", "y", "z"):
+        raise refusal(instruction)
+    if len(writes) != (1 if axis >= 0 else 4):
         raise refusal(instruction)
 
     def run(w: Warp, place: int) -> int:
         words = _answer(w, number)
         for n, write in enumerate(writes):
-            write(w, np.ascontiguousarray(words[:, n]))
+            write(w, np.ascontiguousarray(words[:, max(axis, n)]))
         return place + 1
 
     return run

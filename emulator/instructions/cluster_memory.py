@@ -91,6 +91,20 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
     return run
 
 
+def getctarank(instruction: Instruction, builder: Builder) -> Step:
+    """`getctarank`: which block of the cluster an address in shared memory is of (9.7.9.24)."""
+    if instruction.parts[1:] not in (("shared::cluster", "u32"), ("u64",), ("u32",)):
+        raise refusal(instruction)
+    target, source = instruction.operands
+    read, write = builder.read(source, np.dtype("i8")), builder.write(target, _U4)
+
+    def run(w: Warp, place: int) -> int:
+        write(w, ((read(w) & (SHARED - 1)) >> RANK_SHIFT).astype(_U4))
+        return place + 1
+
+    return run
+
+
 def mapa(instruction: Instruction, builder: Builder) -> Step:
     """`mapa`: the address of the same place in another block of the cluster (9.7.9.22)."""
     kind = instruction.parts[-1]

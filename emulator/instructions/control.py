@@ -11,6 +11,7 @@ from pallasc.emulator.instructions.builder import (
     dtype_of,
     refusal,
 )
+from pallasc.emulator.instructions.synchronisation import named_lanes
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, SHARED
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
@@ -184,13 +185,14 @@ def cvta(instruction: Instruction, builder: Builder) -> Step:
 
 def elect(instruction: Instruction, builder: Builder) -> Step:
     """`elect.sync d|p, mask`: the lowest lane is chosen (9.7.13.14)."""
-    pair, _ = instruction.operands
+    pair, mask = instruction.operands
     if not isinstance(pair, Pair):
         raise refusal(instruction)
     lane, chosen = builder.write(pair.first, _U4), builder.write(pair.second, PREDICATE)
+    together = named_lanes("elect.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("elect.sync"):
+        if not together(w):
             return BLOCKED
         leader = int(np.argmax(w.mask))
         lane(w, broadcast(leader, _U4))
@@ -205,14 +207,15 @@ def shfl(instruction: Instruction, builder: Builder) -> Step:
     mode = instruction.parts[2]
     if mode not in ("up", "down", "bfly", "idx") or instruction.parts[-1] != "b32":
         raise refusal(instruction)
-    target, source, by, clamp, _ = instruction.operands
+    target, source, by, clamp, mask = instruction.operands
     first, second = (target.first, target.second) if isinstance(target, Pair) else (target, None)
     write = builder.write(first, _U4)
     write_inside = None if second is None else builder.write(second, PREDICATE)
     value, distance, limits = (builder.read(o, _U4) for o in (source, by, clamp))
+    together = named_lanes("shfl.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("shfl.sync"):
+        if not together(w):
             return BLOCKED
         lane, inside = _source_lanes(mode, distance(w), limits(w))
         write(w, value(w)[lane])
@@ -242,14 +245,15 @@ def _source_lanes(mode: str, distance, limits):  # type: ignore[no-untyped-def]
 def vote(instruction: Instruction, builder: Builder) -> Step:
     """`vote.sync.{all,any,uni,ballot}` (9.7.13.10)."""
     mode = instruction.parts[2]
-    target, source, _ = instruction.operands
+    target, source, mask = instruction.operands
     read = builder.read(source, PREDICATE)
     write = builder.write(target, _U4 if mode == "ballot" else PREDICATE)
     if mode not in ("all", "any", "uni", "ballot"):
         raise refusal(instruction)
+    together = named_lanes("vote.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("vote.sync"):
+        if not together(w):
             return BLOCKED
         values = read(w)
         voted = values[w.mask]
@@ -278,11 +282,12 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
     }.get(operation)  # fmt: skip
     if function is None or len(instruction.parts) != 4:
         raise refusal(instruction)
-    target, source, _ = instruction.operands
+    target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
+    together = named_lanes("redux.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("redux.sync"):
+        if not together(w):
             return BLOCKED
         result = function.reduce(read(w)[w.mask], dtype=dtype)
         write(w, np.full(LANES, result, dtype))
@@ -302,11 +307,12 @@ def _redux_of_floats(instruction: Instruction, builder: Builder) -> Step:
     if two is None:
         raise refusal(instruction)
     of_two, dtype = two.apply, np.dtype("f4")
-    target, source, _ = instruction.operands
+    target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
+    together = named_lanes("redux.sync", mask, builder)
 
     def run(w: Warp, place: int) -> int:
-        if not w.together("redux.sync"):
+        if not together(w):
             return BLOCKED
         values = read(w)
         values = np.where(w.mask, values, values[np.argmax(w.mask)])
@@ -329,11 +335,6 @@ def activemask(instruction: Instruction, builder: Builder) -> Step:
         return place + 1
 
     return run
-
-
-def bar_warp(instruction: Instruction, builder: Builder) -> Step:
-    """`bar.warp.sync` (9.7.13.2)."""
-    return lambda w, place: place + 1 if w.together("bar.warp.sync") else BLOCKED
 
 
 def nothing(instruction: Instruction, builder: Builder) -> Step:

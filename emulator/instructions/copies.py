@@ -18,6 +18,7 @@ from pallasc.emulator.instructions.bulk_groups import (
 )
 from pallasc.emulator.instructions.lane_copies import lane_copies
 from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.instructions.prefetches import prefetch
 from pallasc.emulator.instructions.tensor_copies import tensor
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Asynchronous, Range
@@ -45,7 +46,7 @@ def cp(instruction: Instruction, builder: Builder) -> Step:
     if rest[0] == "wait_group":
         return wait(instruction, reads_only="read" in rest)
     if rest[0] == "prefetch":
-        return lambda w, place: place + 1
+        return prefetch(instruction, builder, rest[1:])
     if rest[0] == "tensor":
         return tensor(instruction, builder, rest[1:], reduces=reduces)
     return _bulk(instruction, builder, rest, reduces=reduces)
@@ -56,6 +57,8 @@ def _bulk(
 ) -> Step:
     spaces = [part.split("::")[0] for part in parts[:2]]
     known = {"bulk_group", "mbarrier::complete_tx::bytes", "L2::cache_hint", "multicast::cluster"}
+    if spaces not in (["shared", "global"], ["global", "shared"], ["shared", "shared"]):
+        raise refusal(instruction)
     if reduces or set(parts[2:]) - known or "multicast::cluster" in parts:
         raise refusal(instruction)
     operands = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
@@ -133,5 +136,6 @@ def _bulk_load(
         operation.reads = [(cluster.blocks_by_rank(begin >> RANK_SHIFT).shared, begin & _LOW, size)]
     else:
         operation.reads = _bytes(w, begin, size)
+        machine.fetches(w.block, size)
     announce(w, place, operation)
     machine.issue(operation)

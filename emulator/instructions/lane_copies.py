@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pallasc.emulator.instructions.builder import Builder, Read, refusal
+from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
 from pallasc.emulator.instructions.bulk_groups import (
     announce,
     instruction_at,
 )
 from pallasc.emulator.instructions.memory import places
-from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Asynchronous
 from pallasc.emulator.machine.memory import RANK_SHIFT, load, store
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.ptx.syntax import Immediate, Instruction
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Register
 
 _LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
@@ -46,32 +45,43 @@ def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]
         raise refusal(instruction)
     to, start = builder.address(target), builder.address(source)
     length = builder.read(more[0] if more else size, _U4)
+    if more and isinstance(more[0], Register) and more[0].type == "pred":
+        length = _length_unless(builder.read(more[0], PREDICATE), size.bits)
     return _lane_copy(to, start, length, size.bits)
 
 
+def _length_unless(ignored: Read, size: int) -> Read:
+    return lambda w: np.where(ignored(w), 0, size).astype(_U4)
+
+
 def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
+    """Copies of `size` bytes, of which the first `length` are read and the others are zeros."""
     width = min(size, 8)
     count = size // width
 
     def run(w: Warp, place: int) -> int:
         targets = list(places(w, "shared", to(w), size))
-        begin, lengths = start(w), length(w).astype(np.int64)
-        keep = w.mask & (lengths > 0)
-        mask = w.mask
+        begin, lengths = start(w), np.minimum(length(w).astype(np.int64), size)
+        whole = w.mask & (lengths == size)
+        parts = np.flatnonzero(w.mask & (lengths > 0) & (lengths < size)).tolist()
+        memory = w.block.machine.memory
 
         def complete() -> None:
-            w_mask, w_full = w.mask, w.full
-            w.mask, w.full = keep, bool(keep.all())
-            values = [np.zeros(len(begin), np.dtype(f"u{width}")) for _ in range(count)]
+            data = np.zeros((len(begin), size), np.uint8)
+            values = data.view(f"u{width}")
+            mask, full = w.mask, w.full
+            w.mask, w.full = whole, bool(whole.all())
             for region, offsets, some in places(w, "global", begin, size):
-                found = load(region, offsets, some, width, count)
-                values = [v | f for v, f in zip(values, found, strict=True)]
-            w.mask, w.full = w_mask, w_full
+                values[:] |= np.stack(load(region, offsets, some, width, count), axis=1)
+            w.mask, w.full = mask, full
+            for lane in parts:
+                read = int(lengths[lane])
+                region = memory.find(int(begin[lane]), read)
+                data[lane, :read] = region.data[int(begin[lane]) - region.base :][:read]
+            words = [np.ascontiguousarray(values[:, n]) for n in range(count)]
             for region, offsets, some in targets:
-                store(region, offsets, some, width, values)
+                store(region, offsets, some, width, words)
 
-        if (lengths[mask] != size).any() and (lengths[mask] % size).any():
-            raise Fault("cp-async-size", "cp.async with a part of its size is not modelled")
         operation = Asynchronous(complete, "cp.async", instruction_at(w, place), w.actor)
         if w.block.machine.observer is not None:
             operation.writes = [

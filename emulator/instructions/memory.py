@@ -188,13 +188,17 @@ def _space(instruction: Instruction) -> tuple[str, tuple[str, ...]]:
     return space, tuple(rest)
 
 
+def _vector(count: int) -> tuple[str, ...]:
+    """Return how the opcode names a vector of so many elements, nothing for one."""
+    return {1: (), 2: ("v2",), 4: ("v4",), 8: ("v8",)}.get(count, ("none",))
+
+
 def ld(instruction: Instruction, builder: Builder) -> Step:
     """`ld`, also of vectors."""
     space, rest = _space(instruction)
     target, source = instruction.operands
     targets = builder.elements(target)
-    vector = f"v{len(targets)}" if len(targets) > 1 else None
-    if rest[:-1] != ((vector,) if vector else ()):
+    if rest[:-1] != _vector(len(targets)):
         raise refusal(instruction)
     address = builder.address(source)
     if space == "param" and isinstance(source, Address) and _is_argument(source, builder):
@@ -270,8 +274,7 @@ def st(instruction: Instruction, builder: Builder) -> Step:
     space, rest = _space(instruction)
     target, source = instruction.operands
     sources = builder.elements(source)
-    vector = f"v{len(sources)}" if len(sources) > 1 else None
-    if rest[:-1] != ((vector,) if vector else ()):
+    if rest[:-1] != _vector(len(sources)):
         raise refusal(instruction)
     if space == "param":
         space = "local"  # the arguments of a call are kept like local variables

@@ -37,6 +37,7 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "elect": control.elect,
         "exit": control.ret,
         "fence": synchronisation.fence,
+        "getctarank": cluster_memory.getctarank,
         "griddepcontrol": control.nothing,
         "isspacep": control.isspacep,
         "ld": memory.ld,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
@@ -11,9 +13,11 @@ from pallasc.emulator.machine.deadlocks import MbarrierWait
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
-from pallasc.emulator.ptx.syntax import Immediate, Instruction, Sink
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Sink
 
 _U4 = np.dtype("u4")
+_LANE_NUMBERS = np.arange(LANES)
+_ALL = (1 << LANES) - 1
 _LOW = (1 << RANK_SHIFT) - 1
 _ALIGNED = {"aligned", "cta", "sync", "arrive", "red"}
 _ORDERS = {"relaxed", "release", "acquire", "cta", "cluster", "gpu", "sys"}
@@ -32,11 +36,27 @@ def one_value(w: Warp, values: np.ndarray, what: str) -> int:
     return int(first)
 
 
+def named_lanes(what: str, operand: Operand, builder: Builder) -> Callable[[Warp], bool]:
+    """Return whether the lanes that a mask names are here; they wait for each other (3.1)."""
+    if isinstance(operand, Immediate) and operand.bits & _ALL == _ALL:
+        return lambda w: w.together(what)
+    read = builder.read(operand, _U4)
+
+    def together(w: Warp) -> bool:
+        named = (one_value(w, read(w), "a mask of lanes") >> _LANE_NUMBERS & 1).astype(np.bool_)
+        if (w.mask & ~named).any():
+            raise Fault("lane-mask", f"a lane executes {what}, and its mask does not name it")
+        return w.together(what, named)
+
+    return together
+
+
 def bar(instruction: Instruction, builder: Builder) -> Step:
     """`bar.sync`, `barrier.sync` and `.arrive` of a block (9.7.13.1)."""
     parts = set(instruction.parts[1:])
     if "warp" in parts:
-        return lambda w, place: place + 1 if w.together("bar.warp.sync") else BLOCKED
+        together = named_lanes("bar.warp.sync", instruction.operands[0], builder)
+        return lambda w, place: place + 1 if together(w) else BLOCKED
     if parts - _ALIGNED or "red" in parts:
         raise refusal(instruction)
     number = builder.read(instruction.operands[0], _U4)

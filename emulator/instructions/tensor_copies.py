@@ -56,7 +56,7 @@ def tensor(
 Boxes = Callable[[TensorMap, Sequence[int], int], Box]
 
 
-def _boxes(parts: Sequence[str], offsets: Callable[[Warp, int], Sequence[int]] | None) -> Boxes:
+def boxes(parts: Sequence[str], offsets: Callable[[Warp, int], Sequence[int]] | None) -> Boxes:
     """Return the function that makes the box of a copy of this mode."""
     if "tile::gather4" in parts or "tile::scatter4" in parts:
         return lambda m, c, s: tensor_maps.gather4(m, c[0], c[1:], s)
@@ -67,19 +67,19 @@ def _tensor_load(
     instruction: Instruction, builder: Builder, parts: Sequence[str], operands: tuple[Operand, ...]
 ) -> Step:
     target, source, barrier, *more = operands
-    box_of = _boxes(parts, None)
+    box_of = boxes(parts, None)
     im2col = "im2col" in parts
-    lanes_offsets = _scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
+    lanes_offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
     multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
     if more:
         raise refusal(instruction)
     to, signal = builder.address(target), builder.address(barrier)
-    map_at, coordinates = _map_and_coordinates(instruction, builder, source)
+    map_at, coordinates = map_and_coordinates(instruction, builder, source)
 
     def run(w: Warp, place: int) -> int:
         addresses, signals, maps = to(w), signal(w), map_at(w)
         for lane in lanes(w):
-            tensor_map, base = _map(w, int(maps[lane]))
+            tensor_map, base = map_of(w, int(maps[lane]))
             at = int(addresses[lane])
             where = [int(v) for v in coordinates(w, lane)]
             if lanes_offsets is not None:
@@ -91,6 +91,7 @@ def _tensor_load(
             blocks = _destinations(w, at, mask)
             barriers = _signals(w, int(signals[lane]), mask)
             operation = _load_operation(w, place, lane, tensor_map, base, box, blocks, barriers)
+            w.block.machine.fetches(w.block, box.bytes)
             announce(w, place, operation)
             w.block.machine.issue(operation)
         return place + 1
@@ -163,14 +164,14 @@ def _tensor_store(
     if "bulk_group" not in parts:
         raise refusal(instruction)
     target, source = operands
-    box_of = _boxes(parts, None)
-    map_at, coordinates = _map_and_coordinates(instruction, builder, target)
+    box_of = boxes(parts, None)
+    map_at, coordinates = map_and_coordinates(instruction, builder, target)
     start = builder.address(source)
 
     def run(w: Warp, place: int) -> int:
         addresses, maps = start(w), map_at(w)
         for lane in lanes(w):
-            tensor_map, base = _map(w, int(maps[lane]))
+            tensor_map, base = map_of(w, int(maps[lane]))
             at = int(addresses[lane])
             where = [int(v) for v in coordinates(w, lane)]
             box = box_of(tensor_map, where, at & _LOW)
@@ -204,7 +205,8 @@ def _writer(
     return write
 
 
-def _map(w: Warp, address: int) -> tuple[TensorMap, int]:
+def map_of(w: Warp, address: int) -> tuple[TensorMap, int]:
+    """Return the tensor map at an address, and the address of its array."""
     region, offset = w.block.machine.opaque(w.block.launch, address)
     maps: TensorMaps = w.block.machine.tensor_maps
     return maps.decode(region.data[offset : offset + MAP_BYTES].tobytes())
@@ -213,14 +215,16 @@ def _map(w: Warp, address: int) -> tuple[TensorMap, int]:
 Scalars = Callable[[Warp, int], list[int]]
 
 
-def _map_and_coordinates(
+def map_and_coordinates(
     instruction: Instruction, builder: Builder, operand: Operand
 ) -> tuple[Read, Scalars]:
+    """Return what gives the address of the map, and the coordinates of a lane."""
     if not isinstance(operand, Address) or not operand.coordinates:
         raise refusal(instruction)
-    return builder.address(operand), _scalars(builder, Vector(operand.coordinates), _I4)
+    return builder.address(operand), scalars(builder, Vector(operand.coordinates), _I4)
 
 
-def _scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
+def scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
+    """Return a function that gives the operands of one lane."""
     reads = [builder.read(element, dtype) for element in builder.elements(operand)]
     return lambda w, lane: [int(read(w)[lane]) for read in reads]

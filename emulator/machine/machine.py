@@ -231,7 +231,11 @@ class Launch:
 
 @dataclass(slots=True)
 class Machine:
-    """Devices that share an address space, and what runs on them."""
+    """Devices that share an address space, and what runs on them.
+
+    `fetched` counts the bytes that bulk and tensor copies and prefetches of each block ask of
+    global memory, by device and block.
+    """
 
     policy: Policy = field(default_factory=Policy)
     memory: GlobalMemory = field(default_factory=GlobalMemory)
@@ -244,6 +248,7 @@ class Machine:
     clusters: list[Cluster] = field(default_factory=list)
     random: random.Random = field(init=False)
     deadline: float | None = None
+    fetched: dict[tuple[int, Dim3], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Seed the order of turns."""
@@ -252,6 +257,11 @@ class Machine:
     def changed(self) -> None:
         """Take note that something has changed that a warp may wait for."""
         self.progress += 1
+
+    def fetches(self, block: Block, size: int) -> None:
+        """Count bytes that a block asks of global memory."""
+        key = (block.device, block.index)
+        self.fetched[key] = self.fetched.get(key, 0) + size
 
     def parameters(self, data: bytes) -> Region:
         """Return the memory of a launch's parameters, with this content."""
@@ -367,7 +377,10 @@ class Machine:
             return True
         if not ran:
             return False
-        warp.idle = 0 if self.progress != before else warp.idle + 1
+        if self.progress != before:
+            warp.idle = 0
+        else:
+            warp.idle += 1 if warp.yielded else budget / _TURN
         return warp.idle < _IDLE_TURNS
 
     def _end(self, cluster: Cluster) -> None:

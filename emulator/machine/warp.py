@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pallasc.emulator.machine.faults import Actor, Fault
 
 LANES = 32
+_PATIENCE = 32  # how often one split may yield before the others of its warp go first
 
 # What an instruction returns instead of the number of the next one.
 BLOCKED = -1  # it cannot go on: run it again when something has changed
@@ -29,13 +30,14 @@ Step = Callable[["Warp", int], int]
 class Split:
     """Lanes of a warp that are at the same place."""
 
-    __slots__ = ("full", "mask", "place", "stuck", "token", "waits")
+    __slots__ = ("full", "mask", "place", "stuck", "token", "waits", "yields")
 
-    def __init__(self, place: int, mask: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, place: int, mask: npt.NDArray[np.bool_], yields: int = 0) -> None:
         self.place = place
         self.mask = mask
         self.full = bool(mask.all())
         self.stuck = False
+        self.yields = yields
         self.token: Any = None  # what the waiting instruction remembers
         self.waits: object = ""  # for whom it waits, which str() puts into words
 
@@ -65,6 +67,7 @@ class Warp:
         "tensor_loads",
         "wgmma_groups",
         "wgmma_open",
+        "yielded",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +86,8 @@ class Warp:
         self.mask = self.split.mask
         self.full = self.split.full
         self.ended = False
-        self.idle = 0  # turns without anything having changed in the machine
+        self.yielded = False  # whether its last turn ended in reading memory once more
+        self.idle = 0.0  # turns without anything having changed in the machine
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
         self.bulk_open: list[Any] = []  # asynchronous bulk copies not committed yet
@@ -105,6 +109,7 @@ class Warp:
         for split in self.splits:
             split.stuck = False
         start = budget
+        self.yielded = False
         while budget > 0 and not self.ended:
             chosen = self._choose()
             if chosen is None:
@@ -139,9 +144,11 @@ class Warp:
                 split.stuck = True
             elif after == YIELDED:
                 budget -= 1
+                split.yields += 1
+                self.yielded = True
                 if not alone:
                     self._join()
-                return True
+                break
             else:
                 budget -= 1
                 self.splits.remove(split)
@@ -153,9 +160,14 @@ class Warp:
         return budget < start
 
     def _choose(self) -> Split | None:
-        """Return the split that is farthest back of those that can go on."""
+        """Return the split that is farthest back of those that can go on.
+
+        One that has read memory again and again lets the others go first: it may wait for them.
+        """
         ready = [split for split in self.splits if not split.stuck]
-        return min(ready, key=lambda split: split.place) if ready else None
+        if len(ready) < 2:
+            return ready[0] if ready else None
+        return min(ready, key=lambda split: (split.yields // _PATIENCE, split.place))
 
     def _join(self) -> None:
         """Make one of splits that are at the same place and wait for nothing."""
@@ -165,7 +177,9 @@ class Warp:
             if at is None:
                 joined.append(split)
             else:
-                joined[at] = Split(split.place, joined[at].mask | split.mask)
+                other = joined[at]
+                yields = max(other.yields, split.yields)
+                joined[at] = Split(split.place, other.mask | split.mask, yields)
         self.splits = joined
 
     def part(self, taken: npt.NDArray[np.bool_], target: int, following: int) -> int:
@@ -173,15 +187,21 @@ class Warp:
         here = self.split
         at = self.splits.index(here)
         self.splits[at : at + 1] = [
-            Split(target, here.mask & taken),
-            Split(following, here.mask & ~taken),
+            Split(target, here.mask & taken, here.yields),
+            Split(following, here.mask & ~taken, here.yields),
         ]
         self._join()
         return PARTED
 
-    def together(self, what: str) -> bool:
-        """Return whether all lanes that have not ended are here, as `.sync` and `.aligned` need."""
-        if len(self.splits) == 1 or not (self.live & ~self.mask).any():
+    def together(self, what: str, named: npt.NDArray[np.bool_] | None = None) -> bool:
+        """Return whether all lanes that have not ended are here, as `.sync` and `.aligned` need.
+
+        Only those are waited for that a mask has `named`, where there is one.
+        """
+        if len(self.splits) == 1:
+            return True
+        missing = self.live & ~self.mask
+        if not (missing if named is None else missing & named).any():
             return True
         self.split.waits = f"the other lanes of its warp at {what}"
         return False

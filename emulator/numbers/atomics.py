@@ -17,6 +17,9 @@ _FLOATS = {
     "f64": np.dtype("f8"),
 }
 
+_PACKED = {"f16x2": _FLOATS["f16"], "bf16x2": _FLOATS["bf16"]}
+_OF_HALVES = ("add", "min", "max")
+
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
@@ -32,6 +35,8 @@ def find(operation: str, kind: str) -> Atomic:
     Raises:
         UnsupportedError: it is not known, or not on this type.
     """
+    if kind in _PACKED and operation in _OF_HALVES:
+        return Atomic(np.dtype("u4"), _of_halves(_FLOAT[operation], _PACKED[kind]))
     dtype = _FLOATS.get(kind)
     if dtype is None and kind[0] in "bus" and kind[1:] in ("16", "32", "64"):
         dtype = np.dtype(("i" if kind[0] == "s" else "u") + str(int(kind[1:]) // 8))
@@ -47,6 +52,20 @@ def _quiet(apply: Callable[..., object], dtype: np.dtype[np.generic]) -> Callabl
     def run(old: np.generic, *operands: np.generic) -> np.generic:
         with np.errstate(all="ignore"):
             return dtype.type(apply(old, *operands))
+
+    return run
+
+
+def _of_halves(
+    apply: Callable[..., object], dtype: np.dtype[np.generic]
+) -> Callable[..., np.generic]:
+    """Return the operation on both halves of a word."""
+
+    def run(old: np.generic, value: np.generic) -> np.generic:
+        halves = [np.array([word], np.uint32).view(dtype) for word in (old, value)]
+        with np.errstate(all="ignore"):
+            result = np.asarray(apply(*halves)).astype(dtype)
+        return np.uint32(result.view(np.uint32)[0])
 
     return run
 

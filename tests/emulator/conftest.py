@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import blackwell  # noqa: F401  (tests import it by its bare name)
 import mutants  # noqa: F401  (as blackwell)
 import number_vectors  # noqa: F401  (as blackwell)
+import small_kernels  # noqa: F401  (as blackwell)
 import steps_of_xla  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)

@@ -1,0 +1,67 @@
+"""`cp.async.bulk.prefetch`: what is asked for is counted (PTX ISA 9.0, 9.7.9.25.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pallasc.emulator.instructions.builder import Builder, Read, refusal
+from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.instructions.tensor_copies import (
+    boxes,
+    map_and_coordinates,
+    map_of,
+    scalars,
+)
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.warp import Step, Warp
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.tensors import tensor_maps
+
+_U4 = np.dtype("u4")
+
+
+def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
+    """`cp.async.bulk.prefetch` to L2: what it asks for is counted, and a box has to be one."""
+    known = {"L2", "global", "tensor", "tile", "im2col", "tile::gather4", "L2::cache_hint"}
+    dimensions = {f"{n}d" for n in range(1, 6)}
+    if set(parts) - known - dimensions or parts[0] not in ("L2", "tensor"):
+        raise refusal(instruction)
+    source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
+    if parts[0] == "L2":
+        return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
+    box_of = boxes(parts, None)
+    im2col = "im2col" in parts
+    offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
+    if more:
+        raise refusal(instruction)
+    map_at, coordinates = map_and_coordinates(instruction, builder, source)
+
+    def run(w: Warp, place: int) -> int:
+        maps = map_at(w)
+        for lane in lanes(w):
+            tensor_map, _ = map_of(w, int(maps[lane]))
+            where = coordinates(w, lane)
+            if offsets is not None:
+                box = tensor_maps.im2col(tensor_map, where, offsets(w, lane), 0)
+            else:
+                box = box_of(tensor_map, where, 0)
+            w.block.machine.fetches(w.block, box.bytes)
+        return place + 1
+
+    return run
+
+
+def _prefetch_bytes(start: Read, size: Read) -> Step:
+    def run(w: Warp, place: int) -> int:
+        addresses, sizes = start(w), size(w)
+        for lane in lanes(w):
+            begin, length = int(addresses[lane]), int(sizes[lane])
+            if (begin | length) % 16:
+                raise Fault("misaligned", "a bulk prefetch needs addresses and sizes of 16 bytes")
+            w.block.machine.memory.find(begin, length)
+            w.block.machine.fetches(w.block, length)
+        return place + 1
+
+    return run

@@ -1,0 +1,200 @@
+"""What lanes of a warp tell each other, and how they part and join at branches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_kernels import run
+
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Deadlock
+from pallasc.errors import UnsupportedError
+
+LANES = np.arange(32, dtype=np.int64)
+
+
+def shuffled(mode: str, by: str, clamp: int) -> tuple[list[int], list[bool]]:
+    """Return the lane that each lane has a value of, and whether it is within its segment."""
+    found = run(
+        f"mov.u32 %r1, {by}; shfl.sync.{mode}.b32 %r2|%p1, %t, %r1, {clamp}, -1;"
+        "selp.u32 %r3, 100, 0, %p1; add.u32 %r2, %r2, %r3; st.global.u32 [%out], %r2;"
+    )
+    return (found % 100).tolist(), (found >= 100).tolist()
+
+
+@pytest.mark.parametrize("width", [32, 16, 8])
+def test_shuffles_stay_within_their_segment(width: int) -> None:
+    segment = (32 - width) << 8
+    place = LANES % width
+    lanes, inside = shuffled("down", "3", segment | 31)
+    assert inside == (place + 3 < width).tolist()
+    assert lanes == np.where(place + 3 < width, LANES + 3, LANES).tolist()
+    lanes, inside = shuffled("up", "3", segment)
+    assert inside == (place >= 3).tolist()
+    assert lanes == np.where(place >= 3, LANES - 3, LANES).tolist()
+    lanes, inside = shuffled("bfly", "5", segment | 31)
+    assert inside == [True] * 32
+    assert lanes == (LANES ^ 5).tolist()
+    lanes, inside = shuffled("idx", "5", segment | 31)
+    assert inside == [True] * 32
+    assert lanes == (LANES - place + 5).tolist()
+
+
+def test_a_shuffle_by_another_distance_in_each_lane() -> None:
+    lanes, _ = shuffled("idx", "%t; xor.b32 %r1, %r1, 31", 31)
+    assert lanes == (31 - LANES).tolist()
+
+
+def test_a_clamp_below_the_end_of_the_segment() -> None:
+    lanes, inside = shuffled("down", "4", 15)
+    assert inside == (LANES + 4 <= 15).tolist()
+    assert lanes == np.where(LANES + 4 <= 15, LANES + 4, LANES).tolist()
+
+
+@pytest.mark.parametrize(
+    ("condition", "votes"),
+    [
+        ("ge.u32 %p1, %t, 0", LANES >= 0),
+        ("lt.u32 %p1, %t, 7", LANES < 7),
+        ("gt.u32 %p1, %t, 40", LANES > 40),
+    ],
+)
+def test_votes(condition: str, votes: np.ndarray) -> None:
+    found = run(
+        f"setp.{condition}; vote.sync.all.pred %p2, %p1, -1; vote.sync.any.pred %p3, %p1, -1;"
+        "vote.sync.uni.pred %p4, %p1, -1; vote.sync.ballot.b32 %r1, !%p1, -1;"
+        "selp.u32 %r2, 1, 0, %p2;"
+        "selp.u32 %r3, 2, 0, %p3; selp.u32 %r4, 4, 0, %p4; or.b32 %r2, %r2, %r3;"
+        "or.b32 %r2, %r2, %r4; setp.eq.u32 %p5, %t, 0; selp.u32 %r2, %r2, %r1, %p5;"
+        "st.global.u32 [%out], %r2;"
+    )
+    uniform = votes.all() or not votes.any()
+    ballot = sum(1 << lane for lane in range(32) if not votes[lane])
+    assert found[0] == votes.all() + 2 * votes.any() + 4 * uniform
+    assert set(found[1:].tolist()) == {ballot}
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "expected"),
+    [
+        ("add", "u32", 496 - 32 * 16 & 0xFFFFFFFF),
+        ("min", "s32", -16 & 0xFFFFFFFF),
+        ("min", "u32", 0),
+        ("max", "s32", 15),
+        ("max", "u32", 0xFFFFFFFF),
+        ("and", "b32", 0),
+        ("or", "b32", 0xFFFFFFFF),
+        ("xor", "b32", 0),
+    ],
+)
+def test_reductions_of_a_warp(operation: str, kind: str, expected: int) -> None:
+    found = run(
+        f"sub.s32 %r1, %t, 16; redux.sync.{operation}.{kind} %r2, %r1, -1;"
+        "st.global.u32 [%out], %r2;"
+    )
+    assert found.tolist() == [expected] * 32
+
+
+def test_the_lowest_lane_is_elected() -> None:
+    found = run(
+        "elect.sync %r1|%p1, -1; selp.u32 %r2, 50, 10, %p1; add.u32 %r1, %r1, %r2;"
+        "st.global.u32 [%out], %r1;"
+    )
+    assert found.tolist() == [50] + [10] * 31
+
+
+UPPER = """
+  setp.lt.u32 %p1, %t, 8;
+  @%p1 bra LESS;
+  {upper}
+  bra.uni END;
+LESS:
+  {lower}
+END:
+  st.global.u32 [%out], %r1;
+"""
+
+
+def test_lanes_that_have_parted_agree_among_those_that_a_mask_names() -> None:
+    found = run(
+        UPPER.format(
+            upper="elect.sync %r1|%p2, 0xFFFFFF00; redux.sync.add.u32 %r2, %t, 0xFFFFFF00;"
+            "mad.lo.u32 %r1, %r2, 100, %r1;",
+            lower="shfl.sync.bfly.b32 %r1, %t, 1, 31, 0xFF; vote.sync.ballot.b32 %r2, %p1, 0xFF;"
+            "mad.lo.u32 %r1, %r2, 100, %r1;",
+        )
+    )
+    upper = 8 + 100 * sum(range(8, 32))
+    assert found.tolist() == [25500 + (n ^ 1) for n in range(8)] + [upper] * 24
+
+
+def test_a_mask_waits_for_the_lanes_that_it_names() -> None:
+    lower = "shfl.sync.idx.b32 %r1, %t, 0, 31, -1;"
+    with pytest.raises(Deadlock, match=r"the other lanes of its warp at shfl\.sync"):
+        run(UPPER.format(upper="mov.u32 %r1, 1; bar.warp.sync -1;", lower=lower))
+
+
+def test_a_mask_without_the_lane_itself_is_a_fault() -> None:
+    with pytest.raises(Fault, match="its mask does not name"):
+        run("shfl.sync.idx.b32 %r1, %t, 0, 31, 0xFF; st.global.u32 [%out], %r1;")
+
+
+def test_the_lanes_that_are_here() -> None:
+    found = run(UPPER.format(upper="activemask.b32 %r1;", lower="activemask.b32 %r1;"))
+    assert found.tolist() == [0xFF] * 8 + [0xFFFFFF00] * 24
+
+
+def test_lanes_go_round_a_loop_as_often_as_each_wants_and_join() -> None:
+    found = run(
+        "mov.u32 %r1, 0; mov.u32 %r2, %t;\nLOOP:\n setp.eq.u32 %p1, %r2, 0; @%p1 bra DONE;"
+        "add.u32 %r1, %r1, %r2; sub.u32 %r2, %r2, 1; bra.uni LOOP;\nDONE:\n"
+        "activemask.b32 %r3; setp.ne.u32 %p2, %r3, -1; @%p2 mov.u32 %r1, 9999;"
+        "st.global.u32 [%out], %r1;"
+    )
+    assert found.tolist() == (LANES * (LANES + 1) // 2).tolist()
+
+
+def test_loops_within_loops_with_ways_out() -> None:
+    found = run(
+        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nOUTER:\n mov.u32 %r3, 0;\nINNER:\n"
+        "add.u32 %r1, %r1, 1; add.u32 %r3, %r3, 1; add.u32 %r4, %r2, %r3;"
+        "setp.ge.u32 %p1, %r4, %t; @%p1 bra NEXT; bra INNER;\nNEXT:\n"
+        "add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 3; @%p2 bra OUTER; st.global.u32 [%out], %r1;"
+    )
+    expected = [sum(max(1, lane - outer) for outer in range(3)) for lane in range(32)]
+    assert found.tolist() == expected
+
+
+def test_lanes_that_have_ended_are_not_waited_for() -> None:
+    found = run(
+        "setp.ge.u32 %p1, %t, 20; @%p1 ret; redux.sync.add.u32 %r1, %t, -1; bar.sync 0;"
+        "st.global.u32 [%out], %r1;",
+        threads=64,
+    )
+    assert found.tolist() == [sum(range(20))] * 20 + [0] * 44
+
+
+def test_a_value_that_one_lane_writes_and_others_wait_for_in_a_loop() -> None:
+    found = run(
+        "mov.u32 %r1, 0; setp.eq.u32 %p1, %t, 31; @%p1 bra WRITE;\nSPIN:\n"
+        "ld.volatile.shared.u32 %r1, [s]; setp.ne.u32 %p2, %r1, 7; @%p2 bra SPIN; bra END;\n"
+        "WRITE:\n mov.u32 %r1, 7; st.volatile.shared.u32 [s], %r1;\nEND:\n"
+        "st.global.u32 [%out], %r1;",
+        variables=".shared .align 4 .b8 s[4];",
+    )
+    assert found.tolist() == [7] * 32
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "shfl.idx.b32 %r1, %t, 0, 31;",
+        "vote.sync.most.pred %p1, %p2, -1;",
+        "redux.sync.mul.u32 %r1, %t, -1;",
+        "match.any.sync.b32 %r1, %t, -1;",
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(line: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        run(line)
+    assert line.split()[0] in str(caught.value)
