@@ -16,12 +16,14 @@ Every kernel is built from a spec for each architecture where it makes sense: al
 compiles for, or those that have the feature. The last column lists what was then found in its PTX,
 SASS or launch plan on each of them; “all” stands for all eight. *Numbers* means that JAX's
 interpreter ran the kernel and agreed with a reference in NumPy; otherwise the interpreter's reason
-is quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles
-into something other than the kernel asks for, and is checked to still do so.
+is quoted. *Emulated* means that its PTX, executed without a GPU as `pallasc.emulate` does, agreed
+for each architecture that it compiles for; otherwise what the emulation finds or cannot tell is
+quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles into
+something other than the kernel asks for, and is checked to still do so.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
 in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
-results again. The tests run the interpreter on all, compile each kernel for one of its
+results again. The tests run the interpreter on all, compile and emulate each kernel for one of its
 architectures and every second one for another, and compare with those results; with
 `PALLASC_ALL_COVERAGE=1` they compile and compare all."""
 
@@ -99,14 +101,16 @@ def coverage_page(note: str) -> str:
 
 
 def _totals(results: Mapping[str, Mapping[str, Any]]) -> str:
-    head = ["JAX", "kernels", "compiled", "wrong in JAX", "gaps", "numbers"]
+    head = ["JAX", "kernels", "compiled", "wrong in JAX", "gaps", "numbers", "emulated"]
     lines = [head, ["---"] * len(head)]
     for held in results.values():
         cases = held["cases"].values()
         outcomes = [text.partition(":")[0] for case in cases for text in case["targets"].values()]
         counts = [outcomes.count(kind) for kind in ("ok", "fault", "gap")]
         numbers = sum(case.get("numbers") == "ok" for case in cases)
-        lines.append([held["jax"], *map(str, [len(cases), *counts, numbers])])
+        emulated = [text for case in cases for text in case.get("emulated", {}).values()]
+        share = f"{emulated.count('ok')} of {len(emulated)}"
+        lines.append([held["jax"], *map(str, [len(cases), *counts, numbers]), share])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -136,12 +140,14 @@ def _cell(case: Mapping[str, Any] | None) -> str:
 
 def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
     """Yield where a kernel compiles, where not and why; numbers, or why there are none."""
-    where: dict[str, list[str]] = {}
-    for arch, outcome in sorted(case["targets"].items(), key=lambda one: _capability(one[0])):
-        where.setdefault(outcome, []).append(arch)
+    where = _by_outcome(case["targets"])
     numbers = case.get("numbers", "")
+    emulated = _by_outcome(case.get("emulated", {}))
     if good := where.pop("ok", None):
-        yield f"{_listed(good)}{' and *numbers*' if numbers == 'ok' else ''}"
+        with_numbers = numbers == "ok"
+        all_emulated = set(good) <= set(emulated.get("ok", ()))
+        held = ["*numbers*"] * with_numbers + ["*emulated*"] * all_emulated
+        yield " and ".join([_listed(good), ", ".join(held)] if held else [_listed(good)])
     for outcome, architectures in where.items():
         kind, _, words = outcome.partition(": ")
         listed = _listed(architectures)
@@ -154,6 +160,21 @@ def _outcomes(case: Mapping[str, Any]) -> Iterator[str]:
         yield "the interpreter's *numbers* are right"
     if numbers.startswith("gap: ") and numbers not in where:
         yield f"no numbers: “{numbers.partition(': ')[2]}”"
+    good_all = emulated.pop("ok", [])
+    if emulated and good_all:
+        yield f"*emulated* for {_listed(good_all)}"
+    for outcome, architectures in emulated.items():
+        kind, _, words = outcome.partition(": ")
+        said = "emulation finds" if kind == "found" else "not emulated"
+        yield f"{said}{f' for {_listed(architectures)}' if good_all else ''}: “{words}”"
+
+
+def _by_outcome(outcomes: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return architectures by outcome, the oldest first."""
+    found: dict[str, list[str]] = {}
+    for arch, outcome in sorted(outcomes.items(), key=lambda one: _capability(one[0])):
+        found.setdefault(outcome, []).append(arch)
+    return found
 
 
 def _listed(architectures: Sequence[str]) -> str:

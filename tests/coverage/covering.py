@@ -180,6 +180,14 @@ class Case:
             “…” stands for what differs from run to run.
         uninterpreted: likewise what JAX's interpreter says where it cannot run it, by JAX version;
             under "" what it says in every version.
+        emulated: with which words the emulation of its PTX ends, by architecture, JAX version or
+            both as in `gaps`, or under "" for all: what it finds, or what it does not know.
+        gives: what it gives where the spec's reference cannot say so. Where there are several
+            devices, each array has one more dimension in front: the device.
+        given: what is made of random arrays before it gets them, by their names.
+        zeroed: whether the memory of results begins as zeros, for what comes out is made of it.
+        undefined: why a result cannot be told beforehand, by its number.
+        fetches: how many bytes each block is to fetch from global memory by TMA.
         note: a remark for the table.
     """
 
@@ -189,7 +197,13 @@ class Case:
     looks: tuple[Look, ...]
     gaps: Mapping[str, str]
     uninterpreted: Mapping[str, str]
-    note: str
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    gives: Callable[..., Any] | None = None
+    given: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    zeroed: bool = False
+    undefined: Mapping[int, str] = field(default_factory=dict)
+    fetches: int | None = None
+    note: str = ""
 
     def gap(self, version: str, arch: str) -> str | None:
         """Return how the message begins, None where it has to compile."""
@@ -199,6 +213,11 @@ class Case:
     def unnumbered(self, version: str) -> str | None:
         """Return how the interpreter's message begins, None where it has to run it."""
         return self.uninterpreted.get(version, self.uninterpreted.get(""))
+
+    def ends(self, version: str, arch: str) -> str | None:
+        """Return with which words emulation ends, None where its numbers have to agree."""
+        keys = (f"{version} {arch}", version, arch, "")
+        return next((self.emulated[key] for key in keys if key in self.emulated), None)
 
     def is_interpreted(self, version: str) -> bool:
         """Return whether there is something to interpret: it compiles for some architecture."""
@@ -214,14 +233,18 @@ def covers(
     looks: Sequence[Look] = (),
     gaps: Mapping[str, str] | None = None,
     uninterpreted: Mapping[str, str] | str = "",
+    emulated: Mapping[str, str] | str = "",
+    gives: Callable[..., Any] | None = None,
+    given: Mapping[str, Callable[[Any], Any]] | None = None,
+    zeroed: bool = False,
+    undefined: Mapping[int, str] | None = None,
+    fetches: int | None = None,
     note: str = "",
 ) -> Callable[[Function], Function]:
     """Declare which entries the decorated kernel covers; the arguments are those of `Case`.
 
-    Words that are `uninterpreted` without a version are those of every version.
+    Words that are `uninterpreted` or `emulated` without a version are those of every version.
     """
-    unnumbered = {"": uninterpreted} if isinstance(uninterpreted, str) else uninterpreted
-    unnumbered = {version: words for version, words in unnumbered.items() if words}
 
     def register(function: Function) -> Function:
         file = function.__code__.co_filename.rpartition("/")[2]
@@ -229,7 +252,27 @@ def covers(
         held = CASES.get(name)
         if held is not None and held.file != file:
             raise ValueError(f"{file} and {held.file} both have a case {name}")
-        CASES[name] = Case(name, file, entries, tuple(looks), gaps or {}, unnumbered, note)
+        CASES[name] = Case(
+            name,
+            file,
+            entries,
+            tuple(looks),
+            gaps or {},
+            _words(uninterpreted),
+            _words(emulated),
+            gives,
+            given or {},
+            zeroed,
+            undefined or {},
+            fetches,
+            note,
+        )
         return function
 
     return register
+
+
+def _words(words: Mapping[str, str] | str) -> dict[str, str]:
+    """Return words by version, without those that are empty."""
+    by_version = {"": words} if isinstance(words, str) else words
+    return {version: text for version, text in by_version.items() if text}

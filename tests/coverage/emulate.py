@@ -2,13 +2,16 @@
 
 Usage: emulate.py OUTPUT STORE ARCHITECTURE [NAME...]. OUTPUT gets JSON: case -> "" where the
 numbers agree, else what is wrong. Cases that do not compile are left out.
+
+Each device gets arrays of its own. What a case's results begin with, and what it is to fetch, is
+declared beside it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,19 @@ import declared
 import interpret
 import jax
 import numpy as np
+from covering import CASES, Case
 
 from pallasc.cache.store import Store
+from pallasc.compiler.again.find_ptx import find_ptx
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.lowering.entry import static_value
+from pallasc.compiler.builds.report import VariantResult
+from pallasc.compiler.lowering.entry import import_entry, static_value
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.emulator.emulate import inputs_of
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.run_plan import PlanRun
-from pallasc.errors import PallascError
+from pallasc.errors import CheckError, PallascError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
@@ -35,56 +43,89 @@ def main(output: str, store: str, architecture: str, *names: str) -> None:
     chosen = [v for v in declared.variants(names) if v.target.arch == architecture]
     report = build(chosen, store=Store(Path(store)), options=Options(timeout_s=300))
     results: dict[str, str] = {}
-    for result in report.results:
-        if result.artifact is not None:
-            started = time.monotonic()
-            results[result.variant.id] = emulate(result.variant, result.artifact)
-            took = time.monotonic() - started
-            print(f"{took:6.2f} s  {result.variant.id}: {results[result.variant.id]}", flush=True)
+    for name, said in emulations(report.results, Path(store)):
+        results[name] = said
+        print(f"{name}: {said}", flush=True)
     Path(output).write_text(json.dumps(results, indent=1))
 
 
-def emulate(variant: Variant, artifact: Artifact) -> str:
-    """Return what is wrong with the numbers of a variant, "" if nothing is."""
-    static = {k: static_value(v, variant.base_dir) for k, v in variant.static.items()}
-    given = interpret._arrays(variant.args, np.random.default_rng(0))
-    leaves = _in_order(artifact.plan.input_tree, given)
-    devices = max(artifact.plan.device_count, 1)
-    run = PlanRun(artifact, Machine(Policy(seconds=_MOST_S)))
+def emulations(
+    results: Iterable[VariantResult], store: Path, *, jobs: int = 1
+) -> Iterator[tuple[str, str]]:
+    """Emulate what was compiled; yield names and what came out, "" where the numbers agree.
+
+    The PTX of XLA's kernels is had by compiling once more.
+    """
+    compiled = [(r.variant, r.artifact) for r in results if r.artifact is not None]
+    with prepare() as setup:
+        texts = find_ptx(compiled, setup, Store(store), jobs=jobs)
+    for (variant, artifact), ptx in zip(compiled, texts, strict=True):
+        if isinstance(ptx, PallascError):
+            yield variant.id, f"{type(ptx).__name__}: {ptx}"
+        else:
+            yield variant.id, emulate(variant, artifact, ptx)
+
+
+def emulate(variant: Variant, artifact: Artifact, ptx: Mapping[str, str]) -> str:
+    """Return what is wrong with the numbers of a variant, "" if nothing is.
+
+    What begins with "UnsupportedError" is what the emulator does not know; what begins with
+    "undefined", what nobody can know.
+    """
+    case = CASES[variant.name]
+    plan = artifact.plan
+    given = arrays(variant, case, max(plan.device_count, 1))
+    machine = Machine(Policy(seconds=_MOST_S))
+    run = PlanRun(artifact, machine, ptx, **({"fill": 0} if case.zeroed else {}))
     try:
-        found = run.run([leaves] * devices)
-    except PallascError as error:
-        where = getattr(error, "instruction", None)
-        return f"{type(error).__name__}: {error}" + (f" at {where.text}" if where else "")
-    except Exception as error:
-        return f"CRASH {type(error).__name__}: {error}"
-    if variant.reference is None:
+        found = run.run([_leaves(artifact, one) for one in given])
+    except (UnsupportedError, CheckError) as error:
+        return f"{type(error).__name__}: {error}"
+    wrong = _difference(found, variant, case, given)
+    if not wrong and case.fetches is not None:
+        most = max(machine.fetched.values(), default=0)
+        if most != case.fetches:
+            wrong = f"each block fetches {most} bytes, and {case.fetches} are to be fetched"
+    return wrong
+
+
+def arrays(variant: Variant, case: Case, devices: int) -> list[Any]:
+    """Return what the kernel is given on each device."""
+    random = np.random.default_rng(0)
+    found = [interpret.arrays(variant.args, random) for _ in range(devices)]
+    for one in found:
+        for name, change in case.given.items():
+            one[name] = change(one[name])
+    return found
+
+
+def _leaves(artifact: Artifact, given: Any) -> Sequence[Any]:
+    if isinstance(given, Mapping):
+        return inputs_of(artifact.plan, (), given)
+    return inputs_of(artifact.plan, given, {})
+
+
+def _difference(found: list[list[Any]], variant: Variant, case: Case, given: list[Any]) -> str:
+    """Return how results differ from what was to come out, "" if they do not."""
+    if not set(range(len(found[0]))) - set(case.undefined):
+        return f"undefined: {next(iter(case.undefined.values()))}"
+    reference = case.gives
+    if reference is None and variant.reference is None:
         return "it runs, and there is no reference to compare it with"
-    expected = interpret._expected(variant, given, static)
-    return next(filter(None, (_difference(f, expected, variant) for f in found)), "")
-
-
-def _in_order(tree: Any, given: Any) -> list[np.ndarray]:
-    """Return the arrays in the order of a plan's inputs."""
-    found: dict[int, np.ndarray] = {}
-
-    def place(node: Any, value: Any) -> None:
-        if isinstance(node, int):
-            found[node] = np.asarray(value)
-        elif isinstance(node, dict):
-            for key, child in node.items():
-                place(child, value[key])
-        elif node is not None:
-            for child, item in zip(node, value, strict=True):
-                place(child, item)
-
-    place(tree, given)
-    return [found[number] for number in sorted(found)]
-
-
-def _difference(found: list[Any], expected: Any, variant: Variant) -> str:
-    wanted = jax.tree.leaves(expected)
-    return interpret._difference(found, wanted, variant)
+    static = {k: static_value(v, variant.base_dir) for k, v in variant.static.items()}
+    if reference is None or len(given) == 1:
+        function = reference or import_entry(str(variant.reference), variant.base_dir)
+        expected = [jax.tree.leaves(interpret.call(function, one, static)) for one in given]
+    else:
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *given)
+        results = jax.tree.leaves(interpret.call(reference, stacked, static))
+        expected = [[result[device] for result in results] for device in range(len(given))]
+    for own, wanted in zip(found, expected, strict=True):
+        for number in case.undefined:
+            own[number] = wanted[number]
+        if wrong := interpret.difference(own, wanted, variant):
+            return wrong
+    return ""
 
 
 if __name__ == "__main__":

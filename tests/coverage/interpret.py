@@ -50,11 +50,13 @@ def interpret(variant: Variant) -> str:
     """Return what is wrong with the numbers of a variant, "" if nothing is."""
     function = import_function(variant.entry, variant.base_dir)
     static = {k: static_value(v, variant.base_dir) for k, v in variant.static.items()}
-    given = _arrays(variant.args, np.random.default_rng(0))
-    arrays = jax.tree.map(jnp.asarray, given)
+    given = arrays(variant.args, np.random.default_rng(0))
+    for name, change in CASES[variant.name].given.items():
+        given[name] = change(given[name])
+    on_device = jax.tree.map(jnp.asarray, given)
     with _interpreter() as races:
         try:
-            result = _on_its_devices(lambda tree: _call(function, tree, static), variant)(arrays)
+            result = _on_its_devices(lambda tree: call(function, tree, static), variant)(on_device)
             jax.block_until_ready(result)
         except Exception as error:  # whatever the interpreter says is the result
             return _message(error)
@@ -62,7 +64,7 @@ def interpret(variant: Variant) -> str:
             return "the interpreter found a race"
     if variant.reference is None:
         return "it runs, and there is no reference to compare it with"
-    return _difference(result, _expected(variant, given, static), variant)
+    return difference(result, _expected(variant, given, static), variant)
 
 
 @contextmanager
@@ -98,17 +100,19 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {text or failed_line(error)}"
 
 
-def _call(function: Any, given: Any, static: Mapping[str, Any]) -> Any:
+def call(function: Any, given: Any, static: Mapping[str, Any]) -> Any:
+    """Call a function with arrays by name or by position."""
     if isinstance(given, Mapping):
         return function(**given, **static)
     return function(*given, **static)
 
 
 def _expected(variant: Variant, given: Any, static: Mapping[str, Any]) -> Any:
-    return _call(import_entry(str(variant.reference), variant.base_dir), given, static)
+    return call(import_entry(str(variant.reference), variant.base_dir), given, static)
 
 
-def _difference(result: Any, expected: Any, variant: Variant) -> str:
+def difference(result: Any, expected: Any, variant: Variant) -> str:
+    """Return how results differ from what is expected, "" if they are near enough."""
     own, wanted = jax.tree.leaves(result), jax.tree.leaves(expected)
     if [np.shape(leaf) for leaf in own] != [np.shape(leaf) for leaf in wanted]:
         return f"shapes {[np.shape(o) for o in own]} instead of {[np.shape(w) for w in wanted]}"
@@ -123,16 +127,17 @@ def _difference(result: Any, expected: Any, variant: Variant) -> str:
     return ""
 
 
-def _arrays(tree: Any, random: np.random.Generator) -> Any:
+def arrays(tree: Any, random: np.random.Generator) -> Any:
+    """Return random arrays of the declared types."""
     if isinstance(tree, ArraySpec):
         dtype = jnp.dtype(DTYPES[tree.dtype].jax_name)
         if jnp.issubdtype(dtype, jnp.floating):
             return random.standard_normal(tree.shape).astype(dtype)
         return random.integers(0, 2 if dtype.kind == "b" else 8, tree.shape).astype(dtype)
     if isinstance(tree, Mapping):
-        return {key: _arrays(item, random) for key, item in tree.items()}
+        return {key: arrays(item, random) for key, item in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_arrays(item, random) for item in tree]
+        return [arrays(item, random) for item in tree]
     return tree
 
 

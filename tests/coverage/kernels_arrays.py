@@ -9,7 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, HOPPER
 from covering import compared, covers, no_ptx, plan, ptx, same_artifact, sass
-from forms import NO_LAYOUTS, absent, lane, like, load, same, smem_bytes, vector, warpgroup
+from forms import (
+    NEAR,
+    NO_LAYOUTS,
+    absent,
+    lane,
+    like,
+    load,
+    product,
+    same,
+    smem_bytes,
+    vector,
+    warpgroup,
+)
 from jax import lax
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -101,7 +113,7 @@ def rows(x: jax.Array, layout: Any) -> jax.Array:
     uninterpreted="MLIR translation rule for primitive 'print_layout' not found",
     note="prints while the kernel is lowered, and leaves nothing in it",
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE, reference=same)
 def printed_layout(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         value = x_gmem[...]
@@ -129,18 +141,31 @@ def iota(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x))(x)
 
 
+def of_all(operation: Any, x: Any) -> Any:
+    """Return a vector of what an operation makes of all values."""
+    return np.full((128,), operation(x), np.float32)
+
+
+def sum_of_all(x: Any) -> Any:
+    return of_all(np.sum, x)
+
+
 @covers(
     "plgpu.sum",
     looks=[ptx(r"shfl\.sync")],
     gaps=absent("sum"),
     uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_sum' not found"},
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=sum_of_all)
 def sum_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.sum(x_gmem[...]), (128,))
 
     return plgpu.kernel(body, out_type=vector())(x)
+
+
+def most_of_all(x: Any) -> Any:
+    return of_all(np.max, x)
 
 
 @covers(
@@ -149,12 +174,16 @@ def sum_of_a_vector(x: jax.Array) -> jax.Array:
     gaps=absent("max"),
     uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_max' not found"},
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=most_of_all)
 def max_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.max(x_gmem[...]), (128,))
 
     return plgpu.kernel(body, out_type=vector())(x)
+
+
+def least_of_all(x: Any) -> Any:
+    return of_all(np.min, x)
 
 
 @covers(
@@ -163,12 +192,16 @@ def max_of_a_vector(x: jax.Array) -> jax.Array:
     gaps=absent("min"),
     uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_min' not found"},
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=least_of_all)
 def min_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.min(x_gmem[...]), (128,))
 
     return plgpu.kernel(body, out_type=vector())(x)
+
+
+def product_of_all(x: Any) -> Any:
+    return of_all(np.prod, x)
 
 
 @covers(
@@ -179,7 +212,7 @@ def min_of_a_vector(x: jax.Array) -> jax.Array:
         "0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_prod' not found"
     },
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=product_of_all)
 def product_of_a_vector(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         out_gmem[...] = lax.broadcast(plgpu.prod(x_gmem[...]), (128,))
@@ -187,10 +220,16 @@ def product_of_a_vector(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=vector())(x)
 
 
+def four_times(x: Any) -> Any:
+    return 4 * x
+
+
 @covers(
     "plgpu.atomic_add",
     looks=[ptx(r"(red|atom)\.\S*add\.f32", says="red….add.f32")],
     uninterpreted="Invalid shape for `swap`.",
+    zeroed=True,
+    gives=four_times,
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
 def atomic_add(x: jax.Array) -> jax.Array:
@@ -211,6 +250,7 @@ def atomic_add(x: jax.Array) -> jax.Array:
         for what in ("max", "min", "and", "or", "xor")
     ],
     uninterpreted="Invalid shape for `swap`.",
+    undefined={0: "it depends on the order of the blocks, of which each ends with xor"},
 )
 @pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE)
 def other_atomics(x: jax.Array) -> jax.Array:
@@ -224,6 +264,10 @@ def other_atomics(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
 
 
+def negated(x: Any) -> Any:
+    return -x
+
+
 @covers(
     "plgpu.inline_mgpu",
     "plgpu.RefType",
@@ -234,7 +278,7 @@ def other_atomics(x: jax.Array) -> jax.Array:
         "0.12": "GPU interpret mode does not support `inline_mgpu`.",
     },
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=negated)
 def code_of_mosaic(x: jax.Array) -> jax.Array:
     layout = plgpu.Layout.WG_STRIDED((128,), vec_size=1)
     result = plgpu.ShapeDtypeStruct((128,), jnp.float32, layout=layout)
@@ -249,13 +293,22 @@ def code_of_mosaic(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), compiler_params=lane())(x)
 
 
+def product_of_rows(a: Any, b: Any) -> Any:
+    return product(a, b.T)
+
+
 @covers(
     "plgpu.mma",
     looks=[ptx(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16"), sass(r"HMMA\.16816\.F32")],
     gaps={"0.10": "AttributeError: MMA_ACC"},
     uninterpreted={"0.12": "MLIR translation rule for primitive 'mma' not found"},
 )
-@pallasc.kernel(args={"a": "bf16[64, 16]", "b": "bf16[8, 16]"}, targets=EVERYWHERE)
+@pallasc.kernel(
+    args={"a": "bf16[64, 16]", "b": "bf16[8, 16]"},
+    targets=EVERYWHERE,
+    reference=product_of_rows,
+    tolerance=NEAR,
+)
 def mma_of_ampere(a: jax.Array, b: jax.Array) -> jax.Array:
     layout = plgpu.Layout
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from architectures import TENSOR_MEMORY
 from covering import covers, plan, ptx, sass
 from forms import NEAR, lane, load, plus_one, product, same, store, warpgroup
@@ -156,13 +157,19 @@ def tensor_memory(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def rows_and_their_most(x: Any) -> Any:
+    return x, x.max(axis=1)
+
+
 @covers(
     "plgpu.async_load_tmem",
     looks=[ptx(r"tcgen05\.ld\.red\.sync\.aligned")],
     gaps={"0.10": "async_load_tmem() got an unexpected keyword argument 'reduce'"},
     uninterpreted={"0.12": "Interpret mode does not support load reduce"},
 )
-@pallasc.kernel(args={"x": "f32[128, 64]"}, targets=["sm_103a", "sm_110a"])
+@pallasc.kernel(
+    args={"x": "f32[128, 64]"}, targets=["sm_103a", "sm_110a"], reference=rows_and_their_most
+)
 def load_that_reduces(x: jax.Array) -> Any:
     def body(x_gmem: Any, out_gmem: Any, most_gmem: Any, tmem: Any) -> None:
         layout = plgpu.Layout.TCGEN05_TMEM_NATIVE
@@ -192,7 +199,12 @@ def load_that_reduces(x: jax.Array) -> Any:
     ],
     uninterpreted=NO_TMEM | {"0.12": "collective_axis not supported yet"},
 )
-@pallasc.kernel(args={"a": "f16[256, 64]", "b": "f16[64, 128]"}, targets=TENSOR_MEMORY)
+@pallasc.kernel(
+    args={"a": "f16[256, 64]", "b": "f16[64, 128]"},
+    targets=TENSOR_MEMORY,
+    reference=product,
+    tolerance=NEAR,
+)
 def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(
         a_gmem: Any, b_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, acc: Any, ready: Any,
@@ -224,6 +236,27 @@ def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
     )(a, b)
 
 
+def scales_of_rows(scale: Any) -> Any:
+    """Return the scale of each value of 128 rows of 128, from the order that the hardware wants.
+
+    Row r and its block k of 32 values have theirs at [r % 32, r // 32 * 4 + k].
+    """
+    blocks = np.asarray(scale, np.float32).reshape(32, 4, 4).transpose(1, 0, 2).reshape(128, 4)
+    return np.repeat(blocks, 32, axis=1)
+
+
+def product_of_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
+    left = np.asarray(a, np.float32) * scales_of_rows(a_scale)
+    right = np.asarray(b, np.float32) * scales_of_rows(b_scale)
+    return left @ right.T
+
+
+def powers_of_two(scale: Any) -> Any:
+    """Return scales between 1/8 and 4, in an order of their own."""
+    exponents = np.arange(scale.size).reshape(scale.shape) * 5 % 6 - 3
+    return np.exp2(exponents).astype(scale.dtype)
+
+
 @covers(
     "plgpu.async_copy_scales_to_tmem",
     "plgpu.TMEMLayout",
@@ -233,6 +266,8 @@ def tensor_cores_of_two_blocks(a: jax.Array, b: jax.Array) -> jax.Array:
         ptx(r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4\.block_scale"),
     ],
     uninterpreted=NO_SCALES,
+    gives=product_of_scaled,
+    given={"a_scale": powers_of_two, "b_scale": powers_of_two},
 )
 @pallasc.kernel(
     args={
@@ -285,11 +320,27 @@ def scaled_product(a: jax.Array, b: jax.Array, a_scale: jax.Array, b_scale: jax.
     )(a, b, a_scale, b_scale)  # fmt: skip
 
 
+def product_of_sparse(a: Any, b: Any, places: Any) -> Any:
+    """Return the product with `a` spread out: two of four values, at `places`."""
+    groups = np.zeros((128, 32, 4), np.float32)
+    values = np.asarray(a, np.float32).reshape(128, 32, 2)
+    np.put_along_axis(groups, np.asarray(places, np.int64), values, axis=2)
+    return groups.reshape(128, 128) @ np.asarray(b, np.float32).T
+
+
+def two_of_four(places: Any) -> Any:
+    """Return the places of two values of four, each pair in some group."""
+    pairs = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
+    return pairs[np.arange(places.size // 2) * 5 % 6].reshape(places.shape).astype(places.dtype)
+
+
 @covers(
     "plgpu.async_copy_sparse_metadata_to_tmem",
     "plgpu.format_tcgen05_sparse_metadata",
     looks=[ptx(r"tcgen05\.mma\.sp\.cta_group::1\.kind::f16"), ptx(r"tcgen05\.cp\.cta_group::1")],
     uninterpreted=NO_SCALES,
+    gives=product_of_sparse,
+    given={"places": two_of_four},
 )
 @pallasc.kernel(
     args={"a": "f16[128, 64]", "b": "f16[128, 128]", "places": "u2[128, 32, 2]"},

@@ -90,7 +90,7 @@ def copies_of_whole_arrays(x: jax.Array) -> jax.Array:
     gaps={"0.10": "copy_gmem_to_smem() missing 1 required positional argument: 'barrier'"},
     uninterpreted={"0.12": "Interpret mode does not support copy_gmem_to_smem without a barrier."},
 )
-@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=BEFORE_HOPPER)
+@pallasc.kernel(args={"x": "f32[128, 128]"}, targets=BEFORE_HOPPER, reference=same)
 def copies_before_hopper(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any) -> None:
         mode = plgpu.OOBFillMode.PROMISE_IN_BOUNDS
@@ -146,6 +146,8 @@ def copies_in_one_group(x: jax.Array) -> jax.Array:
     "plgpu.copy_smem_to_gmem",
     looks=[ptx(r"cp\.reduce\.async\.bulk\S*\.add", says="cp.reduce.async.bulk….add")],
     uninterpreted="reduction_op not supported",
+    zeroed=True,
+    gives=same,
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER)
 def copy_that_adds(x: jax.Array) -> jax.Array:
@@ -185,6 +187,7 @@ def first_columns(x: Any) -> Any:
         ptx(r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global.*multicast::cluster"),
         plan("a cluster of 2", lambda plan: plan.launches[0].cluster == (2, 1, 1)),
     ],
+    fetches=64 * 32 * 4 // 2,
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER, reference=first_columns)
 def multicast_copy(x: jax.Array) -> jax.Array:
@@ -211,7 +214,7 @@ def multicast_copy(x: jax.Array) -> jax.Array:
     ],
     uninterpreted={"0.10": "nan + cluster_barrier", "0.12": "RACE DETECTED"},
 )
-@pallasc.kernel(args={"x": "f16[256, 64]"}, targets=TENSOR_MEMORY)
+@pallasc.kernel(args={"x": "f16[256, 64]"}, targets=TENSOR_MEMORY, reference=same)
 def partitioned_copy(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, x_smem: Any, loaded: Any, everywhere: Any) -> None:
         block = lax.axis_index("c")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from architectures import EVERYWHERE, SINCE_HOPPER
 from covering import compared, covers, plan, ptx
-from forms import NO_SEMAPHORES, like, unfenced
+from forms import NO_SEMAPHORES, like, same, unfenced
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -45,12 +45,17 @@ def meet(semaphore: Any) -> None:
     pl.semaphore_wait(semaphore)
 
 
+def of_the_first(x: Any) -> Any:
+    return x[:1].repeat(2, axis=0)
+
+
 @covers(
     "plgpu.multimem_store",
     looks=[ptx(r"multimem\.st\.\S*global"), PEERS, MULTICAST, SYMMETRIC],
     uninterpreted=NO_SEMAPHORES,
+    gives=of_the_first,
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
 def store_on_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         @pl.when(lax.axis_index("d") == 0)
@@ -89,14 +94,27 @@ def reduced(x: jax.Array, operation: Any) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
 
 
+def twice(x: Any) -> Any:
+    return 2 * x
+
+
+def sum_of_devices(x: Any) -> Any:
+    return x.sum(axis=0, keepdims=True).repeat(2, axis=0)
+
+
 @covers(
     "plgpu.multimem_load_reduce",
     looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.add"), PEERS, MULTICAST],
     uninterpreted=NO_SEMAPHORES,
+    gives=sum_of_devices,
 )
-@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=twice)
 def sum_over_all_devices(x: jax.Array) -> jax.Array:
     return reduced(x, "add")
+
+
+def most_of_devices(x: Any) -> Any:
+    return x.max(axis=0, keepdims=True).repeat(2, axis=0)
 
 
 @covers(
@@ -104,8 +122,9 @@ def sum_over_all_devices(x: jax.Array) -> jax.Array:
     looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.max"), PEERS, MULTICAST],
     uninterpreted=NO_SEMAPHORES,
     note="`reduction_op`",
+    gives=most_of_devices,
 )
-@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
 def most_of_all_devices(x: jax.Array) -> jax.Array:
     return reduced(x, "max")
 
@@ -131,7 +150,7 @@ def copied(x: jax.Array, *, to_another: bool) -> jax.Array:
 @covers(
     "plgpu.copy_smem_to_gmem", looks=[ptx(r"cp\.async\.bulk"), PEERS], uninterpreted=NO_SEMAPHORES
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
 def memory_of_this_device(x: jax.Array) -> jax.Array:
     return copied(x, to_another=False)
 
@@ -140,6 +159,10 @@ def more_addresses(own: Any, other: Any) -> bool:
     """Return whether a kernel reads more addresses from the table of peers."""
     own_count, other_count = (len(re.findall(r"ld\.global\S*64", one.ptx)) for one in (own, other))
     return own_count > other_count
+
+
+def of_the_other(x: Any) -> Any:
+    return x[::-1]
 
 
 @covers(
@@ -152,8 +175,9 @@ def more_addresses(own: Any, other: Any) -> bool:
         compared("more addresses read than in", more_addresses, to="memory_of_this_device"),
     ],
     uninterpreted=NO_SEMAPHORES,
+    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
 def memory_of_another_device(x: jax.Array) -> jax.Array:
     return copied(x, to_another=True)
 
@@ -162,6 +186,7 @@ def memory_of_another_device(x: jax.Array) -> jax.Array:
     "plgpu.multicast_ref",
     looks=[ptx(r"cp\.async\.bulk"), PEERS, MULTICAST, SYMMETRIC],
     uninterpreted=NO_SEMAPHORES,
+    undefined={0: "both devices write it, and the last one is seen"},
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
 def memory_of_all_devices(x: jax.Array) -> jax.Array:
@@ -181,7 +206,7 @@ def memory_of_all_devices(x: jax.Array) -> jax.Array:
     looks=[ptx(r"multimem\.red\.\S*add"), PEERS, MULTICAST],
     uninterpreted=NO_SEMAPHORES,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
 def signal_on_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -200,7 +225,7 @@ def signal_on_all_devices(x: jax.Array) -> jax.Array:
     gaps=unfenced("release"),
     uninterpreted=NO_SEMAPHORES,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
 def signals_to_another_device(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, one: Any, two: Any) -> None:
         out_gmem[...] = x_gmem[...]
@@ -236,8 +261,9 @@ def scaled(x: jax.Array, **fields: Any) -> jax.Array:
     looks=[PEERS, plan("a barrier before the launch", lambda plan: table(plan).barrier)],
     gaps=unfenced(),
     uninterpreted=NO_SEMAPHORES,
+    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
 def devices_that_meet(x: jax.Array) -> jax.Array:
     return scaled(x)
 
@@ -252,8 +278,9 @@ def without(field: str) -> dict[str, str]:
     looks=[PEERS, plan("no barrier before the launch", lambda plan: not table(plan).barrier)],
     gaps={**without("skip_device_barrier"), **unfenced()},
     uninterpreted=NO_SEMAPHORES,
+    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
 def no_barrier_of_devices(x: jax.Array) -> jax.Array:
     return scaled(x, skip_device_barrier=True)
 
@@ -270,7 +297,8 @@ def no_barrier_of_devices(x: jax.Array) -> jax.Array:
     ],
     gaps={**without("is_multi_process"), **unfenced()},
     uninterpreted=NO_SEMAPHORES,
+    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
 def several_processes(x: jax.Array) -> jax.Array:
     return scaled(x, is_multi_process=True)

@@ -77,7 +77,12 @@ def wgmma(a: jax.Array, b: jax.Array) -> jax.Array:
     ],
     uninterpreted=NO_LAYOUTS | {"0.12": "Expected shape (6,) but got (64, 64)"},
 )
-@pallasc.kernel(args={"a": "bf16[64, 64]", "b": "bf16[64, 64]"}, targets=HOPPER)
+@pallasc.kernel(
+    args={"a": "bf16[64, 64]", "b": "bf16[64, 64]"},
+    targets=HOPPER,
+    reference=product,
+    tolerance=NEAR,
+)
 def wgmma_from_registers(a: jax.Array, b: jax.Array) -> jax.Array:
     def body(a_gmem: Any, b_gmem: Any, out_gmem: Any, b_smem: Any, ready: Any) -> None:
         fetch(ready, (b_gmem, b_smem))
@@ -135,6 +140,10 @@ def wgmma_of_fp8(a: jax.Array, b: jax.Array) -> jax.Array:
     )(a, b)
 
 
+def product_and_sum(a: Any, b: Any, c: Any) -> Any:
+    return product(a, b) + c
+
+
 @covers(
     "plgpu.wgmma_accumulator_load",
     "plgpu.ACC",
@@ -142,7 +151,12 @@ def wgmma_of_fp8(a: jax.Array, b: jax.Array) -> jax.Array:
     uninterpreted=NO_LAYOUTS | {"0.12": "MLIR translation rule for primitive 'wgmma' not found"},
     note="an accumulator that begins with a value",
 )
-@pallasc.kernel(args={"a": "f16[64, 64]", "b": "f16[64, 64]", "c": "f32[64, 64]"}, targets=HOPPER)
+@pallasc.kernel(
+    args={"a": "f16[64, 64]", "b": "f16[64, 64]", "c": "f32[64, 64]"},
+    targets=HOPPER,
+    reference=product_and_sum,
+    tolerance=NEAR,
+)
 def wgmma_onto_a_value(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     def body(
         a_gmem: Any, b_gmem: Any, c_gmem: Any, out_gmem: Any, a_smem: Any, b_smem: Any, ready: Any

@@ -65,11 +65,17 @@ def more_conditions(own: Any, other: Any) -> bool:
     return bool(own.ptx.count("setp.") > other.ptx.count("setp."))
 
 
+def second_row(x: Any) -> Any:
+    return np.stack([np.zeros_like(x[0]), x[1]])
+
+
 @covers(
     "plgpu.copy_smem_to_gmem",
     looks=[compared("more `setp` in PTX than", more_conditions, to="copy_of_every_row")],
     uninterpreted=NO_CONDITIONS,
     note="`predicate`",
+    zeroed=True,
+    gives=second_row,
 )
 @pallasc.kernel(args={"x": "f32[2, 128]"}, targets=SINCE_HOPPER)
 def copy_of_one_row(x: jax.Array) -> jax.Array:
@@ -83,6 +89,8 @@ def copy_of_one_row(x: jax.Array) -> jax.Array:
     gaps=no_argument("copy_gmem_to_smem", "predicate"),
     uninterpreted={"0.12": "Too many leaves for PyTreeDef; expected 0."},
     note="`predicate`",
+    gives=same,
+    given={"x": np.abs},
 )
 @pallasc.kernel(args={"x": "f32[64, 128]"}, targets=SINCE_HOPPER)
 def loads_under_a_condition(x: jax.Array) -> jax.Array:
@@ -126,11 +134,17 @@ def gathered_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=out, scratch_types=scratch)(x, rows)
 
 
+def positive(x: Any) -> Any:
+    return np.maximum(x, 0)
+
+
 @covers(
     "plgpu.copy_smem_to_gmem",
     looks=[ptx(r"cp\.reduce\.async\.bulk\S*\.max", says="cp.reduce.async.bulk….max")],
     uninterpreted="reduction_op not supported",
     note="`reduction_op`",
+    zeroed=True,
+    gives=positive,
 )
 @pallasc.kernel(args={"x": "f16[64, 64]"}, targets=SINCE_HOPPER)
 def copy_that_compares(x: jax.Array) -> jax.Array:
@@ -173,7 +187,7 @@ def prefetch_under_a_condition(x: jax.Array) -> jax.Array:
     uninterpreted=NO_SEMAPHORES,
     note="`decrement`",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, reference=same)
 def semaphore_left_as_it_is(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         plgpu.semaphore_signal(semaphore, 2)
@@ -191,6 +205,10 @@ def scattered(x: Any, rows: Any) -> Any:
     return out
 
 
+def different_rows(rows: Any) -> Any:
+    return (np.arange(rows.size) * 5 % 64).astype(rows.dtype)
+
+
 @covers(
     "plgpu.copy_smem_to_gmem",
     "plgpu.Layout",
@@ -198,6 +216,9 @@ def scattered(x: Any, rows: Any) -> Any:
     gaps={"sm_120a": "Feature '.tile::scatter4' not supported on .target 'sm_120a'"},
     uninterpreted=NO_ROWS,
     note="rows that an array names",
+    zeroed=True,
+    gives=scattered,
+    given={"rows": different_rows},
 )
 @pallasc.kernel(args={"x": "f32[16, 128]", "rows": "u32[16]"}, targets=SINCE_BLACKWELL)
 def scattered_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
@@ -219,6 +240,8 @@ def scattered_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
     gaps=no_argument("atomic_add", "optimized"),
     uninterpreted="Invalid shape for `swap`.",
     note="`optimized`",
+    zeroed=True,
+    gives=same,
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
 def unoptimized_atomic_add(x: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ import pallasc
         "0.12": "ref must be a reference",
     },
     note="`atomic`",
+    undefined={0: "it adds to what the shared memory held before"},
 )
 @pallasc.kernel(args={"x": "i32[2, 64, 32]"}, targets=SINCE_HOPPER)
 def addition_to_the_neighbour(x: jax.Array) -> jax.Array:
@@ -127,6 +128,7 @@ def fetched(x: jax.Array, parameters: Any) -> jax.Array:
     ],
     uninterpreted={"0.10": "ref must be a reference"},
     note="`collective_axes`",
+    fetches=64 * 64 * 4 // 2,
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER, reference=twice)
 def prefetch_by_a_cluster(x: jax.Array) -> jax.Array:
@@ -142,7 +144,9 @@ def prefetch_by_a_cluster(x: jax.Array) -> jax.Array:
         ),
     ],
     uninterpreted={"0.10": "ref must be a reference"},
+    emulated="each block fetches 16384 bytes, and 8192 are to be fetched",
     note="`collective_axes` where Mosaic infers layouts, as it does in 0.12 unless told otherwise",
+    fetches=64 * 64 * 4 // 2,
 )
 @pallasc.kernel(args={"x": "f32[64, 64]"}, targets=SINCE_HOPPER, reference=twice)
 def prefetch_of_inferred_layouts(x: jax.Array) -> jax.Array:
@@ -158,7 +162,7 @@ def prefetch_of_inferred_layouts(x: jax.Array) -> jax.Array:
     },
     note="`collective_axis`",
 )
-@pallasc.kernel(args={"x": "f16[2, 128, 128]"}, targets=TENSOR_MEMORY)
+@pallasc.kernel(args={"x": "f16[2, 128, 128]"}, targets=TENSOR_MEMORY, reference=same)
 def commit_of_two_tensor_cores(x: jax.Array) -> jax.Array:
     def body(
         x_gmem: Any, out_gmem: Any, smem: Any, tmem: Any, loaded: Any, both: Any, done: Any

@@ -9,7 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, SINCE_BLACKWELL, SINCE_HOPPER, TENSOR_MEMORY
 from covering import covers, no_ptx, plan, ptx
-from forms import NEAR, NO_PREDICATES, absent, like, load, product, store, vector, warpgroup
+from forms import (
+    NEAR,
+    NO_PREDICATES,
+    absent,
+    like,
+    load,
+    plus_one,
+    product,
+    store,
+    vector,
+    warpgroup,
+)
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -163,6 +174,7 @@ def specialized_pipeline_of_the_first_thread(x: jax.Array) -> jax.Array:
         "0.12": "GPU interpret mode does not support `inline_mgpu`.",
     },
     note="`thread_axis` and `init_carry`",
+    undefined={0: "it depends on which block takes over which row"},
 )
 @pallasc.kernel(args={"x": "i32[256, 128]"}, targets=SINCE_BLACKWELL)
 def dynamic_schedule_of_threads(x: jax.Array) -> jax.Array:
@@ -187,6 +199,10 @@ def dynamic_schedule_of_threads(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def totals_of_rows(x: Any) -> Any:
+    return x.sum(axis=1)
+
+
 @covers(
     "plgpu.sum",
     looks=[ptx(r"add\.(rn\.)?f32", says="add.f32")],
@@ -194,7 +210,7 @@ def dynamic_schedule_of_threads(x: jax.Array) -> jax.Array:
     uninterpreted={"0.12": "MLIR translation rule for primitive 'mosaic_gpu_reduce_sum' not found"},
     note="`axis` and `accumulator_ilp`",
 )
-@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "f32[64, 64]"}, targets=EVERYWHERE, reference=totals_of_rows)
 def sums_of_rows(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         value = load(x_gmem, layout=plgpu.Layout.WGMMA, optimized=False)
@@ -238,6 +254,7 @@ def twice(x: Any) -> Any:
     ],
     uninterpreted={"0.10": "nan + cluster_barrier", "0.12": "RACE DETECTED"},
     note="`collective_axes`",
+    fetches=256 * 64 * 4 // 2,
 )
 @pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=twice)
 def specialized_pipeline_of_a_cluster(x: jax.Array) -> jax.Array:
@@ -276,7 +293,7 @@ def specialized_pipeline_of_a_cluster(x: jax.Array) -> jax.Array:
     uninterpreted=NO_PREDICATES,
     note="`memory_space`: the array stays where it is",
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def pipeline_of_global_blocks(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(index: Any, all_gmem: Any, out_smem: Any) -> None:

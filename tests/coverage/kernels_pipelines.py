@@ -59,7 +59,7 @@ def pipeline(x: jax.Array) -> jax.Array:
     uninterpreted=NO_PREDICATES,
     note="`transforms` and `delay_release`",
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def pipeline_of_tiles(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         def step(_: Any, x_smem: Any, out_smem: Any) -> None:

@@ -83,7 +83,7 @@ def call_without_parameters(x: jax.Array) -> jax.Array:
     uninterpreted=NO_BLOCKS,
     note=NO_CALL_NOTE,
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
 def call_over_a_grid(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -103,7 +103,7 @@ def call_over_a_grid(x: jax.Array) -> jax.Array:
     uninterpreted=NO_BLOCKS,
     note="`input_output_aliases`",
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
 def call_in_place(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         block_plus_one,
@@ -126,7 +126,7 @@ def call_in_place(x: jax.Array) -> jax.Array:
     uninterpreted=NO_BLOCKS,
     note="`scratch_shapes`, `name`, `cost_estimate` and `metadata`",
 )
-@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 256]"}, targets=SINCE_HOPPER, reference=plus_one)
 def call_with_more_keywords(x: jax.Array) -> jax.Array:
     def body(x_smem: Any, out_smem: Any, smem: Any) -> None:
         smem[...] = x_smem[...]
@@ -146,6 +146,10 @@ def call_with_more_keywords(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def numbers_of_blocks(x: Any) -> Any:
+    return x + np.repeat(np.arange(4, dtype=np.int32) * 10 + 4, 128)
+
+
 @covers(
     "pl.program_id",
     "pl.num_programs",
@@ -154,7 +158,7 @@ def call_with_more_keywords(x: jax.Array) -> jax.Array:
     uninterpreted=NO_BLOCKS,
     note="see `place_in_a_grid`",
 )
-@pallasc.kernel(args={"x": "i32[512]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "i32[512]"}, targets=SINCE_HOPPER, reference=numbers_of_blocks)
 def place_in_a_call(x: jax.Array) -> jax.Array:
     def body(x_smem: Any, out_smem: Any) -> None:
         out_smem[...] = x_smem[...] + (pl.program_id(0) * 10 + pl.num_programs(0))
@@ -239,7 +243,7 @@ def pipelined(x: jax.Array, spec: Any) -> jax.Array:
     looks=[plan("boxes of 64 x 64", lambda plan: {m.box[:2] for m in maps(plan)} == {(64, 64)})],
     uninterpreted=NO_PREDICATES,
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, pl.BlockSpec((64, 64), row))
 
@@ -250,7 +254,7 @@ def pipeline_of_plain_blocks(x: jax.Array) -> jax.Array:
     looks=[same_artifact("pipeline_of_plain_blocks")],
     uninterpreted=NO_PREDICATES,
 )
-@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[256, 64]"}, targets=SINCE_HOPPER, reference=plus_one)
 def pipeline_of_gpu_blocks(x: jax.Array) -> jax.Array:
     return pipelined(x, plgpu.BlockSpec((64, 64), row))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, SINCE_BLACKWELL, SINCE_HOPPER
 from covering import covers, no_ptx, plan, ptx
-from forms import like, same, vector
+from forms import like, plus_one, same, vector
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -69,7 +69,7 @@ def snake_order(x: jax.Array) -> jax.Array:
     looks=[ptx(r"clusterlaunchcontrol\.try_cancel"), ptx(r"clusterlaunchcontrol\.query_cancel")],
     uninterpreted="Collective axis `None` not found among axes",
 )
-@pallasc.kernel(args={"x": "i32[256, 128]"}, targets=SINCE_BLACKWELL)
+@pallasc.kernel(args={"x": "i32[256, 128]"}, targets=SINCE_BLACKWELL, reference=same)
 def dynamic_schedule(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         @plgpu.dynamic_scheduling_loop(("i",))
@@ -122,7 +122,7 @@ def stolen_block(x: jax.Array) -> jax.Array:
     ],
     uninterpreted="MLIR translation rule for primitive 'griddepcontrol_wait' not found",
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, reference=plus_one)
 def dependent_launch(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
         plgpu.griddepcontrol_wait()

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from architectures import SINCE_HOPPER
 from covering import covers, plan, ptx, sass
 from forms import absent, exchanged, lane, like, plus_one, same, vector
@@ -79,6 +80,10 @@ def arrive_and_wait(x: jax.Array) -> jax.Array:
     )(x)
 
 
+def seen_or_not(x: Any) -> Any:
+    return x, np.zeros((1,), np.int32)
+
+
 @covers(
     "plgpu.warp_map",
     "plgpu.WarpMesh",
@@ -88,6 +93,8 @@ def arrive_and_wait(x: jax.Array) -> jax.Array:
         "0.10": "Higher-order primitive core_map",
         "0.12": "barrier must be a reference",
     },
+    gives=seen_or_not,
+    undefined={1: "the copy may have ended by then, or not"},
 )
 @pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER)
 def warps(x: jax.Array) -> Any:
@@ -112,6 +119,10 @@ def warps(x: jax.Array) -> Any:
     )(x)
 
 
+def neighbours(x: Any) -> Any:
+    return x[::-1]
+
+
 @covers(
     "plgpu.ClusterBarrier",
     "plgpu.cluster_ref",
@@ -125,7 +136,7 @@ def warps(x: jax.Array) -> Any:
         "0.12": "Unsupported transform: ClusterRefTransform",
     },
 )
-@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER, reference=neighbours)
 def memory_of_the_neighbour(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, loaded: Any, both: Any) -> None:
         block = lax.axis_index("c")
@@ -158,7 +169,7 @@ def memory_of_the_neighbour(x: jax.Array) -> jax.Array:
         "0.12": "ref must be a reference",
     },
 )
-@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER)
+@pallasc.kernel(args={"x": "f32[2, 64, 32]"}, targets=SINCE_HOPPER, reference=neighbours)
 def store_to_the_neighbour(x: jax.Array) -> jax.Array:
     return exchanged(x)
 

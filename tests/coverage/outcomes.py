@@ -1,7 +1,8 @@
-"""What a case's outcome is called: "ok", "gap: …", "fault: …" or "wrong: …".
+"""What a case's outcome is called: "ok", "gap: …", "fault: …", "found: …" or "wrong: …".
 
 A gap is what JAX, Mosaic or `ptxas` refuse, in their words; a fault is what they compile into
-something else than was asked for. Both are declared. What is not as declared is "wrong".
+something else than was asked for; "found" is what the emulation of the PTX says of it. All are
+declared. What is not as declared is "wrong".
 """
 
 from __future__ import annotations
@@ -55,6 +56,21 @@ def numbers(case: Case, version: str, said: str) -> str:
     return told("interpreter", case.unnumbered(version), said)
 
 
+def emulated(case: Case, version: str, arch: str, said: str) -> str:
+    """Return the outcome of emulating a case for an architecture.
+
+    A gap is what the emulator does not know or nobody can know; other words that are declared are
+    found: what JAX made of the kernel, or the kernel itself, is wrong.
+    """
+    kind, _, why = said.partition(": ")
+    if kind == "undefined":
+        return f"gap: {why}"
+    outcome_told = told("emulator", case.ends(version, arch), said)
+    if kind != "UnsupportedError" and outcome_told.startswith("gap: "):
+        return f"found: {outcome_told.removeprefix('gap: ')}"
+    return outcome_told
+
+
 def told(who: str, words: str | None, said: str) -> str:
     """Compare what was said with the words that were expected, which say why there is a gap."""
     if not said:
@@ -83,7 +99,9 @@ def wrong(all_results: Mapping[str, Any]) -> list[str]:
     """Return a line for everything that is not as declared."""
     lines = []
     for name, case in all_results["cases"].items():
-        for where, text in [*case["targets"].items(), ("interpreter", case.get("numbers", ""))]:
+        emulated_on = {f"emulated for {a}": text for a, text in case.get("emulated", {}).items()}
+        others = {"interpreter": case.get("numbers", ""), **emulated_on}
+        for where, text in [*case["targets"].items(), *others.items()]:
             if text.startswith("wrong"):
                 lines.append(f"{all_results['declared'][name]['file']} {name} {where}: {text}")
     return lines

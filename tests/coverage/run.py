@@ -1,4 +1,6 @@
-"""Build every case, look for what it declares, run it in the interpreter, and tell what came out.
+"""Build every case, look for what it declares, run it without a GPU, and tell what came out.
+
+Each is run by JAX's interpreter, and its PTX is emulated for each architecture.
 
 Usage: run.py [--write | --merge] [--output FILE] [--sample] [--store FOLDER] [NAME...]. With
 `--write` the results of this JAX version, `results-<version>.json`, are written where every case is
@@ -54,6 +56,7 @@ def results(
         # A sample is built beside other tests: there one worker at a time costs least.
         jobs = 1 if sample else None
         report = build(chosen, store=Store(store), options=Options(jobs=jobs, timeout_s=_MOST_S))
+        emulations = _emulations(report.results, store, jobs)
     version = exported.version()
     built = _by_case(report.results)
     found = _found(report.results)
@@ -63,6 +66,7 @@ def results(
         "declared": {name: _declared(CASES[name]) for name in sorted(architectures)},
         "cases": {
             name: _result(CASES[name], built[name], found, numbers.get(name), version)
+            | _emulated(CASES[name], built[name], emulations, version)
             for name in sorted(architectures)
         },
     }
@@ -152,6 +156,28 @@ def _result(
     if said is not None:
         result["numbers"] = outcomes.numbers(case, version, said)
     return result
+
+
+def _emulations(
+    all_results: Iterable[VariantResult], store: Path, jobs: int | None
+) -> dict[str, str]:
+    """Emulate what was compiled; return what came out by the variants' names, "" for agreement."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import emulate  # it imports JAX, which the build needs not
+
+    return dict(emulate.emulations(all_results, store, jobs=jobs or os.cpu_count() or 1))
+
+
+def _emulated(
+    case: Case, built: Sequence[VariantResult], said: Mapping[str, str], version: str
+) -> dict[str, Any]:
+    """Return the outcomes of emulating a case by architecture, where it compiles for one."""
+    found: dict[str, str] = {}
+    for result in built:
+        arch = result.variant.target.arch
+        if result.artifact is not None and found.get(arch, "ok") == "ok":
+            found[arch] = outcomes.emulated(case, version, arch, said[result.variant.id])
+    return {"emulated": dict(sorted(found.items()))} if found else {}
 
 
 def _text(all_results: Mapping[str, Any]) -> str:

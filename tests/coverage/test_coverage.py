@@ -67,10 +67,14 @@ def came_out(shared: Callable[..., Path], warm_store: Store) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", KEPT["cases"])
 def test_a_kernel_gives_what_the_results_say(name: str, came_out: dict[str, Any]) -> None:
-    own, kept = came_out["cases"][name], KEPT["cases"][name]
+    own, kept = dict(came_out["cases"][name]), KEPT["cases"][name]
     built = kept["targets"] if ALL else own["targets"]
     assert built
-    assert own == {**kept, "targets": {arch: kept["targets"].get(arch) for arch in built}}
+    assert own.pop("emulated", {}) == {
+        arch: said for arch, said in kept.get("emulated", {}).items() if arch in built
+    }
+    without = {key: value for key, value in kept.items() if key != "emulated"}
+    assert own == {**without, "targets": {arch: kept["targets"].get(arch) for arch in built}}
 
 
 def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:
@@ -94,11 +98,15 @@ def test_nothing_is_checked_in_that_is_not_as_declared() -> None:
     outcomes = [
         outcome
         for case in KEPT["cases"].values()
-        for outcome in [*case["targets"].values(), case.get("numbers", "ok")]
+        for outcome in [
+            *case["targets"].values(),
+            case.get("numbers", "ok"),
+            *case.get("emulated", {}).values(),
+        ]
     ]
     assert outcomes
     assert [
-        text for text in outcomes if text.partition(": ")[0] not in ("ok", "gap", "fault")
+        text for text in outcomes if text.partition(": ")[0] not in ("ok", "gap", "fault", "found")
     ] == []
 
 
@@ -106,6 +114,32 @@ def test_every_kernel_that_compiles_has_numbers_or_the_words_of_the_interpreter(
     without = [name for name, case in KEPT["cases"].items() if "numbers" not in case]
     compiled = [name for name in without if not _is_a_gap(KEPT["cases"][name])]
     assert compiled == []
+
+
+def test_every_kernel_that_compiles_is_emulated_or_has_words_why_not() -> None:
+    for case in KEPT["cases"].values():
+        compiled = [a for a, text in case["targets"].items() if not text.startswith("gap: ")]
+        assert sorted(case.get("emulated", {})) == compiled
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_80", "sm_120a"])
+def test_most_of_what_compiles_is_emulated_with_right_numbers(arch: str) -> None:
+    said = [c["emulated"][arch] for c in KEPT["cases"].values() if arch in c.get("emulated", {})]
+    known = [text for text in said if not text.startswith("found: ")]
+    assert len(known) > 50
+    assert known.count("ok") >= 0.95 * len(known)
+
+
+def test_what_jax_compiles_wrongly_is_found_by_emulation() -> None:
+    wrong = {
+        (name, arch)
+        for name, case in KEPT["cases"].items()
+        for arch, outcome in case["targets"].items()
+        if outcome.startswith("fault: ")
+    }
+    assert wrong
+    for name, arch in wrong:
+        assert KEPT["cases"][name]["emulated"][arch].startswith("found: ")
 
 
 def _is_a_gap(case: dict[str, Any]) -> bool:
