@@ -18,8 +18,8 @@ SASS or launch plan on each of them; “all” stands for all eight. *Numbers* m
 interpreter ran the kernel and agreed with a reference in NumPy; otherwise the interpreter's reason
 is quoted. *Emulated* means that its PTX, executed without a GPU as `pallasc.emulate` does, agreed
 for each architecture that it compiles for, with the newest JAX; otherwise what the emulation finds
-or cannot tell is quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles into
-something other than the kernel asks for, and is checked to still do so.
+or cannot tell is quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in
+JAX” compiles into something other than the kernel asks for, and is checked to still do so.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
 in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
