@@ -17,9 +17,9 @@ compiles for, or those that have the feature. The last column lists what was the
 SASS or launch plan on each of them; “all” stands for all eight. *Numbers* means that JAX's
 interpreter ran the kernel and agreed with a reference in NumPy; otherwise the interpreter's reason
 is quoted. *Emulated* means that its PTX, executed without a GPU as `pallasc.emulate` does, agreed
-for each architecture that it compiles for, with the newest JAX; otherwise what the emulation finds
-or cannot tell is quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in
-JAX” compiles into something other than the kernel asks for, and is checked to still do so.
+for each architecture that it compiles for; otherwise what the emulation finds or cannot tell is
+quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles into
+something other than the kernel asks for, and is checked to still do so.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
 in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
@@ -109,7 +109,7 @@ def _totals(results: Mapping[str, Mapping[str, Any]]) -> str:
         counts = [outcomes.count(kind) for kind in ("ok", "fault", "gap")]
         numbers = sum(case.get("numbers") == "ok" for case in cases)
         emulated = [text for case in cases for text in case.get("emulated", {}).values()]
-        share = f"{emulated.count('ok')} of {len(emulated)}" if emulated else ""
+        share = f"{emulated.count('ok')} of {len(emulated)}"
         lines.append([held["jax"], *map(str, [len(cases), *counts, numbers]), share])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -76,7 +76,7 @@ def emulate(variant: Variant, artifact: Artifact, ptx: Mapping[str, str]) -> str
     plan = artifact.plan
     given = arrays(variant, case, max(plan.device_count, 1))
     machine = Machine(Policy(seconds=_MOST_S))
-    run = PlanRun(artifact, machine, ptx, **({"fill": 0} if case.zeroed else {}))
+    run = PlanRun(artifact, machine, ptx, **({"poison": 0} if case.zeroed else {}))
     try:
         found = run.run([_leaves(artifact, one) for one in given])
     except (UnsupportedError, CheckError) as error:
