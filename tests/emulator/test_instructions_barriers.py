@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from small_kernels import run
 
+from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.machine import Deadlock, Policy
+from pallasc.emulator.machine.machine import Policy
 
 S = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 m;"
 WARPS = "shr.u32 %r30, %t, 5;"
