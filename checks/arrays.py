@@ -13,10 +13,10 @@ import numpy as np
 from pallasc.checks.findings import Finding
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.builds.compare import array_of, compare_arrays, settle_tolerance
-from pallasc.compiler.builds.input_values import random_bytes
-from pallasc.compiler.builds.npy import names_in, read_named
-from pallasc.compiler.builds.user_calls import leaves_of, run_reference
+from pallasc.compiler.references.compare import array_of, compare_arrays, settle_tolerance
+from pallasc.compiler.references.input_values import random_bytes
+from pallasc.compiler.references.npy import names_in, read_named
+from pallasc.compiler.references.user_calls import leaves_of, run_reference
 from pallasc.errors import ArgumentError, Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Binding

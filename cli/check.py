@@ -197,7 +197,7 @@ def _input_file(file: Path | None) -> Path | None:
     """
     if file is None:
         return None
-    from pallasc.compiler.builds.npy import names_in
+    from pallasc.compiler.references.npy import names_in
 
     names_in(file)
     return file.absolute()

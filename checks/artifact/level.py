@@ -17,7 +17,7 @@ from pallasc.checks.artifact.rules import COMPILED_WRONGLY
 from pallasc.checks.findings import Finding, LevelResult, from_findings, not_checked
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.builds.compare import compare_arrays, settle_tolerance
+from pallasc.compiler.references.compare import compare_arrays, settle_tolerance
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.races.observer import Races

@@ -18,11 +18,11 @@ from pallasc.checks.interpreter.messages import failure_finding, race_findings, 
 from pallasc.checks.interpreter.waiting import Waiting, Watch, failures, user_place
 from pallasc.checks.rules import DEADLOCK
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.builds.user_calls import kernel_call, leaves_of
 from pallasc.compiler.lowering.assertions import failed_line
 from pallasc.compiler.lowering.diagnose import definition
 from pallasc.compiler.lowering.entry import import_function
 from pallasc.compiler.lowering.jax_versions import jax_mesh, on_one_device
+from pallasc.compiler.references.user_calls import kernel_call, leaves_of
 from pallasc.errors import Location, PallascError
 from pallasc.specs.spec import Variant
 

@@ -46,8 +46,8 @@ def make_inputs(
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
-    from pallasc.compiler.builds.input_values import random_bytes
-    from pallasc.compiler.builds.npy import read_array
+    from pallasc.compiler.references.input_values import random_bytes
+    from pallasc.compiler.references.npy import read_array
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []

@@ -17,7 +17,7 @@ from pallasc.errors import CheckError
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
     from pallasc.cli.launching.profile_trace import TraceFile
-    from pallasc.compiler.builds.reference import LaunchFiles
+    from pallasc.compiler.references.reference import LaunchFiles
     from pallasc.runtime.device.devices import Device
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
@@ -132,7 +132,7 @@ def _write(folder: Path, value: Value) -> Path:
     Raises:
         SpecError: it cannot be written.
     """
-    from pallasc.compiler.builds.npy import npy_bytes
+    from pallasc.compiler.references.npy import npy_bytes
 
     array = value.binding
     path = folder / f"{file_name(array.path)}.npy"
@@ -164,7 +164,7 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
     """Launch each variant when its reference can be run; yield its number and outcome."""
     if not chosen:
         return
-    from pallasc.compiler.builds.reference import compare
+    from pallasc.compiler.references.reference import compare
 
     launched: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
@@ -186,7 +186,7 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
 
 def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
     """Write the arrays for the process that compares, over those of the launch before."""
-    from pallasc.compiler.builds.reference import ArrayFile, LaunchFiles
+    from pallasc.compiler.references.reference import ArrayFile, LaunchFiles
 
     def write(kind: str, values: Sequence[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.builds.npy import (
+from pallasc.compiler.references.npy import (
     names_in,
     npy_bytes,
     pack,

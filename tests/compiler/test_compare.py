@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.builds import compare
-from pallasc.compiler.builds.compare import compare_arrays, read_array, settle_tolerance
+from pallasc.compiler.references import compare
+from pallasc.compiler.references.compare import compare_arrays, read_array, settle_tolerance
 from pallasc.specs.spec import Tolerance
 
 NAN, INF = float("nan"), float("inf")

@@ -19,7 +19,7 @@ from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
 
-PROGRAM = "pallasc.compiler.builds.reference_worker"
+PROGRAM = "pallasc.compiler.references.reference_worker"
 
 
 @dataclass(frozen=True, slots=True)

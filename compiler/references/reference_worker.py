@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.builds.compare import (
+from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.references.compare import (
     compare_arrays,
     read_array,
     settle_tolerance,
 )
-from pallasc.compiler.builds.reference import ArrayFile, Compare, Compared
-from pallasc.compiler.builds.user_calls import leaves_of, run_reference
-from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.references.reference import ArrayFile, Compare, Compared
+from pallasc.compiler.references.user_calls import leaves_of, run_reference
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
 from pallasc.errors import PallascError, SpecError

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pallasc.compiler.builds.compare import numpy_dtype
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.trees import abstract, bind
+from pallasc.compiler.references.compare import numpy_dtype
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
