@@ -1,0 +1,323 @@
+"""Mutants of kernels at source level: each differs from its source in one place.
+
+A mutant is named kernel/function:line:operator. Edits keep the number of every other line, so that
+a line of a mutant is the same line of its source.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+WAITS = frozenset({"barrier_wait", "wgmma_wait", "wait_smem_to_gmem", "wait_load_tmem"})
+ARRIVALS = frozenset({"barrier_arrive", "tcgen05_commit_arrive"})
+COPIES = frozenset({"copy_gmem_to_smem", "copy_smem_to_gmem"})
+SYNCHRONISATIONS = (
+    WAITS
+    | ARRIVALS
+    | {"commit_smem", "commit_smem_to_gmem_group", "semaphore_signal", "semaphore_wait"}
+)
+_SLOTS = frozenset({"slot", "tma_slot", "wait_slot", "acc_slot", "wg_idx"})
+_WEAKER = {ast.GtE: ">", ast.Gt: ">=", ast.Lt: "<=", ast.LtE: "<"}
+_OPERATORS = {ast.GtE: ">=", ast.Gt: ">", ast.Lt: "<", ast.LtE: "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change to a source.
+
+    Attributes:
+        function: the innermost function that is changed.
+        line: where the change begins.
+        last: the last line that it touches.
+        operator: what was done, and to what.
+        source: the whole source, changed.
+    """
+
+    function: str
+    line: int
+    last: int
+    operator: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """Its name within its kernel."""
+        return f"{self.function}:{self.line}:{self.operator}"
+
+
+def mutants(
+    source: str, functions: Sequence[str], *, own: Sequence[str] = (), swaps: Sequence[str] = ()
+) -> list[Mutant]:
+    """Return all mutants of functions of a module, in the order of their places.
+
+    Args:
+        source: the module.
+        functions: its functions, at top level, that are changed.
+        own: functions inside of them that synchronise.
+        swaps: names of barriers; each is exchanged for the next one.
+    """
+    maker = _Maker(source, frozenset(own), tuple(swaps))
+    tree = ast.parse(source)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in functions:
+            maker.function(node)
+    found: dict[str, Mutant] = {}
+    for mutant in sorted(maker.found, key=lambda m: (m.line, m.operator)):
+        found.setdefault(mutant.source, mutant)
+    return list(found.values())
+
+
+class _Maker:
+    """Walks through functions and takes down the mutants of each place."""
+
+    def __init__(self, source: str, own: frozenset[str], swaps: tuple[str, ...]) -> None:
+        self.source = source
+        self.own = own
+        self.swaps = swaps
+        self.found: list[Mutant] = []
+        self._function = ""
+        self._starts = [0]
+        for line in source.encode().splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def function(self, node: ast.FunctionDef) -> None:
+        """Take down the mutants of a function and of those inside."""
+        outer, self._function = self._function, node.name
+        for decorator in node.decorator_list:
+            self._expressions(decorator)
+        self._block(node.body)
+        self._function = outer
+
+    def _block(self, body: Sequence[ast.stmt]) -> None:
+        for index, statement in enumerate(body):
+            name = self._synchronises(statement)
+            if name:
+                self._synchronisation(statement, name, body, index)
+            elif _called(statement) in COPIES:
+                self._replace(statement, "pass", f"delete {_called(statement)}")
+            if isinstance(statement, ast.FunctionDef):
+                self.function(statement)
+                continue
+            for child in ast.iter_child_nodes(statement):
+                if not isinstance(child, ast.stmt) and not isinstance(
+                    statement, ast.If | ast.While
+                ):
+                    self._expressions(child)
+            for inner in ("body", "orelse"):
+                if isinstance(block := getattr(statement, inner, None), list):
+                    self._block(block)
+
+    def _synchronises(self, statement: ast.stmt) -> str:
+        """Return the name of the synchronisation that a statement is, "" for any other."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            return ""
+        call = statement.value
+        names = [_name(call.func), *map(_name, call.args if isinstance(call.func, ast.Call) else ())]
+        return next((n for n in names if n in SYNCHRONISATIONS or n in self.own), "")
+
+    def _synchronisation(
+        self, statement: ast.Expr, name: str, body: Sequence[ast.stmt], index: int
+    ) -> None:
+        self._replace(statement, "pass", f"delete {name}")
+        if name in ARRIVALS | self.own | {"barrier_wait"}:
+            text = self._text(statement)
+            if "\n" not in text:
+                self._replace(statement, f"{text}; {text}", f"twice {name}")
+        if index + 1 < len(body):
+            self._exchange(statement, body[index + 1], f"later {name}")
+        if index and not self._synchronises(body[index - 1]):
+            self._exchange(body[index - 1], statement, f"earlier {name}")
+
+    def _expressions(self, root: ast.AST) -> None:
+        for node in ast.walk(root):
+            if isinstance(node, ast.Call):
+                self._call(node)
+            elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+                self._comparison(node)
+            elif isinstance(node, ast.Subscript):
+                self._subscript(node)
+
+    def _call(self, call: ast.Call) -> None:
+        name = _name(call.func)
+        if name in ("wgmma_wait", "wait_smem_to_gmem") and call.args:
+            count = call.args[0]
+            self._replace(count, f"{self._text(count)} + 1", f"weaken {name} n+1")
+            if name == "wait_smem_to_gmem" and not call.keywords:
+                text = f"{self._text(count)}, wait_read_only=True"
+                self._replace(count, text, f"weaken {name} read-only")
+        elif name in ("Barrier", "ClusterBarrier"):
+            self._barrier(call)
+        elif name == "BlockSpec":
+            self._block_spec(call)
+        elif name == "rem" and len(call.args) == 2:
+            step, count = call.args
+            self._replace(step, f"{self._text(step)} + 1", "slot rem+1")
+            self._replace(count, f"{self._text(count)} - 1", "slot rem n-1")
+        elif name in ("fori_loop", "loop") and len(call.args) >= 2:
+            first, last = call.args[:2]
+            self._replace(first, f"{self._text(first)} + 1", "count loop from+1")
+            self._replace(last, f"{self._text(last)} - 1", "count loop to-1")
+        elif name == "ds" and len(call.args) == 2:
+            first = call.args[0]
+            self._replace(first, f"{self._text(first)} + 8", "index ds+8")
+        if name in ARRIVALS | COPIES | {"barrier_wait", "tcgen05_mma"}:
+            self._swap(call, name)
+        if name == "copy_gmem_to_smem" and len(call.args) == 3:
+            self._half(call)
+        for keyword in call.keywords:
+            self._keyword(keyword)
+
+    def _keyword(self, keyword: ast.keyword) -> None:
+        value, text = keyword.value, self._text(keyword.value)
+        if keyword.arg == "accumulate":
+            self._replace(value, "True", "count accumulate always")
+            self._replace(value, "False", "count accumulate never")
+        elif keyword.arg == "delay_release" and text != "delay_release":
+            self._replace(value, f"({text}) - 1", "count delay_release-1")
+        elif keyword.arg == "orders_tensor_core":
+            self._replace(value, "False", "weaken orders_tensor_core")
+        elif keyword.arg == "wait_read_only" and text == "False":
+            self._replace(value, "True", "weaken wait_read_only")
+
+    def _barrier(self, call: ast.Call) -> None:
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        if (count := named.get("num_arrivals")) is not None:
+            text = self._text(count)
+            self._replace(count, f"{text} + 1", "count arrivals+1")
+            if text != "1":
+                self._replace(count, f"{text} - 1", "count arrivals-1")
+        else:
+            text = self._text(call)
+            more = text[:-1] + (", " if call.keywords else "") + "num_arrivals=2)"
+            self._replace(call, more, "count arrivals+1")
+        if (count := named.get("num_barriers")) is not None:
+            self._replace(count, f"{self._text(count)} - 1", "count barriers-1")
+
+    def _block_spec(self, call: ast.Call) -> None:
+        for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            if isinstance(value, ast.Lambda) and isinstance(value.body, ast.Tuple):
+                names = {argument.arg for argument in value.args.args}
+                for element in value.body.elts:
+                    if _name(element) in names:
+                        self._replace(element, f"{self._text(element)} + 1", "index map+1")
+                    else:
+                        self._replace(element, f"{self._text(element)} + 1", "index map other+1")
+
+    def _swap(self, call: ast.Call, name: str) -> None:
+        for argument in call.args:
+            for node in ast.walk(argument):
+                if isinstance(node, ast.Name) and node.id in self.swaps:
+                    at = self.swaps.index(node.id)
+                    other = self.swaps[(at + 1) % len(self.swaps)]
+                    self._replace(node, other, f"swap {node.id} in {name}")
+
+    def _half(self, call: ast.Call) -> None:
+        """Copy half of it: both references, or the bytes would not be those announced."""
+        source, target, _ = call.args
+        texts = []
+        for node in (source, target):
+            text = self._text(node)
+            texts.append(f"({text}).at[pl.ds(0, ({text}).shape[0] // 2)]")
+        between = self._slice(self._end(source), self._start(target))
+        self._edit(
+            self._start(source),
+            self._end(target),
+            texts[0] + between + texts[1],
+            "bytes half of copy",
+            (source.lineno, target.end_lineno or target.lineno),
+        )
+
+    def _comparison(self, node: ast.Compare) -> None:
+        kind = type(node.ops[0])
+        left, right = node.left, node.comparators[0]
+        if kind in _WEAKER:
+            text = f"{self._text(left)} {_WEAKER[kind]} {self._text(right)}"
+            self._replace(node, text, f"count {_OPERATORS[kind]} to {_WEAKER[kind]}")
+        elif kind is ast.Eq and isinstance(right, ast.Constant) and right.value in (0, 1):
+            text = f"{self._text(left)} == {1 - right.value}"
+            self._replace(node, text, f"count == {right.value}")
+
+    def _subscript(self, node: ast.Subscript) -> None:
+        index = node.slice
+        is_at = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+        if is_at and _name(index) in _SLOTS:
+            what = _name(node.value.value)  # type: ignore[attr-defined]
+            self._replace(index, "0", f"slot {what}[0]")
+        if _name(node.value).endswith("_gmem") and isinstance(index, ast.BinOp):
+            self._replace(index, f"{self._text(index)} + 1", "index +1")
+
+    # Text.
+
+    def _start(self, node: ast.AST) -> int:
+        line = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]
+        return self._starts[line - 1] + node.col_offset  # type: ignore[attr-defined, no-any-return]
+
+    def _end(self, node: ast.AST) -> int:
+        return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined, no-any-return]
+
+    def _slice(self, begin: int, end: int) -> str:
+        return self.source.encode()[begin:end].decode()
+
+    def _text(self, node: ast.AST) -> str:
+        return self._slice(self._start(node), self._end(node))
+
+    def _replace(self, node: ast.expr | ast.stmt, text: str, operator: str) -> None:
+        lines = (node.lineno, node.end_lineno or node.lineno)
+        self._edit(self._start(node), self._end(node), text, operator, lines)
+
+    def _exchange(self, first: ast.stmt, second: ast.stmt, operator: str) -> None:
+        begin, end = self._start(first), self._end(second)
+        between = self._slice(self._end(first), self._start(second))
+        moved = first if operator.startswith("later") else second
+        self._edit(
+            begin,
+            end,
+            self._text(second) + between + self._text(first),
+            operator,
+            (moved.lineno, moved.end_lineno or moved.lineno),
+            touched=(first.lineno, second.end_lineno or second.lineno),
+        )
+
+    def _edit(
+        self,
+        begin: int,
+        end: int,
+        text: str,
+        operator: str,
+        lines: tuple[int, int],
+        touched: tuple[int, int] | None = None,
+    ) -> None:
+        # Inside of parentheses as after a statement, empty lines change nothing.
+        text += "\n" * (self._slice(begin, end).count("\n") - text.count("\n"))
+        data = self.source.encode()
+        source = (data[:begin] + text.encode() + data[end:]).decode()
+        try:
+            ast.parse(source)
+        except SyntaxError:
+            return
+        last = (touched or lines)[1]
+        self.found.append(Mutant(self._function, lines[0], last, operator, source))
+
+
+def _called(statement: ast.stmt) -> str:
+    is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    return _name(statement.value.func) if is_call else ""  # type: ignore[attr-defined]
+
+
+def _name(node: ast.AST) -> str:
+    """Return the last part of a dotted name, "" for what is none."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def sample(found: Sequence[Mutant], most: int) -> Iterator[Mutant]:
+    """Yield mutants in their order, of each operator's kind at most `most`."""
+    counts: dict[str, int] = {}
+    for mutant in found:
+        kind = " ".join(mutant.operator.split()[:2])
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= most:
+            yield mutant
