@@ -97,8 +97,6 @@ def attention_gradients(
 
 GROUPS = (40, 88)
 """Rows of each group of the ragged product."""
-SUMMED = (140, 244)
-"""Rows of each group of the transposed ragged product."""
 
 
 def ragged_dot(lhs: Array, rhs: Array) -> np.ndarray:
@@ -110,12 +108,3 @@ def ragged_dot(lhs: Array, rhs: Array) -> np.ndarray:
     ]
     return np.concatenate(parts).astype(np.asarray(lhs).dtype)
 
-
-def transposed_ragged_dot(lhs: Array, rhs: Array) -> np.ndarray:
-    """A product for each group of rows, which are summed."""
-    ends = np.cumsum(SUMMED)
-    parts = [
-        _wide(lhs)[end - size : end].T @ _wide(rhs)[end - size : end]
-        for size, end in zip(SUMMED, ends, strict=True)
-    ]
-    return np.stack(parts).astype(np.asarray(lhs).dtype)
