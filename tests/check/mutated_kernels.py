@@ -32,7 +32,7 @@ class Subject:
         args: its arrays.
         static: other arguments.
         target: what it is compiled for.
-        reference: the function of `references` with right numbers.
+        reference: the function of `mutant_references` with right numbers.
         changes: texts of the source and what they become, for small sizes.
         more: text behind the source.
         own: functions inside that synchronise.
@@ -40,7 +40,8 @@ class Subject:
         scales: what the random numbers of an array are multiplied by.
         offsets: what is added to them.
         tolerance: relative and absolute.
-        only_lines: the first and last line of the source that mutants change; None for all.
+        only: the functions inside, if not all, whose mutants are taken: others are those of another
+            subject with the same source.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Subject:
     scales: Mapping[str, float] = field(default_factory=dict)
     offsets: Mapping[str, float] = field(default_factory=dict)
     tolerance: tuple[float, float] = (4e-3, 4e-2)
-    most: int = 99
+    only: tuple[str, ...] = ()
 
     def source(self) -> str:
         """Return the source, as it is compiled without a mutation."""
@@ -95,31 +96,31 @@ def _jax_config(module: str, **fields: Any) -> dict[str, Any]:
 
 
 _MATMUL = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
-_HOPPER = dict(
-    module=_JAX + "hopper_matmul_mgpu",
-    functions=("kernel",),
-    entry="matmul",
-    reference="matmul",
-    changes=(("num_sms = get_num_sms()", "num_sms = 2"),),
-)
-_BLACKWELL = dict(
-    module=_JAX + "blackwell_matmul_mgpu",
-    functions=("matmul_kernel",),
-    entry="matmul_kernel",
-    reference="matmul",
-    target="sm_100a",
-    swaps=("ab_tma_barrier", "consumed_barrier", "mma_done_barrier", "store_done_barrier"),
-)
-_ATTENTION = dict(
-    module=_JAX + "attention_mgpu",
-    args={"q": "f16[1, 256, 1, 64]", "k": "f16[1, 256, 1, 64]", "v": "f16[1, 256, 1, 64]"},
-    own=("perform_schedule_barrier", "end_softmax_barriers"),
-    tolerance=(1e-2, 1e-2),
-)
-_BACKWARD = dict(
-    block_q=64, block_kv=64, max_concurrent_steps=2, compute_wgs_bwd=2,
-    block_q_dkv=64, block_kv_dkv=64, block_q_dq=64, block_kv_dq=64,
-)  # fmt: skip
+_HOPPER = {
+    "module": _JAX + "hopper_matmul_mgpu",
+    "functions": ("kernel",),
+    "entry": "matmul",
+    "reference": "matmul",
+    "changes": (("num_sms = get_num_sms()", "num_sms = 2"),),
+}
+_BLACKWELL = {
+    "module": _JAX + "blackwell_matmul_mgpu",
+    "functions": ("matmul_kernel",),
+    "entry": "matmul_kernel",
+    "reference": "matmul",
+    "target": "sm_100a",
+    "swaps": ("ab_tma_barrier", "consumed_barrier", "mma_done_barrier", "store_done_barrier"),
+}
+_ATTENTION = {
+    "module": _JAX + "attention_mgpu",
+    "args": {"q": "f16[1, 256, 1, 64]", "k": "f16[1, 256, 1, 64]", "v": "f16[1, 256, 1, 64]"},
+    "own": ("perform_schedule_barrier", "end_softmax_barriers"),
+    "tolerance": (1e-2, 1e-2),
+}
+_BACKWARD = {
+    "block_q": 64, "block_kv": 64, "max_concurrent_steps": 2, "compute_wgs_bwd": 2,
+    "block_q_dkv": 64, "block_kv_dkv": 64, "block_q_dq": 64, "block_kv_dq": 64,
+}  # fmt: skip
 
 SUBJECTS: tuple[Subject, ...] = (
     Subject(
@@ -223,7 +224,7 @@ SUBJECTS: tuple[Subject, ...] = (
             max_concurrent_steps=2,
             epi_tile_n=16,
         ),
-        **{**_HOPPER, "reference": "matmul_added"},
+        **{**_HOPPER, "reference": "matmul_added", "only": ("_acc_scope", "_pipeline_scope")},
     ),
     Subject(
         name="jax_blackwell_matmul",
@@ -254,6 +255,7 @@ SUBJECTS: tuple[Subject, ...] = (
         # JAX 0.12 leaves the axis out, and a block may be two tiles ahead of the other.
         **{
             **_BLACKWELL,
+            "only": ("_loop_body", "_wait_store", "_compute", "matmul_kernel"),
             "changes": (('thread_axis="wg")', 'thread_axis="wg", cluster_axes=("x",))'),),
         },
     ),
@@ -274,7 +276,7 @@ SUBJECTS: tuple[Subject, ...] = (
             "attention_mgpu", block_q=64, block_kv=64, max_concurrent_steps=2, causal=True
         ),
         reference="causal_attention",
-        most=2,
+        only=("epilogue_kv_loop", "_compute_wg"),
         **_ATTENTION,
     ),
     Subject(
@@ -334,9 +336,12 @@ def grouped(lhs, rhs, **options):
     return ragged_dot(lhs, rhs, group_sizes=jnp.array([40, 88], jnp.int32), **options)
 """,
         static={
-            "block_m": 64, "block_n": 64, "block_k": 64, "max_concurrent_steps": 4,
+            "block_m": 64,
+            "block_n": 64,
+            "block_k": 64,
+            "max_concurrent_steps": 4,
             "grid_block_n": 1,
-        },  # fmt: skip
+        },
         reference="ragged_dot",
     ),
 )

@@ -114,7 +114,10 @@ class _Maker:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return ""
         call = statement.value
-        names = [_name(call.func), *map(_name, call.args if isinstance(call.func, ast.Call) else ())]
+        names = [
+            _name(call.func),
+            *map(_name, call.args if isinstance(call.func, ast.Call) else ()),
+        ]
         return next((n for n in names if n in SYNCHRONISATIONS or n in self.own), "")
 
     def _synchronisation(
@@ -125,9 +128,9 @@ class _Maker:
             text = self._text(statement)
             if "\n" not in text:
                 self._replace(statement, f"{text}; {text}", f"twice {name}")
-        if index + 1 < len(body):
+        if index + 1 < len(body) and _does_something(body[index + 1]):
             self._exchange(statement, body[index + 1], f"later {name}")
-        if index and not self._synchronises(body[index - 1]):
+        if index and _does_something(body[index - 1]):
             self._exchange(body[index - 1], statement, f"earlier {name}")
 
     def _expressions(self, root: ast.AST) -> None:
@@ -304,6 +307,17 @@ class _Maker:
 def _called(statement: ast.stmt) -> str:
     is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     return _name(statement.value.func) if is_call else ""  # type: ignore[attr-defined]
+
+
+def _does_something(statement: ast.stmt) -> bool:
+    """Tell whether it matters on which side of a statement a synchronisation stands."""
+    if isinstance(statement, ast.FunctionDef):
+        return bool(statement.decorator_list)
+    if not isinstance(statement, ast.Assign):
+        return not isinstance(statement, ast.Return | ast.Pass)
+    called = {_name(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+    writes = any(isinstance(target, ast.Subscript) for target in statement.targets)
+    return writes or not called <= {"ds", "rem", "div", "slice", "axis_index", "array", ""}
 
 
 def _name(node: ast.AST) -> str:

@@ -107,4 +107,3 @@ def ragged_dot(lhs: Array, rhs: Array) -> np.ndarray:
         for number, (size, end) in enumerate(zip(GROUPS, ends, strict=True))
     ]
     return np.concatenate(parts).astype(np.asarray(lhs).dtype)
-

@@ -1,8 +1,8 @@
 """Find out which mutants of kernels the levels of `pallasc check` see.
 
-    python tests/check/mutants.py                                  # the artifact level
-    python tests/check/mutants.py --interpreter                    # JAX's interpreter beside it
-    python tests/check/mutants.py -k hopper --json found.json
+    python tests/check/kernel_mutants.py                  # the artifact level
+    python tests/check/kernel_mutants.py --interpreter    # JAX's interpreter beside it
+    python tests/check/kernel_mutants.py -k hopper --json found.json
 
 Mutants are built once: artifacts are kept in the store of `--folder`, and so are the interpreter's
 results.
@@ -27,14 +27,14 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import mutant_references as references
 import numpy as np
-import references
-from mutations import Mutant, mutants, sample
-from subjects import SUBJECTS, Subject
+from kernel_mutations import Mutant, mutants, sample
+from mutated_kernels import SUBJECTS, Subject
 
 from pallasc.cache.store import Store
+from pallasc.compiler.again.find_lines import find_lines
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.find_lines import find_lines
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.emulator.machine.faults import Fault
@@ -118,7 +118,8 @@ def cases(chosen: Iterable[Subject], *, most: int = 99) -> Iterator[Case]:
     for subject in chosen:
         yield Case(subject, 0, None)
         found = mutants(subject.source(), subject.functions, own=subject.own, swaps=subject.swaps)
-        kept = {id(mutant) for mutant in sample(found, min(most, subject.most))}
+        numbered = [m for m in found if not subject.only or m.function in subject.only]
+        kept = {id(mutant) for mutant in sample(numbered, most)}
         for number, mutant in enumerate(found, 1):
             if id(mutant) in kept:
                 yield Case(subject, number, mutant)
@@ -127,7 +128,7 @@ def cases(chosen: Iterable[Subject], *, most: int = 99) -> Iterator[Case]:
 def write(folder: Path, wanted: Sequence[Case], name: str = "spec") -> Path:
     """Write the modules of cases and a spec that names them; return the spec."""
     own = Path(references.__file__).read_text(encoding="utf-8")
-    (folder / "references.py").write_text(own, encoding="utf-8")
+    (folder / "mutant_references.py").write_text(own, encoding="utf-8")
     kernels = []
     for case in wanted:
         subject = case.subject
@@ -138,7 +139,7 @@ def write(folder: Path, wanted: Sequence[Case], name: str = "spec") -> Path:
             "args": dict(subject.args),
             "static": dict(subject.static),
             "targets": [subject.target],
-            "reference": f"references:{subject.reference}",
+            "reference": f"mutant_references:{subject.reference}",
         }
         rtol, atol = subject.tolerance
         kernels.append({**kernel, "tolerance": {"rtol": rtol, "atol": atol}})
@@ -169,7 +170,7 @@ def judge(case: Case, artifact: Artifact) -> Outcome:
     arrays = [inputs[binding.path] for binding in artifact.plan.inputs]
     outcome = Outcome(case.id, "nothing")
     for how, policy in enumerate(POLICIES):
-        outcome = _run(case, artifact, arrays, expected, policy)
+        outcome = _run(case, artifact, arrays, expected, policy, races=not how)
         if outcome.found != "nothing":
             outcome = replace(outcome, how=str(how))
             break
@@ -183,9 +184,11 @@ def _run(
     arrays: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
     policy: Policy,
+    *,
+    races: bool,
 ) -> Outcome:
     machine = Machine(policy)
-    observer = _observer(machine)
+    observer = race_observer(machine) if races else None
     try:
         with np.errstate(all="ignore"):
             (results,) = PlanRun(artifact, machine).run([arrays])
@@ -195,21 +198,26 @@ def _run(
         return Outcome(case.id, found, fault.rule, str(fault), ptx_line=line)
     except PallascError as error:
         return Outcome(case.id, "unknown", type(error).__name__, str(error))
-    for races in getattr(observer, "findings", ()):
-        line = races.second.instruction.line
-        return Outcome(case.id, "race", races.rule, str(races), ptx_line=line)
+    raced = Outcome(case.id, "nothing")
+    for race in getattr(observer, "findings", ()):
+        line = race.second.instruction.line
+        raced = Outcome(case.id, "race", race.rule, str(race), ptx_line=line)
+        break
     for result, right in zip(results, expected, strict=True):
         if wrong := difference(result, right, *case.subject.tolerance):
-            return Outcome(case.id, "numbers", message=wrong)
-    return Outcome(case.id, "nothing")
+            text = f"{wrong}\n{raced.message}".strip()
+            return replace(raced, found="numbers", message=text)
+    return raced
 
 
-def _observer(machine: Machine) -> Any:
+def race_observer(machine: Machine) -> Any:
+    """Have a machine's races found; return what finds them, None where nothing does."""
     try:
         from pallasc.emulator.races.observer import Races
     except ImportError:
         return None
-    return Races(machine)
+    machine.observer = Races()
+    return machine.observer
 
 
 def difference(found: np.ndarray, right: np.ndarray, rtol: float, atol: float) -> str:
@@ -249,7 +257,11 @@ def judged(pairs: Sequence[tuple[Case, Artifact]], *, jobs: int) -> dict[str, Ou
         return {name: _judge_one(name) for name in _work}
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=fork) as pool:
-        return dict(zip(_work, pool.map(_judge_one, _work), strict=True))
+        found = {}
+        for name, outcome in zip(_work, pool.map(_judge_one, _work), strict=True):
+            print(f"{outcome.seconds:5.1f} s  {outcome.found:9} {name}", file=sys.stderr)
+            found[name] = outcome
+        return found
 
 
 def located(
@@ -364,7 +376,9 @@ def table(chosen: Sequence[Case], outcomes: Mapping[str, Outcome]) -> str:
         others = (counts["same code"], counts["not compiled"])
         rows.append((name, *map(str, (total, *(counts[kind] for kind in kinds), *others))))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows
+    )
 
 
 def main() -> int:

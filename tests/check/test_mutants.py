@@ -1,0 +1,128 @@
+"""Mutants of kernels are found by executing what they compile to, and kernels themselves are not.
+
+A few mutants are compiled and run here, one of each kind, and with `PALLASC_ALL_MUTANTS=1` all of
+them, of which 95 % must be found. `bench/check.py` counts them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from equivalent_mutants import reason
+from kernel_mutants import Case, cases, measure, race_observer
+from kernel_mutations import mutants
+from mutated_kernels import SUBJECTS
+
+from pallasc.emulator.machine.machine import Machine, Policy
+
+ALL = os.environ.get("PALLASC_ALL_MUTANTS", "") not in ("", "0")
+SAMPLE = {
+    "hopper_matmul/multiply:delete wgmma_wait",
+    "blackwell_matmul/multiply:delete barrier_wait",
+    "blackwell_matmul/wait_for_empty_slot:twice barrier_wait",
+    "blackwell_matmul/matmul:count arrivals+1",
+    "fused_matmul/matmul_bias_activation_body:delete barrier_wait",
+    "fused_matmul/matmul_bias_activation_body:bytes half of copy",
+    "row_sum/load:index ds+8",
+}
+RACES = {
+    "hopper_matmul/accumulate_and_store:delete commit_smem",
+    "hopper_matmul/accumulate_and_store:delete wait_smem_to_gmem",
+    "fused_matmul/multiply_all:count delay_release-1",
+}
+"""What may give right numbers where nothing looks for races."""
+
+SOURCE = """
+def kernel(n):
+    def body(x_smem, out_smem):
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, n)], x_smem, loaded.at[slot])
+        plgpu.barrier_wait(
+            loaded.at[slot]
+        )
+        out_smem[...] = x_smem[...]
+        plgpu.commit_smem()
+        rows = pl.ds(0, n)
+        plgpu.wait_smem_to_gmem(0)
+    return body, plgpu.Barrier(num_arrivals=n)
+"""
+
+
+def test_a_mutant_differs_in_one_place_and_keeps_its_lines() -> None:
+    for mutant in mutants(SOURCE, ["kernel"], swaps=["loaded", "used"]):
+        ours, theirs = mutant.source.splitlines(), SOURCE.splitlines()
+        assert len(ours) == len(theirs), mutant.name
+        changed = [n for n, (a, b) in enumerate(zip(ours, theirs, strict=True), 1) if a != b]
+        assert mutant.line <= changed[-1] <= mutant.last or changed[0] <= mutant.line
+        assert all(mutant.line - 3 <= line <= mutant.last for line in changed), mutant.name
+
+
+def test_each_operator_has_its_mutants() -> None:
+    found = [m.name for m in mutants(SOURCE, ["kernel"], swaps=["loaded", "used"])]
+    assert len(set(found)) == len(found)
+    assert {name.partition(":")[2] for name in found} == {
+        "4:bytes half of copy",
+        "4:delete copy_gmem_to_smem",
+        "4:index ds+8",
+        "4:slot loaded[0]",
+        "4:swap loaded in copy_gmem_to_smem",
+        "5:delete barrier_wait",
+        "5:earlier barrier_wait",
+        "5:later barrier_wait",
+        "6:slot loaded[0]",
+        "6:swap loaded in barrier_wait",
+        "9:delete commit_smem",
+        "9:earlier commit_smem",
+        "10:index ds+8",
+        "11:delete wait_smem_to_gmem",
+        "11:weaken wait_smem_to_gmem n+1",
+        "11:weaken wait_smem_to_gmem read-only",
+        "12:count arrivals+1",
+        "12:count arrivals-1",
+    }
+
+
+def test_the_subjects_have_at_least_150_mutants() -> None:
+    found = [case for case in cases(SUBJECTS, most=1) if case.mutant and not reason(case)]
+    assert len(found) >= 150
+    assert len({case.id for case in found}) == len(found)
+
+
+def chosen() -> list[Case]:
+    if ALL:
+        return list(cases(SUBJECTS, most=1))
+    wanted = set(SAMPLE)
+    if race_observer(Machine(Policy())) is not None:
+        wanted |= RACES
+    kernels = {name.partition("/")[0] for name in wanted}
+    found: dict[str, Case] = {}
+    for case in cases(subject for subject in SUBJECTS if subject.name in kernels):
+        found.setdefault(_without_line(case), case)
+    return [found[name] for name in sorted({f"{k}/unchanged" for k in kernels} | wanted)]
+
+
+def _without_line(case: Case) -> str:
+    if case.mutant is None:
+        return case.id
+    return f"{case.subject.name}/{case.mutant.function}:{case.mutant.operator}"
+
+
+@pytest.mark.once
+def test_mutants_are_found_and_kernels_are_not(tmp_path: Path) -> None:
+    own = sorted(chosen(), key=lambda case: case.mutant is not None)
+    outcomes = measure(own, tmp_path, jobs=2, lines=False)
+    blamed = {
+        c.id: outcomes[c.id] for c in own if not c.mutant and outcomes[c.id].found != "nothing"
+    }
+    assert not blamed
+    counted = [
+        outcomes[case.id]
+        for case in own
+        if case.mutant and not reason(case)
+        if outcomes[case.id].found not in ("same code", "not compiled")
+    ]
+    missed = [outcome.id for outcome in counted if outcome.found in ("nothing", "unknown")]
+    assert len(missed) <= (0.05 * len(counted) if ALL else 0), missed
+    slow = [o for o in counted if o.found == "deadlock" and o.seconds > 10]
+    assert not slow
