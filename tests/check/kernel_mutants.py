@@ -196,10 +196,12 @@ def _run(
         found = "deadlock" if fault.rule == "deadlock" else "fault"
         line = fault.instruction.line if fault.instruction is not None else 0
         return Outcome(case.id, found, fault.rule, str(fault), ptx_line=line)
-    except PallascError as error:
+    except Exception as error:
         return Outcome(case.id, "unknown", type(error).__name__, str(error))
     raced = Outcome(case.id, "nothing")
     for race in getattr(observer, "findings", ()):
+        if race.is_warning:
+            continue
         line = race.second.instruction.line
         raced = Outcome(case.id, "race", race.rule, str(race), ptx_line=line)
         break
