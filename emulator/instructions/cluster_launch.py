@@ -45,7 +45,7 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
             blocks = cluster.blocks if everyone else [w.block]
 
             def complete(at: int = at, signal: int = signal, blocks: list[Block] = blocks) -> None:
-                first = w.block.launch.cancel()
+                first = w.block.launch.cancel(is_busy=w.block.machine.policy.busy)
                 answer = np.array([*(first or (0, 0, 0)), first is not None], "u4")
                 for block in blocks:
                     block.shared.data[at : at + _ANSWER_BYTES] = answer.view(np.uint8)

@@ -136,6 +136,8 @@ class Policy:
         turn: how many instructions a warp runs at most before the next has its turn.
         shuffle: whether warps take turns in random order, for a random number of instructions.
         seconds: after how long the emulation is given up.
+        busy: whether other kernels leave room for no more than what runs, so that a cluster gets
+            the work of others by `clusterlaunchcontrol`, however many a GPU has room for.
     """
 
     seed: int = 0
@@ -143,6 +145,7 @@ class Policy:
     turn: int = _TURN
     shuffle: bool = False
     seconds: float | None = None
+    busy: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -207,10 +210,10 @@ class Launch:
         x, y, z = self.cluster
         return max(1, _MULTIPROCESSORS * max(fitting, 1) // (x * y * z))
 
-    def cancel(self) -> Dim3 | None:
+    def cancel(self, *, is_busy: bool = False) -> Dim3 | None:
         """Give away the work of the last cluster that waits for room; None without such a one."""
         last = self.clusters() - self.cancelled - 1
-        if last < max(self.started, self.resident):
+        if last < max(self.started, 0 if is_busy else self.resident):
             return None
         self.cancelled += 1
         return self._first_block(last)

@@ -11,12 +11,32 @@ from kernel_mutants import Case
 
 _AT_END = "the wait is the kernel's last; its end makes writes visible, and shared memory was read"
 
+_FOR_SPEED = "the barrier takes turns at the tensor cores, for speed alone"
+_TWO_WAITS = "neither of the two that change places depends on the other"
+_EPILOGUE = "at these sizes it has one step, and nobody waits for the arrivals of the last two"
+
 _REASONS: tuple[tuple[str, str], ...] = (
     (r"weaken wait_smem_to_gmem read-only$", _AT_END),
     (
         r"^jax_hopper_matmul\w*/_acc_scope:186:",
         "each later write waits for the copy from the same slot, which is the last but one",
     ),
+    (
+        r"^jax_blackwell_matmul/_:187:",
+        "each later write waits for the copy from the same slot, which is the last but one",
+    ),
+    (r"^jax_blackwell_matmul/mn_loop:122:slot rem\+1$", "all who use the two slots exchange them"),
+    (
+        r"^blackwell_matmul/multiply_all:118:earlier",
+        "the warp that copies waits for all products before the block reads their sum",
+    ),
+    (r"^jax_\w*attention\w*/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
+    (r"^jax_attention_pipeline/perform_schedule_barrier:696:delete", _FOR_SPEED),
+    (r"^jax_attention/kv_loop:200:earlier", _TWO_WAITS),
+    (r"^jax_attention_pipeline/_compute_thread:710:later", _TWO_WAITS),
+    (r"^jax_attention_gradients/_compute_thread:511:", _TWO_WAITS),
+    (r"^(dequant|fused)_matmul/\w+:(104|122):earlier barrier_wait$", _TWO_WAITS),
+    (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
 )
 """Of the ids that a pattern is found in."""
 

@@ -48,12 +48,13 @@ from pallasc.specs.spec import Variant
 
 SECONDS = 20
 POLICIES = (
-    Policy(seconds=SECONDS),
+    Policy(seconds=SECONDS, busy=True),
     Policy(eagerness=1, seconds=SECONDS),
     *(Policy(seed=n, shuffle=True, eagerness=0.3 / 4**n, seconds=SECONDS) for n in range(3)),
 )
 """As late as can be, at once, and at random times in random order."""
 NOT_FOUND = ("nothing", "unknown")
+NOT_RUN = ("same code", "not compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,9 @@ class Outcome:
 
     Attributes:
         id: of the case.
-        found: "numbers", "race", "deadlock", "fault"; "nothing"; "same code" as the unchanged
-            kernel; "not compiled"; "unknown": it could not be run.
+        found: "numbers", "race", "deadlock", "fault"; "warning": a race that kernels have which
+            work; "nothing"; "same code" as the unchanged kernel; "not compiled"; "unknown": it
+            could not be run.
         rule: of a fault or a race.
         message: what was found.
         how: the schedule that found it: its number, or "races".
@@ -168,12 +170,16 @@ def judge(case: Case, artifact: Artifact) -> Outcome:
     expected = getattr(references, case.subject.reference)(**inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
     arrays = [inputs[binding.path] for binding in artifact.plan.inputs]
-    outcome = Outcome(case.id, "nothing")
+    outcome, warned = Outcome(case.id, "nothing"), None
     for how, policy in enumerate(POLICIES):
         outcome = _run(case, artifact, arrays, expected, policy, races=not how)
-        if outcome.found != "nothing":
+        if outcome.found == "warning" and warned is None:
+            warned = replace(outcome, how=str(how))
+        elif outcome.found not in ("nothing", "warning"):
             outcome = replace(outcome, how=str(how))
             break
+    else:
+        outcome = warned or outcome
     seconds = time.monotonic() - began_s
     return replace(outcome, seconds=seconds, static=_static(artifact))
 
@@ -199,11 +205,10 @@ def _run(
     except Exception as error:
         return Outcome(case.id, "unknown", type(error).__name__, str(error))
     raced = Outcome(case.id, "nothing")
-    for race in getattr(observer, "findings", ()):
-        if race.is_warning:
-            continue
+    for race in sorted(getattr(observer, "findings", ()), key=lambda race: race.is_warning):
         line = race.second.instruction.line
-        raced = Outcome(case.id, "race", race.rule, str(race), ptx_line=line)
+        kind = "warning" if race.is_warning else "race"
+        raced = Outcome(case.id, kind, race.rule, str(race), ptx_line=line)
         break
     for result, right in zip(results, expected, strict=True):
         if wrong := difference(result, right, *case.subject.tolerance):
@@ -368,7 +373,7 @@ def _code(artifact: Artifact) -> tuple[Any, ...]:
 
 def table(chosen: Sequence[Case], outcomes: Mapping[str, Outcome]) -> str:
     """Return how many mutants of each kernel were found, and how."""
-    kinds = ("numbers", "race", "deadlock", "fault", "nothing", "unknown")
+    kinds = ("numbers", "race", "warning", "deadlock", "fault", "nothing", "unknown")
     rows = [("kernel", "mutants", *kinds, "same code", "not compiled")]
     for name in dict.fromkeys(case.subject.name for case in chosen):
         counts = Counter(
