@@ -31,6 +31,7 @@ from pallasc.cache.store import Store
 from pallasc.checks.static import level as static
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.api import compile as compile_kernel
+from pallasc.compiler.inputs.lookup import blob_reader
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
@@ -156,7 +157,8 @@ def _static(store: Store) -> list[Figure]:
     for key in keys:
         held = store.get_artifact(key)
         if held is not None:
-            static.run(Subject(key, Artifact(held.record, held.blob)), Options())
+            artifact = Artifact(held.artifact, blob_reader(store.get_blob))
+            static.run(Subject(key, artifact), Options())
     rate = len(keys) / (time.perf_counter() - began_s)
     return [Figure("static level", rate, "variants/s", STATIC, at_least=True)]
 
