@@ -39,6 +39,7 @@ from pallasc.specs.loading.decorator import Call
 
 FOUND, DEADLOCK_S, MATMUL_S, SOFTMAX_S, STATIC = 95.0, 10.0, 30.0, 5.0, 200.0
 NOT_RUN = ("same code", "not compiled")
+BLAMELESS = ("nothing", "warning")
 
 
 def measure_all(options: argparse.Namespace) -> Sequence[Figure]:
@@ -77,7 +78,7 @@ def _of_mutants(chosen: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list
     counted = [outcomes[case.id] for case in _counted(chosen, outcomes)]
     found = [o for o in counted if o.found not in ("nothing", "unknown")]
     deadlocks = [o.seconds for o in found if o.found == "deadlock"]
-    blamed = [c.id for c in chosen if not c.mutant and outcomes[c.id].found != "nothing"]
+    blamed = [c.id for c in chosen if not c.mutant and outcomes[c.id].found not in BLAMELESS]
     for outcome in counted:
         if outcome not in found:
             print(f"not found: {outcome.id} {outcome.message}", file=sys.stderr)

@@ -36,6 +36,8 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"^jax_attention_pipeline/_compute_thread:710:later", _TWO_WAITS),
     (r"^jax_attention_gradients/_compute_thread:511:", _TWO_WAITS),
     (r"^(dequant|fused)_matmul/\w+:(104|122):earlier barrier_wait$", _TWO_WAITS),
+    (r"^jax_attention_gradients/kv_pipeline:454:later", "it gives the buffer back later"),
+    (r"^jax_ragged_dot/acc_scope:154:count", "at these sizes no buffer is filled twice"),
     (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
 )
 """Of the ids that a pattern is found in."""
