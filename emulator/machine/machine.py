@@ -27,6 +27,7 @@ from pallasc.errors import CheckError
 
 _TURN = 20_000  # instructions that a warp runs before another has its turn
 _IDLE_TURNS = 200  # turns of reading memory again without any change: it spins
+_STILL_TURNS = 8  # turns of all warps without any change: blocks that wait for room get it
 _MULTIPROCESSORS = 148  # of the largest GPU; each has room for so much:
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
@@ -247,6 +248,7 @@ class Machine:
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
     progress: int = 0
+    still: int = 0  # turns of all warps that have changed nothing
     launches: list[Launch] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
     random: random.Random = field(init=False)
@@ -294,7 +296,7 @@ class Machine:
         for launch in self.launches:
             self._start(launch)
         while self.clusters:
-            if not (self._turn() or self._complete_one() or self._start_another()):
+            if not (self._turn() or self._complete_one() or self._start_more()):
                 raise explain(self.clusters)
         for operation in tuple(self.pending):
             self.finish(operation)
@@ -335,18 +337,26 @@ class Machine:
         self.changed()
         return True
 
-    def _start_another(self) -> bool:
-        """Start one more cluster beside those that wait: they may wait for it."""
+    def _start_more(self) -> bool:
+        """Start as many clusters beside those that wait as they are: they may wait for them."""
         running = [cluster.launch for cluster in self.clusters]
-        room = [launch for launch in self.launches if running.count(launch) < launch.resident]
-        started = [self._start(launch) for launch in room]
-        return any(started)
+        started = False
+        for launch in self.launches:
+            count = running.count(launch)
+            for _ in range(min(max(count, 1), launch.resident - count)):
+                started = self._start(launch) or started
+        return started
 
     def _turn(self) -> bool:
         """Let every warp run once; return whether that changed anything."""
         ran = False
+        before = self.progress
         for warp in self._order():
             ran = self._run(warp) or ran
+        self.still = self.still + 1 if self.progress == before else 0
+        if self.still == _STILL_TURNS:
+            self.still = 0
+            self._start_more()
         for cluster in [cluster for cluster in self.clusters if cluster.ended]:
             self._end(cluster)
             ran = True
