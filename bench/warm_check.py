@@ -21,8 +21,8 @@ from harness import Figure, run_benchmark, timed_process
 
 from pallasc.cache.store import Store
 from pallasc.checks.findings import result_from_json
-from pallasc.checks.kept import Kept
 from pallasc.checks.levels import LEVELS
+from pallasc.checks.stored_results import StoredResults
 from pallasc.checks.subject import Options
 from pallasc.compiler.builds.build import build
 from pallasc.specs.loading.matrix import expand
@@ -68,7 +68,7 @@ def _check_first(spec: Path, store: Store) -> None:
     report = build(variants, store=store)
     if report.context is None:
         raise SystemExit("there is no toolchain")
-    kept = Kept(store, report.context)
+    stored = StoredResults(store, report.context)
     made = next(
         manifest
         for manifest in map(store.find_manifest, _manifests(store))
@@ -82,13 +82,13 @@ def _check_first(spec: Path, store: Store) -> None:
             for held in report.results[1:]:
                 if held.artifact is None or held.action_key is None:
                     raise SystemExit(f"{held.variant.id} is not in the store")
-                subject = kept.subject(
+                subject = stored.subject(
                     Options(),
                     action=held.action_key,
                     artifact=held.artifact.digest,
                     variant=held.variant,
                 )
-                kept.put(subject, level, result, sources)
+                stored.put(subject, level, result, sources)
 
 
 def _manifests(store: Store) -> list[str]:

@@ -164,7 +164,7 @@ def write_new(folders: Folders, place: str, data: bytes) -> None:
     """Write a new file for people to read, so without syncing it.
 
     Raises:
-        OSError: it is there already, or the file system refuses.
+        OSError: it already exists, or the file system refuses.
     """
     descriptor = open_new(folders, place, os.O_WRONLY | os.O_EXCL)
     try:

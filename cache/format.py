@@ -32,8 +32,8 @@
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
                  says what was asked for and how long it took to compile; "signed" see
-                 `cache/signing.py`; "check" has results of checks (`checks/kept.py`), under a key
-                 of their own
+                 `cache/signing.py`; "check" has check results (`checks/stored_results.py`), under a
+                 key of their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     pin        = { "label": text, "created": seconds }
     uses       = { "events": [ event ] }          see `cache/uses.py`

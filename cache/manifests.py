@@ -3,7 +3,7 @@
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. What the fields mean is documented
 in `manifest.py` and `remembered_toolchain.py` of `compiler/inputs`, and in
-`compiler/builds/collect.py`; `check` in `checks/kept.py`.
+`compiler/builds/collect.py`; `check` in `checks/stored_results.py`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pallasc.checks.kept import Checkable, Kept
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import VariantCheck
+from pallasc.checks.stored_results import Checkable, StoredResults
 from pallasc.checks.subject import Options
 from pallasc.errors import PallascError
 
@@ -63,7 +63,7 @@ OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
 class Events:
     """Who listens to a check: to each result, from time to time, and to its end."""
 
-    on_result: OnResult = lambda candidate, result, kept: None
+    on_result: OnResult = lambda candidate, result, from_store: None
     on_tick: OnTick = lambda running, done, total: None
     on_end: Callable[[], None] = lambda: None
 
@@ -74,7 +74,7 @@ class _Job:
 
     level: Level
     subject: Candidate
-    kept: Checkable
+    checkable: Checkable
     options: Options
     notes: tuple[str, ...]
     asking: list[Candidate] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Checking:
     """The state of one check.
 
     Args:
-        store: where results are kept.
+        store: where results are stored.
         levels: what to run.
         options: how.
         limits: jobs, time and memory of the workers, as of a build.
@@ -110,7 +110,7 @@ class Checking:
         self._limits = limits
         self._events = events
         self._context = context or _own_context(store)
-        self._kept = Kept(store, self._context)
+        self._stored = StoredResults(store, self._context)
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
@@ -142,14 +142,14 @@ class Checking:
         if not levels:
             return
         try:
-            kept = self._kept.subject(
+            checkable = self._stored.subject(
                 options,
                 action=subject.action_key,
                 artifact=subject.artifact.digest,
                 variant=subject.variant,
                 request=subject.request,
             )
-            found = self._kept.find(kept, levels)
+            found = self._stored.find(checkable, levels)
         except PallascError as error:
             for level in levels:
                 self._settle(asking, level, _stopped(level, error), error=error)
@@ -157,12 +157,12 @@ class Checking:
         for level in levels:
             result = found.get(level.name)
             if result is None:
-                job = _Job(level, subject, kept, options, notes)
-                self._jobs.setdefault((kept.key, level.name), job).asking.append(asking)
+                job = _Job(level, subject, checkable, options, notes)
+                self._jobs.setdefault((checkable.key, level.name), job).asking.append(asking)
             else:
                 own = self._locator.located(result, subject.artifact, subject.variant)
                 own = replace(own, notes=(*notes, *own.notes)) if notes else own
-                self._settle(asking, level, own, kept=True)
+                self._settle(asking, level, own, from_store=True)
 
     def _seeded(self, asking: Candidate) -> Options:
         """Return the options with the seed of a spec, which that of the command replaces."""
@@ -253,7 +253,7 @@ class Checking:
             candidate.action_key or None,
             candidate.artifact.digest,
             tuple(result for result, _ in found.values()),
-            frozenset(name for name, (_, kept) in found.items() if kept),
+            frozenset(name for name, (_, from_store) in found.items() if from_store),
             errors,
         )
 
@@ -290,9 +290,9 @@ class Checking:
             self.notes.append(f"{job.subject.id} will be checked again: {reply.uncached}")
             return
         try:
-            self._kept.put(job.kept, job.level, reply.result, reply.sources)
+            self._stored.put(job.checkable, job.level, reply.result, reply.sources)
         except PallascError as error:
-            self.notes.append(f"the result of {job.subject.id} is not kept: {error.message}")
+            self.notes.append(f"the result of {job.subject.id} is not stored: {error.message}")
 
     def _settle(
         self,
@@ -300,13 +300,13 @@ class Checking:
         level: Level,
         result: LevelResult,
         *,
-        kept: bool = False,
+        from_store: bool = False,
         error: PallascError | None = None,
     ) -> None:
-        self._results[id(asking), level.name] = (result, kept)
+        self._results[id(asking), level.name] = (result, from_store)
         if error is not None:
             self._errors[id(asking), level.name] = error
-        self._events.on_result(asking, result, kept)
+        self._events.on_result(asking, result, from_store)
 
 
 def _own_context(store: Store) -> Context:

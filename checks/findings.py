@@ -93,8 +93,8 @@ class LevelResult:
         findings: what is wrong.
         reason: why it was not checked; "" otherwise.
         stopped: it was not checked because the check itself was stopped or failed: time, memory, a
-            crash, an error in the user's reference. Such a result is not kept, and the command does
-            not end with 0.
+            crash, an error in the user's reference. Such a result is not stored, and the command
+            does not end with 0.
         seconds: how long it took.
         notes: what the result holds for, where that is not the whole variant: "for m=128, n=128".
     """
@@ -181,7 +181,7 @@ def moved_from(result: LevelResult, folder: str) -> LevelResult:
 
 
 def moved_to(result: LevelResult, folder: str) -> LevelResult:
-    """Return a result that was kept relative to a folder with whole paths."""
+    """Return a result that was stored relative to a folder with whole paths."""
     return _with_files(result, lambda file: os.path.normpath(os.path.join(folder, file)))
 
 

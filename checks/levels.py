@@ -8,9 +8,10 @@ To add a level, write a package `checks/NAME` with
   `PallascError`, which is a mistake of the user's (a reference that fails, inputs that do not fit);
 * a module `rules` with `RULES: tuple[Rule, ...]`, which imports neither numpy nor JAX;
 
-and a row here, and its name in `LEVELS` of `cli/check.py`. Results are kept under the action key;
-what the package imports of pallasc counts (`kept`), so that a changed level checks again. What the
-user's code reads in the worker counts where the level has `needs_source` or `calls_reference`.
+and a row here, and its name in `LEVELS` of `cli/check.py`. Results are stored under the action
+key; what the package imports of pallasc counts (`stored_results`), so that a changed level checks
+again. What the user's code reads in the worker counts where the level has `needs_source` or
+`calls_reference`.
 
 The packages are named here and imported when they run: none of them is imported by the command.
 """

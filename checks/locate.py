@@ -1,6 +1,6 @@
 """Add the user's lines to findings in PTX.
 
-The lines are no part of a result that is kept: PTX is the same wherever a kernel's source lies.
+The lines are no part of a stored result: PTX is the same wherever a kernel's source lies.
 They are found by compiling once more (`line_tables`), so only for variants with findings.
 """
 

@@ -24,7 +24,7 @@ class VariantCheck:
         action_key: its action key, None if unknown.
         digest: the digest of its artifact, None if it has none.
         results: a result for each level that was asked for; none where it did not compile.
-        kept: the levels whose results the store had.
+        from_store: the levels whose results the store had.
         errors: by level, why the check itself failed.
         built: the result of building it, None where nothing was built.
     """
@@ -34,7 +34,7 @@ class VariantCheck:
     action_key: str | None
     digest: str | None
     results: tuple[LevelResult, ...] = ()
-    kept: frozenset[str] = frozenset()
+    from_store: frozenset[str] = frozenset()
     errors: Mapping[str, PallascError] = field(default_factory=dict)
     built: VariantResult | None = None
 

@@ -107,7 +107,7 @@ def check_built(
         report: of the build of what `demands` named.
         needed: what each variant needs of it.
         levels: what to run.
-        store: where results are kept.
+        store: where results are stored.
         options: how.
         limits: jobs, time and memory of the workers.
         events: who listens.

@@ -107,8 +107,8 @@ def command(
     compiled first. Bundles and keys come without a source: levels that need it are "not checked".
 
     Each level of each variant gets a line: "passed", "found" with what is wrong and the line of
-    your source, or "not checked" with the reason. Results are kept in the store, so that what has
-    not changed is not checked again. What each level sees, and what it does not see, is in
+    your source, or "not checked" with the reason. Results are stored, so that what has not
+    changed is not checked again. What each level sees, and what it does not see, is in
     docs/check.md.
 
     Where a spec names small sizes under "check", levels that execute run those, and say so.
@@ -119,12 +119,12 @@ def command(
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
     --inputs, compares the results with the reference of the spec, and looks for races, accesses out
-    of bounds, memory that nobody wrote, and threads that wait for ever.
+    of bounds, uninitialized memory, and deadlocked threads.
 
     The artifact level executes the PTX that ships with the plan that ships, XLA's kernels included,
     and compares the results with the reference. What is asynchronous is held back for as long as
     nothing waits for it; --schedules adds runs in other orders. It needs no source: bundles are
-    looked through for faults, deadlocks and results that hold what nobody wrote.
+    searched for faults, deadlocks and uninitialized results.
 
     Examples:
       pallasc check kernels.yaml
@@ -137,16 +137,16 @@ def command(
       seconds      time of the whole check
       interrupted  whether a signal stopped it
       levels       the levels that were asked for
-      notes        warnings about the store, and results that it does not keep
+      notes        warnings about the store, and results that were not stored
       totals       number of results by status
       findings     number of findings
       variants     a list, in the order of the specs; of each: id, name, params, target, action_key,
                    digest (of the artifact), error (why it was not compiled), and results, a list:
                    level, status (passed, found, not checked), findings, reason (why it was not
-                   checked), stopped (whether the check itself failed), error (why), seconds, kept
-                   (whether the store had it), notes; of each finding: rule, message, severity
-                   (error, warning, note), location (file, line, column, or null), instruction,
-                   hint, places (text, location)
+                   checked), stopped (whether the check itself failed), error (why), seconds,
+                   from_store (whether the result was in the store), notes; of each finding: rule,
+                   message, severity (error, warning, note), location (file, line, column, or null),
+                   instruction, hint, places (text, location)
       errors       of Python specs whose process died or was stopped; the others are checked
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.

@@ -89,9 +89,7 @@ def command(folder: Path) -> None:
     files = {folder / "kernels.yaml": SPEC, folder / "kernels.py": KERNELS}
     for path in files:
         if path.exists():
-            raise SpecError(
-                f"{path} is there already.", hint="Move it away, or name another folder."
-            )
+            raise SpecError(f"{path} already exists.", hint="Move it away, or name another folder.")
     _write(files)
     echo("\n".join(f"wrote {path}" for path in files), err=True)
     echo(NEXT.format(spec=shlex.quote(str(folder / "kernels.yaml"))), err=True)

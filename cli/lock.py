@@ -37,7 +37,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @specs_argument()
-@click.option("--update", is_flag=True, help="Write the lock file anew, and build what is missing.")
+@click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
 @lock_option("The lock file", "path")
 @selection_options
 @compile_options

@@ -260,7 +260,7 @@ def main(arguments: Sequence[str]) -> int:
     """Make the folder; 1 where it is too large to be carried."""
     options = parse(arguments)
     if options.folder.exists():
-        _say(f"pack: {options.folder} is there already: name a new folder, or remove it.")
+        _say(f"pack: {options.folder} already exists: name a new folder, or remove it.")
         return 2
     total = pack(options)
     _say(f"{total / (1 << 20):.1f} MiB in {options.folder}")

@@ -1,4 +1,4 @@
-"""The interpreter level: numbers, bounds, memory that nobody wrote, races and deadlocks.
+"""The interpreter level: numbers, bounds, uninitialized memory, races and deadlocks.
 
 It sees the kernel as JAX traced it, not what Mosaic makes of that, and not `wgmma_wait`:
 `docs/check.md` lists what it does not see.

@@ -1,7 +1,7 @@
 """Addresses and coordinates against what they lie in: arrays, shared memory, tensor maps.
 
-Reported is what some block reaches for certain: no condition that is not known lies before it, and
-its indices are multiples of the block's index, of threads and of iterations of counted loops.
+Only accesses that some block certainly makes are reported: none depends on an unknown condition,
+and its indices are multiples of the block's index, of threads and of iterations of counted loops.
 """
 
 from __future__ import annotations

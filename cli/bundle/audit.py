@@ -34,7 +34,7 @@ class _Limits(TypedDict):
     driver: str | None
 
 
-@click.command("audit", cls=Command, short_help="Judge whether a bundle should be shipped.")
+@click.command("audit", cls=Command, short_help="Check whether a bundle is ready to ship.")
 @file_argument
 @click.option(
     "--target",
@@ -83,7 +83,7 @@ def command(
     as_json: bool,
     **limits: Unpack[_Limits],
 ) -> int:
-    """Check what a bundle would ship; nothing is changed.
+    """Check whether a bundle is ready to ship; nothing is changed.
 
     Each finding is a line on the standard output, the worst first:
       target        nothing for a target that was asked for (error), something for one that was not,

@@ -43,7 +43,7 @@ def command(
 ) -> int:
     """Write cubins, launch plans and records of variants into files, and PTX where there is any.
 
-    Nothing is written where a file is there already and --force is left out, or where the bundle
+    Nothing is written where a file already exists and --force is left out, or where the bundle
     declares more bytes than --max-size: a few compressed bytes can become very many. Cubins are
     those of the bundle, without their debug sections unless it was made with --keep-debug.
 

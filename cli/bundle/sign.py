@@ -125,7 +125,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError as error:
             raise SpecError(
-                f"{path} is there already, and keys are never replaced.", hint="Give another name."
+                f"{path} already exists, and keys are never replaced.", hint="Give another name."
             ) from error
         with open(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)

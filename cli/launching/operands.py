@@ -76,7 +76,7 @@ def _laid_out(data: bytes, binding: Binding) -> bytes:
         return bytes_in_layout(data, binding.shape, binding.layout)
     except ImportError as error:
         raise ToolError(
-            f"{binding.path} is not row-major, and numpy, which lays a file out so, is missing.",
+            f"{binding.path} is not row-major; reading it requires numpy, which is not installed.",
             hint="Run pip install numpy.",
         ) from error
 

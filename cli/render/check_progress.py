@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_NAMED = 3
 _FIRST_SILENCE_S = 5.0
 _HELD_LINES = 512
-"""Lines of kept results that are written at a time: there may be thousands."""
+"""Lines of stored results that are written at a time: there may be thousands."""
 
 
 def events(progress: Progress, *, quiet: bool) -> Events:
@@ -37,11 +37,11 @@ def events(progress: Progress, *, quiet: bool) -> Events:
             echo("\n".join(held))
             held.clear()
 
-    def on_result(candidate: Candidate, result: LevelResult, kept: bool) -> None:
+    def on_result(candidate: Candidate, result: LevelResult, from_store: bool) -> None:
         if quiet:
             return
-        held.extend(result_lines(candidate.id, result, kept=kept))
-        if not kept or len(held) >= _HELD_LINES:
+        held.extend(result_lines(candidate.id, result, from_store=from_store))
+        if not from_store or len(held) >= _HELD_LINES:
             heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
             write()
 

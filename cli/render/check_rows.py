@@ -46,7 +46,7 @@ def _row(check: VariantCheck) -> dict[str, object]:
             {
                 **to_json(result),
                 "seconds": round(result.seconds, 3),
-                "kept": result.level in check.kept,
+                "from_store": result.level in check.from_store,
                 "error": error_row(check.errors[result.level])
                 if result.level in check.errors
                 else None,

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 STATUSES = ("passed", "found", "not checked")
 _WIDTH = max(map(len, STATUSES))
-_KEPT = "kept"
+_FROM_STORE = "from the store"
 
 
-def result_lines(name: str, result: LevelResult, *, kept: bool) -> Iterator[str]:
+def result_lines(name: str, result: LevelResult, *, from_store: bool) -> Iterator[str]:
     """Yield the lines of one result.
 
     Args:
         name: the variant's id.
         result: the result.
-        kept: whether the store had it.
+        from_store: whether the store had it.
     """
-    facts = [_KEPT] if kept else [f"{result.seconds:.1f} s"]
+    facts = [_FROM_STORE] if from_store else [f"{result.seconds:.1f} s"]
     facts += [one_line(note) for note in result.notes]
     head = f"{result.status:<{_WIDTH}}  {result.level}  {one_line(name)}"
     reason = f": {one_line(result.reason)}" if result.reason else f"  {', '.join(facts)}"
@@ -63,9 +63,9 @@ def helped(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
 def summary_line(report: Report) -> str:
     """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found (3 findings)`."""
     counts = dict.fromkeys(STATUSES, 0)
-    findings = kept = 0
+    findings = stored = 0
     for check in report.checks:
-        kept += len(check.kept)
+        stored += len(check.from_store)
         for result in check.results:
             counts[result.status] += 1
             findings += len(result.findings)
@@ -75,7 +75,7 @@ def summary_line(report: Report) -> str:
     )
     parts += [f"{failed:,} not built"] if failed else []
     ends = [count(findings, "finding")] if findings else []
-    ends += [f"{kept:,} kept"] if kept else []
+    ends += [f"{stored:,} {_FROM_STORE}"] if stored else []
     start = f"{count(len(report.checks), 'variant')} in {report.seconds:.1f} s: "
     end = f"; {', '.join(ends)}" if ends else ""
     return f"{start}{', '.join(parts) or 'nothing to do'}{end}"

@@ -85,9 +85,9 @@ def join_ranks(recorded: Sequence[Recorded], sentinels: PeerSentinels) -> Record
     """
     first, *others = recorded
     if any(replace(other, arguments=first.arguments) != first for other in others):
-        raise CompileError("the host function launches another grid on each device")
+        raise CompileError("the host function launches a different grid on each device")
     if len({len(launch.arguments) for launch in recorded}) != 1:
-        raise CompileError("the host function passes other arguments on each device")
+        raise CompileError("the host function passes different arguments on each device")
     by_parameter = zip(*(launch.arguments for launch in recorded), strict=True)
     return replace(first, arguments=tuple(_join(ranks, sentinels) for ranks in by_parameter))
 
@@ -97,7 +97,7 @@ def _join(arguments: Sequence[Argument], sentinels: PeerSentinels) -> Argument:
     for other in arguments:
         same_maps = [at for at, _ in other.maps] == [at for at, _ in first.maps]
         if (other.address, other.data) != (first.address, first.data) or not same_maps:
-            raise CompileError("the host function passes other arguments on each device")
+            raise CompileError("the host function passes different arguments on each device")
     maps = []
     for index, (at, _) in enumerate(first.maps):
         of_ranks = [argument.maps[index][1] for argument in arguments]
@@ -111,7 +111,7 @@ def _join_maps(maps: Sequence[TiledMap], sentinels: PeerSentinels) -> TiledMap:
         replace(tensor_map, address=at) for tensor_map, (at, _) in zip(maps, places, strict=True)
     }
     if len(owned) != 1:
-        raise CompileError("the host function builds other tensor maps on each device")
+        raise CompileError("the host function builds different tensor maps on each device")
     peers = tuple(peer for _, peer in places)
     return replace(owned.pop(), peers=None if peers == tuple(range(len(maps))) else peers)
 

@@ -181,7 +181,7 @@ def compile_job(
     plan = build_plan(translation, lowered.signature, job.mesh)
     if not plan.outputs and not plan.steps:
         raise CompileError(
-            "the function returns nothing, so nothing is left of it.",
+            "the function returns nothing, so XLA removes all of its code.",
             location=definition(job.function),
             hint="Return the results of its kernels.",
         )

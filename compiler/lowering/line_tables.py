@@ -51,7 +51,7 @@ def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, Lin
             text = output()
     except Exception as error:
         raise CompileError(
-            f"the lines of its kernels cannot be found: it compiled before, and now does not: "
+            f"the lines of its kernels cannot be found: recompiling it failed: "
             f"{type(error).__name__}: {error}",
             location=definition(job.function),
         ) from error

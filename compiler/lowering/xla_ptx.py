@@ -36,7 +36,7 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, str]) -> dict[str, str]
             translation = compile_lowered(job.lower(), job, tools, ptx_folder=Path(folder))
         except Exception as error:
             raise _not_found(
-                job, f"it compiled before, and now does not: {type(error).__name__}: {error}"
+                job, f"recompiling it failed: {type(error).__name__}: {error}"
             ) from error
         texts = written_kernels(Path(folder))
     now = {(s.kernel, s.cubin) for s in translation.steps if isinstance(s, Launch)}

@@ -45,7 +45,7 @@ class DlpackAdapter(OwnMemory):
             kind, ordinal = array.__dlpack_device__()
             where = int(kind), int(ordinal)
         except FOREIGN_ERRORS as error:
-            raise ArgumentError(f"__dlpack_device__ says nothing: {_text(error)}.") from error
+            raise ArgumentError(f"__dlpack_device__() failed: {_text(error)}.") from error
         if where[0] not in (CPU, CUDA, CUDA_MANAGED):
             raise ArgumentError(f"an array lies on a DLPack device of kind {where[0]}, no GPU.")
         if where[0] == CPU:
@@ -65,7 +65,7 @@ class DlpackAdapter(OwnMemory):
             return array.__dlpack__(**options)
         except FOREIGN_ERRORS as error:
             raise ArgumentError(
-                f"__dlpack__ exports nothing: {_text(error)}.",
+                f"__dlpack__() failed: {_text(error)}.",
                 hint="DLPack takes neither sparse arrays nor arrays that require gradients.",
             ) from error
 

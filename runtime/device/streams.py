@@ -83,8 +83,8 @@ def check_stream(stream: int, device: Device) -> None:
     if int(context) != int(device.context):
         is_here = _context_device(driver, context) == device.ordinal
         raise ArgumentError(
-            f"stream {stream:#x} belongs to another {'context' if is_here else 'device'} than the "
-            f"arrays, which lie on {device}.",
+            f"stream {stream:#x} belongs to a different {'context' if is_here else 'device'} "
+            f"from the arrays, which lie on {device}.",
             hint=PRIMARY_CONTEXT if is_here else "Pass a stream of that device, or none.",
         )
 

@@ -104,7 +104,7 @@ def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -
             raise ArgumentError(
                 f"an array is still used in another stream, and stream {stream:#x} is being "
                 "captured and cannot wait for that.",
-                hint="Synchronize before the capture, or let all arrays be of one stream.",
+                hint="Synchronize before the capture, or use one stream for all arrays.",
             )
         for moment in moments:
             driver.call("cuStreamWaitEvent", handle, moment.event, 0, what=what)
@@ -248,7 +248,7 @@ class Order:
                     f"{self._name}: an array belongs to stream {self._others[0]:#x}, and the "
                     f"launch to stream {self._stream:#x}, which is being captured and cannot wait "
                     "for it.",
-                    hint="Let all arrays be of one stream, or pass stream=.",
+                    hint="Use one stream for all arrays, or pass stream=.",
                 )
         for other in self._others:
             wait_for(self._device, self._stream, other)

@@ -199,7 +199,7 @@ class Artifact:
         self._size(key)
         data = self._read_blob(key)
         if digest(data) != key:
-            raise CorruptError(f"blob {key} holds other bytes than its digest says")
+            raise CorruptError(f"blob {key} does not match its digest")
         return data
 
     def cubin(self, kernel: str | None = None) -> bytes:

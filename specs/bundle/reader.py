@@ -225,7 +225,7 @@ class Reader:
         except CorruptError as error:
             raise CorruptError(f"{_what(number, row)} is wrong: {error.message}") from error
         if sha256(content) != row.digest:
-            raise CorruptError(f"{_what(number, row)} holds other bytes than its digest says")
+            raise CorruptError(f"{_what(number, row)} does not match its digest")
         return content
 
 

@@ -66,7 +66,7 @@ def unpack(
         most_bytes: what may be written in all, None for any amount; a file counts at least 4 KiB.
 
     Raises:
-        SpecError: a file is there already, or there is too much, and then nothing is written; or
+        SpecError: a file already exists, or there is too much, and then nothing is written; or
             one cannot be written.
         CorruptError: the bundle is damaged.
     """
@@ -149,7 +149,7 @@ def _json(value: object) -> bytes:
 
 def _refuse_existing(path: Path) -> None:
     if path.is_symlink() or path.exists():
-        raise SpecError(f"{path} is there already.", hint="--force replaces it.")
+        raise SpecError(f"{path} already exists.", hint="--force replaces it.")
 
 
 def _write(path: Path, data: bytes, *, force: bool) -> None:

@@ -57,7 +57,7 @@ def test_nothing_is_written_where_one_file_is_there(tmp_path: Path) -> None:
     last = tmp_path / "scale[m=32,dtype=bf16]@h100-sxm" / "plan.json"
     last.parent.mkdir()
     last.write_text("mine")
-    with pytest.raises(SpecError, match=r"plan\.json is there already") as caught:
+    with pytest.raises(SpecError, match=r"plan\.json already exists") as caught:
         unpack(bundle, bundle.entries(), tmp_path)
     assert caught.value.hint == "--force replaces it."
     assert _files(tmp_path) == [f"{last.parent.name}/plan.json"]
@@ -75,7 +75,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "plan.json").symlink_to(victim)
     (own / "k.cubin").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(SpecError, match="is there already"):
+    with pytest.raises(SpecError, match="already exists"):
         unpack(bundle, bundle.entries(), tmp_path / "out")
     unpack(bundle, bundle.entries(), tmp_path / "out", force=True)
     assert victim.read_text() == "mine"

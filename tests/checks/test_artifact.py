@@ -156,7 +156,7 @@ def test_without_a_reference_what_nobody_wrote_is_found(results: Any) -> None:
 
 def test_unchanged_code_is_not_checked_again(ran: Any, results: Any) -> None:
     again = ran[1].results
-    assert all(result["kept"] for result in again.values())
+    assert all(result["from_store"] for result in again.values())
     assert {n: r["status"] for n, r in again.items()} == {
         n: r["status"] for n, r in results.items()
     }

@@ -1,4 +1,4 @@
-"""`pallasc check` as a command: what is kept, what is shared, how it ends, what it writes."""
+"""`pallasc check` as a command: what is stored, what is shared, how it ends, what it writes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_what_has_not_changed_starts_no_worker_and_imports_no_jax(
     heavy = {"jax", "numpy", "pallasc.compiler.workers.pool", "pallasc.checks.interpreter.level"}
     assert not loaded & heavy
     for name, result in checked.ran.results.items():
-        assert not result["kept"]
-        expected = {**result, "kept": True}
+        assert not result["from_store"]
+        expected = {**result, "from_store": True}
         assert ran.results[name] == expected
 
 
@@ -56,14 +56,14 @@ def test_a_changed_reference_is_checked_again_and_a_copy_of_the_folder_is_not(
     again: Path, checking: Any
 ) -> None:
     moved = checking.check(again, "spec.yaml", "--json")
-    assert all(result["kept"] for result in moved.results.values())
+    assert all(result["from_store"] for result in moved.results.values())
     place = moved.results["waits_twice"]["findings"][0]["location"]["file"]
     assert Path(place) == again / "kernels.py"
     source = again / "kernels.py"
     source.write_text(source.read_text().replace("    return x\n", "    return x + x\n"))
     ran = checking.check(again, "spec.yaml", "--json", "-k", "name=sound or name=doubled")
     assert [ran.results[name]["status"] for name in ("sound", "doubled")] == ["found", "passed"]
-    assert not any(result["kept"] for result in ran.results.values())
+    assert not any(result["from_store"] for result in ran.results.values())
 
 
 def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
@@ -71,8 +71,8 @@ def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
 ) -> None:
     only = ("-k", "name=sound", "--json")
     seeded = checking.check(again, "spec.yaml", *only, "--seed", "3")
-    assert not seeded.results["sound"]["kept"]
-    assert checking.check(again, "spec.yaml", *only, "--seed", "3").results["sound"]["kept"]
+    assert not seeded.results["sound"]["from_store"]
+    assert checking.check(again, "spec.yaml", *only, "--seed", "3").results["sound"]["from_store"]
     import numpy as np
 
     np.savez(again / "in.npz", **{"0": np.full(128, np.nan, np.float32)})
@@ -87,7 +87,7 @@ def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
         if file.is_file() and b'"check"' in file.read_bytes():
             file.write_bytes(file.read_bytes()[:-20])
     ran = checking.check(again, "spec.yaml", "--json", "-k", "name=sound")
-    assert (ran.code, ran.results["sound"]["kept"]) == (0, False)
+    assert (ran.code, ran.results["sound"]["from_store"]) == (0, False)
 
 
 def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
@@ -156,7 +156,7 @@ def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, che
         result = ran.results[name]
         assert (result["status"], result["stopped"]) == ("not checked", True)
         assert words in result["reason"]
-    assert not any(ran.results[name]["kept"] for name in bad)
+    assert not any(ran.results[name]["from_store"] for name in bad)
 
 
 def test_a_check_that_is_killed_leaves_no_half_result(project: Path, checking: Any) -> None:
@@ -213,14 +213,16 @@ def test_a_variant_that_does_not_compile_is_told_and_the_others_are_checked(
 
 def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
     ran = checking.check(checked.folder, "spec.yaml")
-    assert "passed       interpreter  sound@h100-sxm  kept" in ran.out
-    assert "found        interpreter  waits_twice@h100-sxm  kept\n  kernels.py:" in ran.out
+    assert "passed       interpreter  sound@h100-sxm  from the store" in ran.out
+    assert (
+        "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
+    )
     assert ": error: the only thread left waits for ever: " in ran.out
     assert "[deadlock]" in ran.out
     assert "\ndeadlock: All threads wait" in ran.out
     assert "5 variants in " in ran.err
     assert "1 passed, 4 found; " in ran.err
-    assert ran.err.rstrip().endswith("5 kept")
+    assert ran.err.rstrip().endswith("5 from the store")
 
 
 def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
@@ -332,7 +334,9 @@ def _assert_harmless(text: str) -> None:
 def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
     report = _hostile_report()
     lines = [
-        line for r in report.checks[0].results for line in result_lines(HOSTILE, r, kept=False)
+        line
+        for r in report.checks[0].results
+        for line in result_lines(HOSTILE, r, from_store=False)
     ]
     _assert_harmless("\n".join(lines))
     assert all("\n" not in line for line in lines)
@@ -356,7 +360,7 @@ def test_a_store_that_demands_signatures_believes_only_signed_results(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
     (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}))
     only = ("spec.yaml", "--level", "interpreter", "--json")
-    assert not checking.check(project, *only).results["sound"]["kept"]
+    assert not checking.check(project, *only).results["sound"]["from_store"]
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
     unsigned, signed = (checking.check(project, *only).results["sound"] for _ in range(2))
-    assert [unsigned["kept"], signed["kept"]] == [False, True]
+    assert [unsigned["from_store"], signed["from_store"]] == [False, True]

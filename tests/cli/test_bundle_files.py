@@ -142,7 +142,7 @@ def test_files_are_extracted(run: RunCommand, bundle: Path, tmp_path: Path) -> N
     (own / "k.cubin").write_text("mine")
     refused = run("bundle", "extract", bundle, "-o", out)
     assert (refused.code, refused.out) == (2, "")
-    assert "is there already.\n  --force replaces it." in refused.err
+    assert "already exists.\n  --force replaces it." in refused.err
     assert len(list(out.iterdir())) == 1
     assert run("bundle", "extract", bundle, "-o", out, "--force").code == 0
     assert (own / "k.cubin").read_bytes().startswith(b"\x7fELF")

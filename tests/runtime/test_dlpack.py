@@ -83,7 +83,7 @@ def test_what_a_producer_raises_is_put_into_words(
         def __dlpack__(self, **_: Any) -> Any:
             raise error("cannot be exported")
 
-    with pytest.raises(ArgumentError, match=r"made: b: __dlpack__ exports nothing: .*cannot"):
+    with pytest.raises(ArgumentError, match=r"made: b: __dlpack__\(\) failed: .*cannot"):
         adds(foreign.DlpackArray(framework.tensor(TEXT)), Odd())
 
 
@@ -91,7 +91,7 @@ def test_what_a_producer_raises_is_put_into_words(
 def test_a_device_that_is_none_is_refused(place: Any, adds: Any, framework: Any) -> None:
     kinds = {"__dlpack_device__": lambda self: place, "__dlpack__": lambda self: None}
     odd = type("Odd", (), kinds)()
-    with pytest.raises(ArgumentError, match="made: a: __dlpack_device__ says nothing"):
+    with pytest.raises(ArgumentError, match=r"made: a: __dlpack_device__\(\) failed"):
         adds(odd, foreign.DlpackArray(framework.tensor(TEXT)))
 
 

@@ -86,7 +86,7 @@ def test_a_stream_of_another_device_is_refused_when_everything_is_ready(
     kernel, (a, b, out) = _warm(framework)
     with active(get_device(1)) as driver:
         stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
-    with pytest.raises(ArgumentError, match="belongs to another device than the arrays"):
+    with pytest.raises(ArgumentError, match="belongs to a different device from the arrays"):
         kernel.into(a, b, out=out, stream=stream)
 
 

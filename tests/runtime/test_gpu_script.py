@@ -168,7 +168,7 @@ def test_the_wheel_that_is_packed_has_every_package(tmp_path: Path) -> None:
 def test_packing_does_not_write_into_a_folder_that_is_there(tmp_path: Path) -> None:
     done = _run(SCRIPTS / "pack.py", tmp_path)
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -166,6 +166,6 @@ def test_a_stream_of_a_context_of_the_programs_own_is_refused(runtime: Any, fram
     from pallasc.runtime.device.devices import open_driver
 
     stream = int(open_driver().call("cuStreamCreate", 1, what="a stream"))
-    with pytest.raises(ArgumentError, match="belongs to another context than the arrays"):
+    with pytest.raises(ArgumentError, match="belongs to a different context from the arrays"):
         kernel.into(a, b, out=out, stream=stream)
     assert current_context() == own

@@ -2,7 +2,7 @@
 
 Usage: executables.py FOLDER PTXAS <VARIANTS. Standard input has a JSON list of variants. Each gets
 a folder named after the digest of its id, with `record.json`, `blobs/` and `executable`, the bytes
-that the plan was made from. What is there already is not compiled again.
+that the plan was made from. What already exists is not compiled again.
 """
 
 from __future__ import annotations

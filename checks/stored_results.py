@@ -1,4 +1,4 @@
-"""Results that the store keeps: what was checked and has not changed is not checked again.
+"""Results in the store: what was checked and has not changed is not checked again.
 
 The results of one artifact, for one choice of options, are a manifest of the store with these
 fields:
@@ -42,7 +42,7 @@ SCHEMA = 1
 
 
 class Checkable(NamedTuple):
-    """What results are kept for.
+    """What results are stored for.
 
     Attributes:
         key: the key of its manifest.
@@ -64,7 +64,7 @@ class Checkable(NamedTuple):
         return folder_key(self.key, self.variant.base_dir), self.key
 
 
-class Kept:
+class StoredResults:
     """Results of checks in a store.
 
     Args:
@@ -89,7 +89,7 @@ class Kept:
         variant: Variant | None,
         request: Request | None = None,
     ) -> Checkable:
-        """Return what results are kept for.
+        """Return what results are stored for.
 
         Args:
             options: how it is checked.
@@ -138,7 +138,7 @@ class Kept:
     def put(
         self, subject: Checkable, level: Level, result: LevelResult, sources: Mapping[str, Any]
     ) -> None:
-        """Keep a result beside those of other levels that hold for the same sources.
+        """Store a result beside those of other levels that hold for the same sources.
 
         Args:
             subject: what was checked.
@@ -147,7 +147,7 @@ class Kept:
             sources: what the user's code read, from the worker; empty for a level without source.
 
         Raises:
-            CorruptError: a worker sent sources that are no part of a manifest.
+            CorruptError: a worker sent sources that are not part of a manifest.
         """
         from pallasc.checks.findings import moved_from, to_json
 
@@ -157,8 +157,8 @@ class Kept:
         rows = _rows(before)
         if read.read != before.read:
             rows = {name: row for name, row in rows.items() if name not in _with_source()}
-        kept = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
-        rows[level.name] = {"own": self._own_digest(level), "result": to_json(kept)}
+        stored = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
+        rows[level.name] = {"own": self._own_digest(level), "result": to_json(stored)}
         manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())
         for name in subject.names:
             self._store.put_manifest(name, manifest)
@@ -200,7 +200,7 @@ def _with_source() -> set[str]:
 
 
 def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Return what a manifest keeps, by level; what is malformed is left out."""
+    """Return the results in a manifest by level, without malformed ones."""
     try:
         rows = json.loads(manifest.check or "{}")
     except (ValueError, RecursionError):
@@ -211,7 +211,7 @@ def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def _result(data: object, variant: Variant | None) -> LevelResult | None:
-    """Return a kept result, None where it is not one."""
+    """Return a stored result, None if it is malformed."""
     from pallasc.checks.findings import moved_to, result_from_json
 
     try:
