@@ -48,7 +48,12 @@ class Locator:
         from pallasc.compiler.again.find_lines import find_lines
         from pallasc.compiler.toolchain.setup import prepare
 
-        ptx = {k.name: artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx}
+        names = [kernel.name for kernel in artifact.kernels]
+        ptx = {
+            k.name: artifact.blob(k.ptx).decode()
+            for k in artifact.kernels
+            if k.ptx and names.count(k.name) == 1  # a finding names its kernel, and no cubin
+        }
         try:
             with prepare() as setup:
                 (tables,) = find_lines(

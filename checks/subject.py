@@ -37,10 +37,10 @@ class Subject:
         return self.artifact.plan
 
     @property
-    def ptx(self) -> dict[str, str]:
-        """The PTX of each kernel by its name; XLA's kernels come without."""
+    def ptx(self) -> dict[tuple[str, str], str]:
+        """The PTX of each kernel by the digest of its cubin and its name; XLA's come without."""
         return {
-            kernel.name: self.artifact.blob(kernel.ptx).decode()
+            (kernel.cubin, kernel.name): self.artifact.blob(kernel.ptx).decode()
             for kernel in self.artifact.kernels
             if kernel.ptx
         }

@@ -29,10 +29,16 @@ def policies(count: int, seed: int) -> list[Policy]:
     """Return the schedules of a check.
 
     In the first, what is asynchronous is held back for as long as nothing waits for it. In the
-    others warps take turns at random, and asynchronous operations complete at once, or at random.
+    others warps take turns at random, and asynchronous operations complete at once, or at random;
+    in every second one of these a cluster gets all the work that it asks others for.
     """
     others = [
-        Policy(seed=seed + number, shuffle=True, eagerness=1.0 if number % 2 else 0.5)
+        Policy(
+            seed=seed + number,
+            shuffle=True,
+            eagerness=1.0 if number % 2 else 0.5,
+            busy=bool(number % 2),
+        )
         for number in range(1, count)
     ]
     return [Policy(seed=seed), *others]

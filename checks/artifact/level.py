@@ -189,7 +189,7 @@ class _Check:
         writer = find_writer(subject.artifact, subject.xla_ptx, self.inputs, policy, element)
         if writer is None:
             return replace(finding, location=_definition(subject.variant))
-        of_mosaic = writer.kernel in subject.ptx
+        of_mosaic = any(name == writer.kernel for _, name in subject.ptx)
         return replace(
             finding,
             message=f"{finding.message}. {writer.actor} wrote it in {writer.kernel}",

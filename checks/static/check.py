@@ -28,7 +28,7 @@ _MOST_MODULES = 256
 def check(
     plan: LaunchPlan,
     kernels: Sequence[KernelResources],
-    ptx: Mapping[str, str],
+    ptx: Mapping[tuple[str, str], str],
     target: Target,
 ) -> list[Finding]:
     """Return what is wrong with the kernels of a plan, as far as that can be decided.
@@ -36,7 +36,7 @@ def check(
     Args:
         plan: the launch plan.
         kernels: the resources of its kernels.
-        ptx: the PTX of kernels by name; others are left out.
+        ptx: the PTX of kernels by the digest of their cubin and their name; others are left out.
         target: the device.
 
     Raises:
@@ -49,14 +49,14 @@ def check(
 def _found_in(
     plan: LaunchPlan,
     kernels: Sequence[KernelResources],
-    ptx: Mapping[str, str],
+    ptx: Mapping[tuple[str, str], str],
     target: Target,
 ) -> list[Finding]:
-    by_name = {kernel.name: kernel for kernel in kernels}
+    resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     found: dict[Finding, None] = {}
     written: set[int] | None = set()
     for launch in plan.launches:
-        kernel = by_name.get(launch.kernel)
+        kernel = resources.get((launch.cubin, launch.kernel))
         facts = _facts(launch, ptx)
         for each in _check_launch(plan, launch, kernel, facts, target):
             found[_finding(each, launch)] = None
@@ -71,17 +71,18 @@ def notes_of(
     plan: LaunchPlan, kernels: Sequence[KernelResources], target: Target
 ) -> tuple[str, ...]:
     """Return how the kernels of a plan fill the device."""
-    by_name = {kernel.name: kernel for kernel in kernels}
+    resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     notes: dict[str, None] = {}
     mosaic = [launch for launch in plan.launches if launch.origin == "mosaic"]
     for launch in mosaic:
-        if launch.kernel in by_name and (fill := occupancy(by_name[launch.kernel], launch, target)):
+        kernel = resources.get((launch.cubin, launch.kernel))
+        if kernel is not None and (fill := occupancy(kernel, launch, target)):
             notes[f"{launch.kernel}: {fill}" if len(mosaic) > 1 else str(fill)] = None
     return tuple(notes)
 
 
-def _facts(launch: Launch, ptx: Mapping[str, str]) -> Facts | None:
-    text = ptx.get(launch.kernel)
+def _facts(launch: Launch, ptx: Mapping[tuple[str, str], str]) -> Facts | None:
+    text = ptx.get((launch.cubin, launch.kernel))
     if text is None:
         return None
     module = _parsed(text)

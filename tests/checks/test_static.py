@@ -87,9 +87,9 @@ def plan_of(body: str, tensor: TensorMap = MAP, **launched: Any) -> LaunchPlan:
     return LaunchPlan(buffers, inputs, outputs, (launch,), [0, 1], [0])
 
 
-def ptx_of(body: str) -> dict[str, str]:
-    """Return the PTX of a kernel with a body."""
-    return {"kernel": f"{HEAD}{body.strip()}\nret;\n}}\n"}
+def ptx_of(body: str) -> dict[tuple[str, str], str]:
+    """Return the PTX of a kernel with a body, by its cubin and name."""
+    return {("0" * 64, "kernel"): f"{HEAD}{body.strip()}\nret;\n}}\n"}
 
 
 def found_in(body: str, target: Target = H100, **launched: Any) -> list[Finding]:
@@ -158,7 +158,7 @@ def result_of(body: str) -> LevelResult:
         plan=plan_of(body),
         kernels=(RESOURCES,),
         target=dataclasses.asdict(H100),
-        blob=lambda key: ptx_of(body)["kernel"].encode(),
+        blob=lambda key: ptx_of(body)["0" * 64, "kernel"].encode(),
     )
     return run(Subject("kernel@h100-sxm", artifact), Options())
 
@@ -427,3 +427,13 @@ def test_occupancy_and_waves(registers: int, threads: int, smem: int, grid: int,
     filled = occupancy(kernel, plan.launches[0], H100)
     assert filled is not None
     assert np.isclose(filled.waves, grid / (filled.blocks * 132))
+
+
+def test_kernels_that_share_a_name_are_told_apart() -> None:
+    digest = "2" * 64
+    outside = ptx_of("ld.global.b32 %r1, [%x+4096];")["0" * 64, "kernel"]
+    ptx = {**ptx_of(""), (digest, "kernel"): outside}
+    resources = [RESOURCES, dataclasses.replace(RESOURCES, cubin=digest)]
+    assert check(plan_of(""), resources, ptx, H100) == []
+    (finding,) = check(plan_of("", cubin=digest), resources, ptx, H100)
+    assert finding.rule == "out-of-bounds"
