@@ -159,7 +159,7 @@ UNMADE: dict[str, tuple[dict[str, Any], str]] = {
     "number": ({"scale": 2.5}, "returns a QArray whose .scale is 2.5, which"),
     "text": ({"scale": "one"}, "whose .scale is 'one', which is neither an array nor a pytree"),
     "rank": ({"qvalue": "i4[128]"}, "'pytrees.py:QArray' failed: ValueError: qvalue has 1"),
-    "more": ({"more": 1}, "got an unexpected keyword argument 'more'"),
+    "more": ({"more": 1}, "$call 'pytrees.py:QArray' has no parameter 'more'"),
 }
 
 

@@ -52,7 +52,7 @@ def test_an_earlier_bundle_may_have_left_out_ptx_but_nothing_else() -> None:
 
 def test_a_blob_that_is_another_one_is_refused() -> None:
     wrong = Artifact(ARTIFACT.record, lambda key: b"something else")
-    with pytest.raises(CorruptError, match="other bytes than its digest"):
+    with pytest.raises(CorruptError, match="does not match its digest"):
         pack_item(item_of("scale", {}, wrong), keep_debug=False, keep_ptx=False)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import jax
 import pytest
 from equivalent_mutants import reason
 from kernel_mutants import Case, cases, measure, race_observer
@@ -16,6 +17,9 @@ from kernel_mutations import mutants
 from mutated_kernels import SUBJECTS
 
 from pallasc.emulator.machine.machine import Machine, Policy
+
+NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
+needs_new = pytest.mark.skipif(not NEW, reason="sources of JAX 0.12 are changed")
 
 ALL = os.environ.get("PALLASC_ALL_MUTANTS", "") not in ("", "0")
 SAMPLE = {
@@ -83,6 +87,7 @@ def test_each_operator_has_its_mutants() -> None:
     }
 
 
+@needs_new
 def test_the_subjects_have_at_least_150_mutants() -> None:
     found = [case for case in cases(SUBJECTS, most=1) if case.mutant and not reason(case)]
     assert len(found) >= 150
@@ -109,6 +114,7 @@ def _without_line(case: Case) -> str:
 
 
 @pytest.mark.once
+@needs_new
 def test_mutants_are_found_and_kernels_are_not(tmp_path: Path) -> None:
     own = sorted(chosen(), key=lambda case: case.mutant is not None)
     outcomes = measure(own, tmp_path, jobs=2, lines=False)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from pallasc.specs import library
 
+NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 LIBRARY = Path(library.__file__).resolve().parent
 MATMUL = {"a": "bf16[256, 4096]", "b": "bf16[4096, 256]"}
 SCALED = {"x": "bf16[128, 1024]", "weights": "i8[1024, 128]", "scales": "f32[128]"}
@@ -105,6 +107,7 @@ def test_a_kernel_of_the_library_has_no_findings(
     assert (found["status"], found["findings"]) == ("passed", [])
 
 
+@pytest.mark.skipif(not NEW, reason="PTX of JAX 0.10 leaves some of these undecided")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found_with_its_rule_and_the_users_line(
     name: str, results: tuple[Path, dict[str, Any]]

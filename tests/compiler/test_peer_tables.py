@@ -72,14 +72,14 @@ def test_a_map_of_the_own_array_names_none() -> None:
 
 def test_ranks_that_launch_different_things_are_refused() -> None:
     first, second = _recorded(0, 0), _recorded(1, 1)
-    with pytest.raises(CompileError, match="another grid"):
+    with pytest.raises(CompileError, match="different grid"):
         join_ranks([first, replace(second, grid=(5, 1, 1))], _SENTINELS)
-    with pytest.raises(CompileError, match="other arguments"):
+    with pytest.raises(CompileError, match="different arguments"):
         join_ranks([first, replace(second, arguments=second.arguments[:1])], _SENTINELS)
     other = (Argument(address=sentinel(2)), second.arguments[1])
-    with pytest.raises(CompileError, match="other arguments"):
+    with pytest.raises(CompileError, match="different arguments"):
         join_ranks([first, replace(second, arguments=other)], _SENTINELS)
-    with pytest.raises(CompileError, match="other tensor maps"):
+    with pytest.raises(CompileError, match="different tensor maps"):
         join_ranks([first, _recorded(1, 1, array=2)], _SENTINELS)
 
 

@@ -174,7 +174,7 @@ def test_a_finding_names_both_instructions_and_what_is_missing(
     (mutant,) = [m for m in mutants(text_of(artifact)) if m.what == "without fence.proxy.async"]
     finding = observe(artifact, text=mutant.text)[0]
     assert finding.first is not None
-    assert finding.first.instruction.opcode.startswith("stmatrix")
+    assert finding.first.instruction.opcode.startswith(("stmatrix", "st.shared"))  # JAX 0.10
     assert finding.first.instruction.line < mutant.line < finding.second.instruction.line
     assert finding.second.instruction.opcode.startswith("cp.async.bulk.tensor")
     assert finding.message == (
@@ -185,7 +185,7 @@ def test_a_finding_names_both_instructions_and_what_is_missing(
     assert finding.end is not None
     assert 0 < finding.end - finding.begin <= 128 * 128 * 2
     assert finding.fault().rule == "missing-proxy-fence"
-    assert "stmatrix" in str(finding)
+    assert finding.first.instruction.text in str(finding)
 
 
 def test_findings_do_not_depend_on_luck(compiled: Callable[[str], Artifact]) -> None:
@@ -243,12 +243,14 @@ def test_an_mbarrier_is_no_plain_memory(
     assert rule in rules(artifact, changed)
 
 
-@pytest.mark.parametrize(("name", "store_of"), [("hopper", "stmatrix"), ("softmax", "st.shared")])
+@pytest.mark.parametrize(
+    ("name", "store_of"), [("hopper", "stmatrix|st.shared"), ("softmax", "st.shared")]
+)
 def test_shared_memory_that_nothing_wrote_is_not_read(
     compiled: Callable[[str], Artifact], name: str, store_of: str
 ) -> None:
     artifact = compiled(name)
-    text = re.sub(rf"(?m)^{re.escape(store_of)}.*$", "", text_of(artifact), count=1)
+    text = re.sub(rf"(?m)^(?:{store_of}).*$", "", text_of(artifact), count=1)
     assert "uninitialised-read" in rules(artifact, text)
 
 
