@@ -128,6 +128,8 @@ def _inside(key: str | int) -> Iterator[None]:
 
 def _check_keywords(called: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
     """Refuse an argument of a `$call` that its function does not take, at its own place."""
+    if isinstance(function, type) and type(function).__call__ is not type.__call__:
+        return  # an enumeration: its signature is that of its members; calling it tells
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin without a signature: calling it tells

@@ -131,6 +131,13 @@ def test_an_argument_of_a_call_that_its_function_lacks_is_named_with_the_nearest
     )
 
 
+def test_an_enumeration_is_called_with_its_value(folder: Path) -> None:
+    call = {"$call": "enum:Enum", "value": "Side", "names": "LEFT RIGHT"}
+    (folder / "sides.py").write_text("import enum\nSide = enum.IntEnum('Side', 'LEFT RIGHT')\n")
+    assert list(static_value(call, str(folder)).__members__) == ["LEFT", "RIGHT"]
+    assert static_value({"$call": "sides:Side", "value": 2}, str(folder)).name == "RIGHT"
+
+
 def test_a_builtin_without_a_signature_is_called_as_it_is(folder: Path) -> None:
     assert static_arguments({"a": {"$call": "builtins:dict", "b": 1}}, str(folder)) == {
         "a": {"b": 1}
