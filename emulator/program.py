@@ -18,11 +18,10 @@ from pallasc.emulator.ptx.syntax import (
     Kernel,
     Module,
     Operand,
-    Pair,
-    Register,
     Special,
     Variable,
     Vector,
+    register_numbers,
 )
 from pallasc.errors import UnsupportedError
 
@@ -179,29 +178,16 @@ def _product_registers(kernel: Kernel) -> frozenset[int]:
         if instruction.parts[:2] == ("wgmma", "mma_async")
         for operand in instruction.operands
         if isinstance(operand, Vector)
-        for number in _numbers(operand)
+        for number in register_numbers(operand)
     )
-
-
-def _numbers(operand: Operand) -> list[int]:
-    if isinstance(operand, Register):
-        return [operand.number]
-    inner: tuple[Operand, ...] = ()
-    if isinstance(operand, Vector):
-        inner = operand.elements
-    elif isinstance(operand, Pair):
-        inner = (operand.first, operand.second)
-    elif isinstance(operand, Address):
-        inner = (operand.base, *operand.coordinates)
-    return [number for element in inner for number in _numbers(element)]
 
 
 def _watched(run: Step, instruction: Instruction, products: frozenset[int]) -> Step:
     """Tell the observer when an instruction uses registers that wgmma works with."""
     results = instruction.operands[: instruction.parts[0] not in _WITHOUT_RESULT]
-    writes = [n for o in results for n in _numbers(o) if n in products]
+    writes = [n for o in results for n in register_numbers(o) if n in products]
     sources = instruction.operands[len(results) :]
-    reads = [n for o in sources for n in _numbers(o) if n in products]
+    reads = [n for o in sources for n in register_numbers(o) if n in products]
     if not reads and not writes:
         return run
 

@@ -161,3 +161,17 @@ class Module:
 
 def _missing(name: str) -> Kernel:
     raise KeyError(name)
+
+
+def register_numbers(operand: Operand) -> list[int]:
+    """Return the numbers of the registers in an operand."""
+    if isinstance(operand, Register):
+        return [operand.number]
+    inner: tuple[Operand, ...] = ()
+    if isinstance(operand, Vector):
+        inner = operand.elements
+    elif isinstance(operand, Pair):
+        inner = (operand.first, operand.second)
+    elif isinstance(operand, Address):
+        inner = (operand.base, *operand.coordinates)
+    return [number for element in inner for number in register_numbers(element)]

@@ -7,13 +7,9 @@ with bytes that nothing has written goes wrong.
 from __future__ import annotations
 
 from pallasc.emulator.ptx.syntax import (
-    Address,
     Instruction,
     Kernel,
-    Operand,
-    Pair,
-    Register,
-    Vector,
+    register_numbers,
 )
 
 _PASSES = {"mov", "shr", "shl", "cvt", "prmt"}  # they move bits about
@@ -26,7 +22,7 @@ def copying_loads(kernel: Kernel) -> dict[Instruction, bool]:
         for number in _sources(instruction):
             uses.setdefault(number, []).append(instruction)
     return {
-        instruction: all(_is_stored(n, uses) for n in numbers_of(instruction.operands[0]))
+        instruction: all(_is_stored(n, uses) for n in register_numbers(instruction.operands[0]))
         for instruction in kernel.instructions
         if instruction.parts[0] == "ld"
     }
@@ -41,7 +37,7 @@ def _is_stored(register: int, uses: dict[int, list[Instruction]]) -> bool:
                 continue
             if use.parts[0] not in _PASSES:
                 return False
-            new = set(numbers_of(use.operands[0])) - seen
+            new = set(register_numbers(use.operands[0])) - seen
             seen |= new
             left += new
     return True
@@ -50,21 +46,7 @@ def _is_stored(register: int, uses: dict[int, list[Instruction]]) -> bool:
 def _sources(instruction: Instruction) -> list[int]:
     operands = instruction.operands
     results = 0 if instruction.parts[0] in ("st", "red", "bra", "ret", "exit") else 1
-    found = [number for operand in operands[results:] for number in numbers_of(operand)]
+    found = [number for operand in operands[results:] for number in register_numbers(operand)]
     if instruction.guard is not None:
         found.append(instruction.guard.number)
     return found
-
-
-def numbers_of(operand: Operand) -> list[int]:
-    """Return the numbers of the registers in an operand."""
-    if isinstance(operand, Register):
-        return [operand.number]
-    inner: tuple[Operand, ...] = ()
-    if isinstance(operand, Vector):
-        inner = operand.elements
-    elif isinstance(operand, Pair):
-        inner = (operand.first, operand.second)
-    elif isinstance(operand, Address):
-        inner = (operand.base, *operand.coordinates)
-    return [number for element in inner for number in numbers_of(element)]
