@@ -232,8 +232,8 @@ def reduce(move: Move, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """
     if move.type != "f32":
         values = registers.view(np.int32) if move.type == "s32" else registers
-        best = values.max(axis=0) if move.reduction == "max" else values.min(axis=0)
-        return best.view(np.uint32)
+        reduced = np.maximum.reduce if move.reduction == "max" else np.minimum.reduce
+        return np.asarray(reduced(values, axis=0)).view(np.uint32)
     bits = registers & np.uint32(0x7FFFFFFF) if move.absolute else registers
     # As two's complement of the sign and magnitude, floats are ordered like integers.
     signed = bits.view(np.int32)
