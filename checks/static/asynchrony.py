@@ -2,56 +2,32 @@
 
 One pass over the graph keeps, for each thread's path, what has been started and not been waited
 for: where paths meet, what is pending on all of them; where a loop begins, also what its last
-iteration left. Groups are counted as PTX does: what a wait for all but N groups lets go is what N
-or more commits followed (PTX ISA 9.0, 9.7.9.25.3, 9.7.15.7).
+iteration left.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from pallasc.checks.static.evaluate import Step
-from pallasc.checks.static.facts import Access, Arrival, BulkCopy, Facts, Place, Product
+from pallasc.checks.static.evaluation import Step
+from pallasc.checks.static.events import Access, Arrival, BulkCopy, Place, Product
+from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.checks.static.operations import registers_of
+from pallasc.checks.static.pending import (
+    Pending,
+    State,
+    commit_group,
+    meet,
+    overlap,
+    wait_group,
+    with_iteration,
+)
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand
 
 _OPERAND_BYTES = 128
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """Something that was started: `age` is how many groups were committed since."""
-
-    age: int
-    stale: bool = False  # started in an earlier iteration of a loop around
-
-
-@dataclass(slots=True)
-class _State:
-    products: dict[int, _Pending] = field(default_factory=dict)
-    stores: dict[int, _Pending] = field(default_factory=dict)
-    writes: dict[int, _Pending] = field(default_factory=dict)
-    loads: dict[int, _Pending] = field(default_factory=dict)
-
-    def tables(self) -> tuple[dict[int, _Pending], ...]:
-        return self.products, self.stores, self.writes, self.loads
-
-    def copy(self) -> _State:
-        return _State(*(dict(table) for table in self.tables()))
-
-
-def _with_iteration(state: _State, last: list[_State]) -> _State:
-    """Return what is pending when an iteration begins, the first or another one."""
-    result = state.copy()
-    for each in last:
-        for mine, theirs in zip(result.tables(), each.tables(), strict=True):
-            for number, pending in theirs.items():
-                mine.setdefault(number, _Pending(pending.age, stale=True))
-    return result
 
 
 def check_asynchrony(facts: Facts) -> Iterator[Found]:
@@ -80,7 +56,7 @@ class _Walk:
     def run(self) -> list[Found]:
         """Walk over the graph twice, the second time with what loops leave."""
         graph, masks = self.evaluation.graph, self.evaluation.masks
-        ends: dict[int, _State] = {}
+        ends: dict[int, State] = {}
         for is_last in (False, True):
             self.found = []
             earlier, ends = ends, {}
@@ -89,10 +65,10 @@ class _Walk:
                     continue
                 block = graph.blocks[number]
                 before = [e for e in block.before if e in ends and not graph.is_back(e, number)]
-                state = self._meet([(ends[each], masks[each]) for each in before])
+                state = meet([(ends[each], masks[each]) for each in before], self.masks_of)
                 if is_last and number in graph.loops:
                     backs = [e for e in block.before if graph.is_back(e, number) and e in earlier]
-                    state = _with_iteration(state, [earlier[each] for each in backs])
+                    state = with_iteration(state, [earlier[each] for each in backs])
                 self._block(number, state)
                 ends[number] = state
             if not graph.loops:
@@ -123,31 +99,7 @@ class _Walk:
                     )
                     break
 
-    def _meet(self, states: list[tuple[_State, Any]]) -> _State:
-        """Return what is pending on all paths that its threads may have come by."""
-        if not states:
-            return _State()
-        result = states[0][0].copy()
-        if len(states) == 1:
-            return result
-        tables = [state.tables() for state, _ in states]
-        for place, mine in enumerate(result.tables()):
-            for number in {n for each in tables for n in each[place]}:
-                threads = self.masks_of[number]
-                there = [
-                    each[place].get(number)
-                    for each, (_, mask) in zip(tables, states, strict=True)
-                    if (threads & mask).any()
-                ]
-                mine.pop(number, None)
-                pending = [each for each in there if each is not None]
-                if pending and len(pending) == len(there):
-                    mine[number] = _Pending(
-                        max(each.age for each in pending), any(each.stale for each in pending)
-                    )
-        return result
-
-    def _block(self, number: int, state: _State) -> None:
+    def _block(self, number: int, state: State) -> None:
         block = self.evaluation.graph.blocks[number]
         steps = iter(self.steps[number])
         following = next(steps, None)
@@ -162,7 +114,7 @@ class _Walk:
             if state.products:
                 self._accumulators(self.evaluation.kernel.instructions[index], state)
 
-    def _step(self, step: Step, state: _State) -> None:
+    def _step(self, step: Step, state: State) -> None:
         base, *parts = step.instruction.parts
         fact = self.facts.by_step.get(step.number)
         if base == "wgmma":
@@ -182,16 +134,16 @@ class _Walk:
 
     # ---- products
 
-    def _wgmma(self, step: Step, parts: list[str], fact: Any, state: _State) -> None:
+    def _wgmma(self, step: Step, parts: list[str], fact: Any, state: State) -> None:
         if isinstance(fact, Product):
-            state.products[step.number] = _Pending(0)
+            state.products[step.number] = Pending(0)
             self._unfenced(step, [(p, step, _OPERAND_BYTES) for p in fact.operands], state)
         elif parts[0] == "commit_group":
-            _commit(state.products)
+            commit_group(state.products)
         elif parts[0] == "wait_group":
-            _wait(state.products, step.operands[0].number)
+            wait_group(state.products, step.operands[0].number)
 
-    def _accumulators(self, instruction: Instruction, state: _State) -> None:
+    def _accumulators(self, instruction: Instruction, state: State) -> None:
         """Note accumulators that an instruction uses before they are waited for."""
         if instruction.opcode.startswith("wgmma"):
             return
@@ -209,7 +161,7 @@ class _Walk:
                 )
                 return
 
-    def _release(self, step: Step, arrival: Arrival, state: _State) -> None:
+    def _release(self, step: Step, arrival: Arrival, state: State) -> None:
         """Note memory that is given back while a product still reads it."""
         barrier = arrival.barrier
         if not state.products or barrier is None:
@@ -268,32 +220,32 @@ class _Walk:
 
     # ---- bulk copies
 
-    def _bulk(self, step: Step, parts: list[str], fact: Any, state: _State) -> None:
+    def _bulk(self, step: Step, parts: list[str], fact: Any, state: State) -> None:
         if "commit_group" in parts:
-            _commit(state.stores)
+            commit_group(state.stores)
         elif "wait_group" in parts:
-            _wait(state.stores, step.operands[0].number)
+            wait_group(state.stores, step.operands[0].number)
         elif isinstance(fact, BulkCopy) and fact.barrier is None:
             if fact.place is not None:
                 self._unfenced(step, [(fact.place, step, fact.bytes)], state)
                 if "bulk_group" in parts:
-                    state.stores[step.number] = _Pending(0)
+                    state.stores[step.number] = Pending(0)
         elif isinstance(fact, BulkCopy):
             self._overwrite(step, fact.place, fact.bytes or 1, state)
             self._operands(step, fact.place, fact.bytes or 1, state)
 
-    def _write(self, step: Step, access: Access, state: _State) -> None:
+    def _write(self, step: Step, access: Access, state: State) -> None:
         self._overwrite(step, access.place, access.width, state)
         self._operands(step, access.place, access.width, state)
-        state.writes[step.number] = _Pending(0)
+        state.writes[step.number] = Pending(0)
 
-    def _overwrite(self, step: Step, place: Place | None, width: int, state: _State) -> None:
+    def _overwrite(self, step: Step, place: Place | None, width: int, state: State) -> None:
         """Note a write to what a bulk store still reads."""
         if place is None:
             return
         for number, pending in state.stores.items():
             store = self.facts.by_step[number]
-            if not _overlap(place, step, width, store.place, store.step, store.bytes, pending):
+            if not overlap(place, step, width, store.place, store.step, store.bytes, pending):
                 continue
             why = "committed" if pending.age == 0 else "waited for"
             self._tell(
@@ -304,14 +256,14 @@ class _Walk:
             )
             return
 
-    def _operands(self, step: Step, place: Place | None, width: int, state: _State) -> None:
+    def _operands(self, step: Step, place: Place | None, width: int, state: State) -> None:
         """Note a write to what a product that was not waited for reads."""
         if place is None:
             return
         for number, pending in state.products.items():
             product = self.facts.by_step[number]
             for read in product.operands:
-                if _overlap(place, step, width, read, product.step, _OPERAND_BYTES, pending):
+                if overlap(place, step, width, read, product.step, _OPERAND_BYTES, pending):
                     self._tell(
                         "operand-overwritten",
                         "memory is overwritten while a product that was not waited for reads it.",
@@ -321,13 +273,13 @@ class _Walk:
                     return
 
     def _unfenced(
-        self, step: Step, places: list[tuple[Place, Step | None, int | None]], state: _State
+        self, step: Step, places: list[tuple[Place, Step | None, int | None]], state: State
     ) -> None:
         """Note asynchronous reads of what was written without a fence since."""
         for number, pending in state.writes.items():
             access = self.facts.by_step[number]
             for place, reader, size in places:
-                if _overlap(access.place, access.step, access.width, place, reader, size, pending):
+                if overlap(access.place, access.step, access.width, place, reader, size, pending):
                     what = "a bulk store" if step.instruction.parts[0] == "cp" else "a product"
                     self._tell(
                         "missing-proxy-fence",
@@ -337,7 +289,7 @@ class _Walk:
                     )
                     return
 
-    def _end(self, step: Step, state: _State) -> None:
+    def _end(self, step: Step, state: State) -> None:
         for number, pending in state.stores.items():
             why = "committed" if pending.age == 0 else "waited for"
             self._tell(
@@ -375,42 +327,11 @@ def _fills(load: BulkCopy, product: Product, masks: dict[int, Any]) -> bool:
     )
 
 
-def _commit(table: dict[int, _Pending]) -> None:
-    for number, pending in table.items():
-        table[number] = _Pending(pending.age + 1, pending.stale)
-
-
-def _wait(table: dict[int, _Pending], but: int | None) -> None:
-    """Let go what was committed, less the last groups."""
-    for number, pending in list(table.items()):
-        if pending.age > (but or 0):
-            del table[number]
-
-
 def _numbers(operand: Operand) -> Iterator[int]:
     if isinstance(operand, Address):
         operand = operand.base
     for register in registers_of(operand):
         yield register.number
-
-
-def _overlap(
-    written: Place,
-    writer: Step,
-    width: int,
-    read: Place | None,
-    reader: Step | None,
-    size: int | None,
-    pending: _Pending,
-) -> bool:
-    """Tell whether what is written overlaps what is read, for certain."""
-    if read is None or size is None or not written.is_like(read) or (pending.stale and read.rest):
-        return False
-    starts = read.starts(None if reader is None else reader.threads)
-    places = written.starts(writer.threads)
-    return any(
-        start < place + width and place < start + size for start in starts for place in places
-    )
 
 
 def _factor(barrier: Place, target: Place) -> int | None:

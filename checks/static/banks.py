@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
-from pallasc.checks.static.facts import Access, Facts
+from pallasc.checks.static.events import Access
+from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 
 _BANKS, _BANK_BYTES = 32, 4

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from pallasc.checks.static.facts import Arrival, BulkCopy, Facts, Place, Wait
+from pallasc.checks.static.events import Arrival, BulkCopy, Place, Wait
+from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.checks.static.values import Value as _Value
 from pallasc.checks.static.values import key_of

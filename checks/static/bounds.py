@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pallasc.checks.static.evaluate import Step
-from pallasc.checks.static.facts import BulkCopy, Facts, access_bytes
+from pallasc.checks.static.evaluation import Step
+from pallasc.checks.static.events import BulkCopy
+from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
+from pallasc.checks.static.read_facts import access_bytes
 from pallasc.checks.static.values import Value
 from pallasc.specs.artifacts.plan import LaunchPlan
 

@@ -12,8 +12,9 @@ from pallasc.checks.static.barriers import check_barriers
 from pallasc.checks.static.bounds import check_bounds, name_of, written_buffers
 from pallasc.checks.static.control_flow import Graph, graph_of
 from pallasc.checks.static.evaluate import evaluate
-from pallasc.checks.static.facts import Facts, facts_of
+from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
+from pallasc.checks.static.read_facts import facts_of
 from pallasc.checks.static.resources import check_maps, check_memory, check_spills, occupancy
 from pallasc.emulator.ptx.parse import parse
 from pallasc.emulator.ptx.syntax import Instruction, Kernel, Module
